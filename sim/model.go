@@ -139,13 +139,13 @@ type Config struct {
 	AER                  int      // version of Advanced Error Reporting; 0 for none
 	ARI                  bool     // Alternative Routing-ID Interpretation, as in devices that support SR-IOV
 	NextFunction         uint8    // Next Function Number of ARI
-	VendorSize           int      // length of a Vendor-Specific capability with the registers of a VendorConfig; 0 for none
+	VendorSize           int      // length of a Vendor-Specific capability with the registers of a vendorConfig; 0 for none
 	VendorParts          [][]byte // read-only Vendor-Specific capabilities, from their third byte; only without MSI and MSI-X
 	PMC, PMCSR           uint16   // Power Management Capabilities and Control/Status; 0 for 0003h and 0008h (No_Soft_Reset)
 }
 
-// VendorConfig is a model with registers in a Vendor-Specific capability, in dwords from byte 4.
-type VendorConfig interface {
+// vendorConfig is a model with registers in a Vendor-Specific capability, in dwords from byte 4.
+type vendorConfig interface {
 	ReadVendor(off int) uint32
 	WriteVendor(off int, v uint32)
 }

@@ -267,9 +267,9 @@ func (p *Port) ReadConfig(off int, b []byte) error {
 }
 
 // vendor returns the model and the dword index if off is in a Vendor-Specific capability that the model keeps.
-func (p *Port) vendor(off int) (v VendorConfig, at int) {
+func (p *Port) vendor(off int) (v vendorConfig, at int) {
 	if at = off&^3 - offVendor; at >= 4 && at < p.conf.VendorSize {
-		v, _ = p.model.(VendorConfig)
+		v, _ = p.model.(vendorConfig)
 	}
 	return v, at
 }

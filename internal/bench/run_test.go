@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -168,7 +169,7 @@ func TestSeries(t *testing.T) {
 			if a.Runs[i].Start+a.Start.UnixNano() < b.Runs[i].Start+b.Start.UnixNano() {
 				first = 0
 			}
-			if want := block.Order[0]; first != want || a.Schedule.Places[i] != block.Place(0) || b.Schedule.Places[i] != block.Place(1) {
+			if want := block.Order[0]; first != want || a.Schedule.Places[i] != slices.Index(block.Order, 0) || b.Schedule.Places[i] != slices.Index(block.Order, 1) {
 				t.Errorf("slice %d: variant %d was first, places %d and %d; want %v", i, first, a.Schedule.Places[i], b.Schedule.Places[i], block.Order)
 			}
 		}

@@ -71,13 +71,13 @@ func Against(limits []Limit, base *report.Report, others ...*report.Report) *Com
 		}
 	}
 	if tables > 1 {
-		c.Notes = append(c.Notes, SeveralTables(tables))
+		c.Notes = append(c.Notes, severalTables(tables))
 	}
 	return c
 }
 
-// SeveralTables says how many false marks n tables may have between them, each of which has its own rate.
-func SeveralTables(n int) string {
+// severalTables says how many false marks n tables may have between them, each of which has its own rate.
+func severalTables(n int) string {
 	return fmt.Sprintf("%d tables have verdicts, each with its own rate of false marks: where nothing changed, up to %.0f %% of such groups show a + or - somewhere; "+
 		"measure again what only one table shows", n, min(100, 100*tableLevel*float64(n)))
 }

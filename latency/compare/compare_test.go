@@ -61,7 +61,7 @@ func TestParseLimits(t *testing.T) {
 		"p50.5.5>+5%":                     "none of min, max",
 		strings.Repeat("9", 400) + ">+5%": "none of min, max",
 	} {
-		if _, err := ParseLimits(in); !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "p99>+5%+200ns") {
+		if _, err := ParseLimits(in); !errors.Is(err, errLimit) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "p99>+5%+200ns") {
 			t.Errorf("%q: %v, want an error that says %q and shows an example", in, err, says)
 		}
 	}
@@ -362,7 +362,7 @@ func TestExceeded(t *testing.T) {
 		if len(got) != want {
 			t.Errorf("%s: %q, want %d", limit, got, want)
 		}
-		if (undecided == "") != (err == nil) || err != nil && (!errors.Is(err, ErrUndecided) || !strings.Contains(err.Error(), undecided)) {
+		if (undecided == "") != (err == nil) || err != nil && (!errors.Is(err, errUndecided) || !strings.Contains(err.Error(), undecided)) {
 			t.Errorf("%s: %v, want %q", limit, err, undecided)
 		}
 		if want == 1 && !strings.Contains(got[0], "in new, +") {
@@ -435,7 +435,7 @@ func TestFixedOrder(t *testing.T) {
 			t.Errorf("%s: %+v, %q", name, row, c.Pairs[0].Visible())
 		}
 		limits, _ := ParseLimits("p50>+5%")
-		if worse, err := Against(limits, a, b).Exceeded(); len(worse) > 0 || !errors.Is(err, ErrUndecided) {
+		if worse, err := Against(limits, a, b).Exceeded(); len(worse) > 0 || !errors.Is(err, errUndecided) {
 			t.Errorf("%s: %q, %v", name, worse, err)
 		}
 	}

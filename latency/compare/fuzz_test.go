@@ -13,7 +13,7 @@ func FuzzLimits(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		all, err := ParseLimits(s)
 		if err != nil {
-			if !strings.HasPrefix(err.Error(), ErrLimit.Error()) {
+			if !strings.HasPrefix(err.Error(), errLimit.Error()) {
 				t.Errorf("%v", err)
 			}
 			return

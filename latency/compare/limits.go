@@ -11,11 +11,11 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// ErrLimit is returned for a fail-if expression that cannot be understood.
-var ErrLimit = errors.New("bad limit")
+// errLimit is returned for a fail-if expression that cannot be understood.
+var errLimit = errors.New("bad limit")
 
-// ErrUndecided is returned where a limit is on a statistic whose verdict is Unknown.
-var ErrUndecided = errors.New("cannot be told")
+// errUndecided is returned where a limit is on a statistic whose verdict is Unknown.
+var errUndecided = errors.New("cannot be told")
 
 // Limit is one fail-if expression, "p99>+5%+200ns": the difference to the base beyond which a comparison fails. If it
 // has both parts, both must be exceeded: the relative one alone would trip over a nanosecond of a fast link, the
@@ -49,7 +49,7 @@ func ParseLimits(s string) ([]Limit, error) {
 	for part := range strings.SplitSeq(s, ",") {
 		l, err := parseLimit(strings.Join(strings.Fields(part), ""))
 		if err != nil {
-			return nil, fmt.Errorf("%w %q: %w; expected something like p99>+5%%+200ns", ErrLimit, strings.TrimSpace(part), err)
+			return nil, fmt.Errorf("%w %q: %w; expected something like p99>+5%%+200ns", errLimit, strings.TrimSpace(part), err)
 		}
 		out = append(out, l)
 	}
@@ -95,7 +95,7 @@ func parseLimit(s string) (l Limit, err error) {
 }
 
 // Exceeded returns one line for each limit of Against that a report exceeds against the base, none if all is well: its verdict
-// is Slower, and the shift is beyond the limit. The error is ErrNotComparable, or ErrUndecided where a limit's statistic could
+// is Slower, and the shift is beyond the limit. The error is ErrNotComparable, or errUndecided where a limit's statistic could
 // not be tested, or shifted beyond the limit by what may be drift.
 func (c *Comparison) Exceeded() ([]string, error) {
 	if len(c.Obstacles) > 0 {
@@ -109,7 +109,7 @@ func (c *Comparison) Exceeded() ([]string, error) {
 			beyond := row.Shift > l.Absolute && row.Shift > row.Base*l.Relative/100
 			switch {
 			case !row.Tested() || row.Verdict == Unknown && beyond:
-				undecided = append(undecided, fmt.Errorf("%v: %w: %s", l, ErrUndecided, row.Why))
+				undecided = append(undecided, fmt.Errorf("%v: %w: %s", l, errUndecided, row.Why))
 			case row.Verdict == Slower && beyond:
 				out = append(out, fmt.Sprintf("%v: %s went from %s to %s in %s, %s (%+.1f%%; p=%.3g, %s)", l, l.Stat, latency.FormatNS(row.Base),
 					latency.FormatNS(row.Base+row.Shift), p.B.Name(), latency.FormatSigned(row.Shift), row.Percent(), row.P, row.How))

@@ -42,8 +42,8 @@ type Cell struct {
 // elsewhere reports whether probes without a reply in time have another place than between the hosts.
 func (c *Cell) elsewhere() bool { return c.Late > 0 || c.CorruptOnly > 0 || c.Elsewhere() != "" }
 
-// Loss returns the share of probes lost, NaN where none was sent.
-func (c *Cell) Loss() float64 {
+// loss returns the share of probes lost, NaN where none was sent.
+func (c *Cell) loss() float64 {
 	if c.Sent == 0 {
 		return math.NaN()
 	}
@@ -140,7 +140,7 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 				for _, column := range columns {
 					row.Values = append(row.Values, column.text(&c.Counts, grouped))
 				}
-				lossy = append(lossy, listed{row, c.Loss()})
+				lossy = append(lossy, listed{row, c.loss()})
 			}
 			if c.elsewhere() {
 				cell.Hint += "; " + strings.Join(c.without(), ", ")

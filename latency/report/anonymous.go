@@ -69,7 +69,7 @@ func Scrub(s string) string {
 		if !strings.HasSuffix(address, "::") {
 			address = strings.TrimSuffix(address, ":") // "to 2001:db8::1: no reply"
 		}
-		if a, err := netip.ParseAddr(address); err == nil && !Private(a) {
+		if a, err := netip.ParseAddr(address); err == nil && !private(a) {
 			return "<address>" + text[len(address):]
 		}
 		return text
@@ -80,9 +80,9 @@ func Scrub(s string) string {
 var documentation = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24"),
 	netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("2001:db8::/32")}
 
-// Private reports whether an address is meaningless outside its network: RFC 1918, RFC 4193, loopback, link-local,
+// private reports whether an address is meaningless outside its network: RFC 1918, RFC 4193, loopback, link-local,
 // unspecified, and those of examples and benchmarks. One that was made of a MAC address (RFC 4291 appendix A) does.
-func Private(a netip.Addr) bool {
+func private(a netip.Addr) bool {
 	a = a.Unmap()
 	if b := a.As16(); a.Is6() && b[11] == 0xff && b[12] == 0xfe {
 		return false

@@ -7,7 +7,6 @@ package schedule
 
 import (
 	"math/rand/v2"
-	"slices"
 	"strconv"
 )
 
@@ -36,9 +35,6 @@ func Draw(seed uint64, variants, blocks int) []Block {
 	}
 	return all
 }
-
-// Place returns the place of a variant in the block, from 0.
-func (b Block) Place(variant int) int { return slices.Index(b.Order, variant) }
 
 // Text returns a seed as reports have it: a JSON number would lose digits in some readers.
 func Text(seed uint64) string { return strconv.FormatUint(seed, 16) }

@@ -160,7 +160,7 @@ func (l *Line) find(level float64, about []*report.Report) {
 	for _, p := range l.Points {
 		logs = append(logs, math.Log(p.Value))
 	}
-	changes := Changes(logs, level, 1)
+	changes := changes(logs, level, 1)
 	middle := func(from, to int) float64 {
 		var v []float64
 		for _, p := range l.Points[from:to] {

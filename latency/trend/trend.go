@@ -20,12 +20,12 @@ type Change struct {
 	P  float64 // the share of random orders that show a change as large
 }
 
-// Changes finds the changes of level in a series of at most Most values, in their order, by the method E-divisive (Matteson and James,
+// changes finds the changes of level in a series of at most Most values, in their order, by the method E-divisive (Matteson and James,
 // "A Nonparametric Approach for Multiple Change Point Analysis of Multivariate Data", JASA 109 (2014), with exponent 1). Each round
 // takes the split with the largest energy distance between the values on both sides. It is a change if at most the share level of the
 // series with the same values in random order within each part show one as large. If nothing changed and the order of the values is
 // random, the share of series with any change is at most level. Values that drift or depend on their neighbours are not in random order.
-func Changes(values []float64, level float64, seed uint64) []Change {
+func changes(values []float64, level float64, seed uint64) []Change {
 	if len(values) > Most {
 		panic("trend: too many values")
 	}

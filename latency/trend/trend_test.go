@@ -38,7 +38,7 @@ func TestCalibration(t *testing.T) {
 		for _, length := range []float64{8, 20, 60} {
 			r, wrong := rand.New(rand.NewPCG(1, uint64(length))), 0
 			for i := range n {
-				if len(Changes(series(r, scatter, length, 4000), 0.05, uint64(i))) > 0 {
+				if len(changes(series(r, scatter, length, 4000), 0.05, uint64(i))) > 0 {
 					wrong++
 				}
 			}
@@ -49,7 +49,7 @@ func TestCalibration(t *testing.T) {
 		}
 		r, found, near, more := rand.New(rand.NewPCG(2, 0)), 0, 0, 0
 		for i := range n {
-			c := Changes(series(r, scatter, 10, 4000, 10, 4200), 0.05, uint64(i))
+			c := changes(series(r, scatter, 10, 4000, 10, 4200), 0.05, uint64(i))
 			if len(c) > 0 {
 				found++
 				if c[0].At >= 9 && c[0].At <= 11 {
@@ -70,7 +70,7 @@ func TestSeveralChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 0))
 	good := 0
 	for i := range 50 {
-		c := Changes(series(r, noise["normal"], 20, 4000, 10, 4400, 20, 4000, 15, 3600), 0.05, uint64(i))
+		c := changes(series(r, noise["normal"], 20, 4000, 10, 4400, 20, 4000, 15, 3600), 0.05, uint64(i))
 		if len(c) == 3 && math.Abs(float64(c[0].At-20)) <= 1 && math.Abs(float64(c[1].At-30)) <= 1 && math.Abs(float64(c[2].At-50)) <= 1 {
 			good++
 		}
@@ -82,11 +82,11 @@ func TestSeveralChanges(t *testing.T) {
 
 func TestTooFewOrEqualValues(t *testing.T) {
 	for _, values := range [][]float64{nil, {1}, {1, 1, 1, 2, 2, 2, 2}, make([]float64, 40)} {
-		if c := Changes(values, 0.05, 1); c != nil {
+		if c := changes(values, 0.05, 1); c != nil {
 			t.Errorf("%v: %v", values, c)
 		}
 	}
-	if c := Changes([]float64{1, 1, 1, 1, 1, 2, 2, 2, 2, 2}, 0.05, 1); len(c) != 1 || c[0].At != 5 {
+	if c := changes([]float64{1, 1, 1, 1, 1, 2, 2, 2, 2, 2}, 0.05, 1); len(c) != 1 || c[0].At != 5 {
 		t.Errorf("a step without noise: %v", c)
 	}
 }
@@ -94,6 +94,6 @@ func TestTooFewOrEqualValues(t *testing.T) {
 func BenchmarkChanges(b *testing.B) {
 	values := series(rand.New(rand.NewPCG(4, 0)), noise["normal"], 500, 4000, 500, 4200)
 	for b.Loop() {
-		Changes(values, 0.05, 1)
+		changes(values, 0.05, 1)
 	}
 }

@@ -28,36 +28,36 @@ type Client struct {
 	tid uint64
 }
 
-// Join makes the port a full member of an existing group.
+// join makes the port a full member of an existing group.
 func (c *Client) Join(mgid GID) (g Group, err error) {
-	err = c.ask("join of the group", func(tid uint64) []byte { return Join(mgid, c.Port, c.PKey, tid) },
-		func(b []byte, tid uint64) error { g, err = ParseJoin(b, tid); return err })
+	err = c.ask("join of the group", func(tid uint64) []byte { return join(mgid, c.Port, c.PKey, tid) },
+		func(b []byte, tid uint64) error { g, err = parseJoin(b, tid); return err })
 	return g, err
 }
 
-// JoinOrCreate is like Join, but creates the group with the parameters of like if it does not exist.
+// joinOrCreate is like join, but creates the group with the parameters of like if it does not exist.
 func (c *Client) JoinOrCreate(mgid GID, like Group) (g Group, err error) {
-	err = c.ask("join of the group", func(tid uint64) []byte { return JoinOrCreate(mgid, c.Port, like, tid) },
-		func(b []byte, tid uint64) error { g, err = ParseJoin(b, tid); return err })
+	err = c.ask("join of the group", func(tid uint64) []byte { return joinOrCreate(mgid, c.Port, like, tid) },
+		func(b []byte, tid uint64) error { g, err = parseJoin(b, tid); return err })
 	return g, err
 }
 
-// JoinToSend lets the port send to an existing group.
+// joinToSend lets the port send to an existing group.
 func (c *Client) JoinToSend(mgid GID) (g Group, err error) {
-	err = c.ask("join of the group, to send", func(tid uint64) []byte { return JoinToSend(mgid, c.Port, c.PKey, tid) },
-		func(b []byte, tid uint64) error { g, err = ParseJoin(b, tid); return err })
+	err = c.ask("join of the group, to send", func(tid uint64) []byte { return joinToSend(mgid, c.Port, c.PKey, tid) },
+		func(b []byte, tid uint64) error { g, err = parseJoin(b, tid); return err })
 	return g, err
 }
 
-// Leave ends a membership.
+// leave ends a membership.
 func (c *Client) Leave(mgid GID) error {
-	return c.ask("leave of the group", func(tid uint64) []byte { return Leave(mgid, c.Port, tid) }, ParseLeave)
+	return c.ask("leave of the group", func(tid uint64) []byte { return leave(mgid, c.Port, tid) }, parseLeave)
 }
 
 // Path finds the way to a port.
 func (c *Client) Path(to GID) (p Path, err error) {
-	err = c.ask("path", func(tid uint64) []byte { return FindPath(c.Port, to, c.PKey, tid) },
-		func(b []byte, tid uint64) error { p, err = ParsePath(b, tid); return err })
+	err = c.ask("path", func(tid uint64) []byte { return findPath(c.Port, to, c.PKey, tid) },
+		func(b []byte, tid uint64) error { p, err = parsePath(b, tid); return err })
 	return p, err
 }
 
@@ -101,13 +101,13 @@ func (c *Client) ask(what string, request func(tid uint64) []byte, parse func(b 
 			if b == nil {
 				break
 			}
-			h, err := ParseHeader(b)
+			h, err := parseHeader(b)
 			if err != nil || h.TID != tid || h.Method&0x80 == 0 {
 				continue // for another process, or late
 			}
 			err = parse(b, tid)
 			var status *StatusError
-			if errors.As(err, &status) && status.Busy() {
+			if errors.As(err, &status) && status.busy() {
 				busy = err
 				continue // until the timeout
 			}

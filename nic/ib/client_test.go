@@ -40,7 +40,7 @@ func goodJoin(request []byte) []byte {
 }
 
 func TestClient(t *testing.T) {
-	late := Join(GID{9}, ourGID, 1, 1) // answers the first attempt during the second
+	late := join(GID{9}, ourGID, 1, 1) // answers the first attempt during the second
 	for name, c := range map[string]struct {
 		answer func(n int, request []byte) [][]byte
 		asked  int

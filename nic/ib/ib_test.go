@@ -43,16 +43,16 @@ func TestRequests(t *testing.T) {
 	}{
 		"PortInfo":   {Query(AttrPortInfo, 1, tid), header("01", "01", "01", "0015", "00000001")},
 		"P_KeyTable": {Query(AttrPKeyTable, 2, tid), header("01", "01", "01", "0016", "00000002")},
-		"join": {Join(broadcast, ourGID, 0xFFFF, tid), header("03", "02", "02", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
+		"join": {join(broadcast, ourGID, 0xFFFF, tid), header("03", "02", "02", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
 			"0000000000010083" + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 ffff 00 00 00000000 01"},
-		"create": {JoinOrCreate(GID{0xFF, 0x12, 0x40, 0x1B}, ourGID, like, tid), header("03", "02", "02", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
+		"create": {joinOrCreate(GID{0xFF, 0x12, 0x40, 0x1B}, ourGID, like, tid), header("03", "02", "02", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
 			"00000000000173f7" + "ff12401b000000000000000000000000" + ours + "00000b1b 0000 84 07 ffff 83 00 4abcde01 21"},
-		"join to send": {JoinToSend(broadcast, ourGID, 0xFFFF, tid), header("03", "02", "02", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
+		"join to send": {joinToSend(broadcast, ourGID, 0xFFFF, tid), header("03", "02", "02", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
 			"0000000000010083" + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 ffff 00 00 00000000 04"},
 		"counters": {QueryCounters(AttrPortCountersExtended, 2, tid), header("04", "01", "01", "001d", "00000000") + strings.Repeat("00", 40) + "0002"},
-		"leave": {Leave(broadcast, ourGID, tid), header("03", "02", "15", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
+		"leave": {leave(broadcast, ourGID, tid), header("03", "02", "15", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
 			"0000000000010003" + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 0000 00 00 00000000 01"},
-		"path": {FindPath(ourGID, farGID, 0x8001, tid), header("03", "02", "01", "0035", "00000000") + rmpp + "0000000000000000 0000 0000" +
+		"path": {findPath(ourGID, farGID, 0x8001, tid), header("03", "02", "01", "0035", "00000000") + rmpp + "0000000000000000 0000 0000" +
 			"000000000000380c" + "0000000000000000" + far + ours + "0000 0000 00000000 00 81 8001"},
 	} {
 		if want := mad(t, c.want); !bytes.Equal(c.got, want) {
@@ -143,21 +143,21 @@ func TestTables(t *testing.T) {
 
 func TestAnswersOfTheSA(t *testing.T) {
 	const tid = 77
-	join := Join(BroadcastGroup(ScopeLink, 0xFFFF), ourGID, 0xFFFF, tid)
+	join := join(BroadcastGroup(ScopeLink, 0xFFFF), ourGID, 0xFFFF, tid)
 	record := append(bytes.Clone(join[saData:saData+32]), hexed(t, "00000b1b c000 84 00 ffff 83 92 00000000 21")...)
-	g, err := ParseJoin(answer(join, saData, record), tid)
+	g, err := parseJoin(answer(join, saData, record), tid)
 	want := Group{MGID: BroadcastGroup(ScopeLink, 0xFFFF), QKey: 0x0B1B, MLID: 0xC000, MTU: 2048, PKey: 0xFFFF, Rate: 3, Scope: 2}
 	if err != nil || g != want {
 		t.Errorf("%+v, %v, want %+v", g, err, want)
 	}
-	find := FindPath(ourGID, farGID, 0xFFFF, tid)
+	find := findPath(ourGID, farGID, 0xFFFF, tid)
 	record = append(bytes.Clone(find[saData:saData+40]), hexed(t, "0003 0007 0abcde01 00 81 ffff 0005 84 83 92 00")...)
-	p, err := ParsePath(answer(find, saData, record), tid)
+	p, err := parsePath(answer(find, saData, record), tid)
 	wantPath := Path{DGID: farGID, SGID: ourGID, DLID: 3, SLID: 7, FlowLabel: 0xABCDE, HopLimit: 1, PKey: 0xFFFF, SL: 5, MTU: 2048, Rate: 3}
 	if err != nil || p != wantPath {
 		t.Errorf("%+v, %v, want %+v", p, err, wantPath)
 	}
-	if err := ParseLeave(answer(Leave(want.MGID, ourGID, tid), 0, nil), tid); err != nil {
+	if err := parseLeave(answer(leave(want.MGID, ourGID, tid), 0, nil), tid); err != nil {
 		t.Error(err)
 	}
 	for name, c := range map[string]struct {
@@ -171,16 +171,16 @@ func TestAnswersOfTheSA(t *testing.T) {
 		"unicast":    {answer(join, saData+36, []byte{0, 9, 0x84}), "LID 0x0009, expected a multicast LID"},
 		"no MTU":     {answer(join, saData+36, []byte{0xC0, 9, 0x80}), "MTU code 0"},
 	} {
-		if _, err := ParseJoin(c.b, tid); !errors.Is(err, ErrMAD) || !strings.Contains(err.Error(), c.says) {
+		if _, err := parseJoin(c.b, tid); !errors.Is(err, ErrMAD) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
 	}
-	if _, err := ParsePath(answer(find, saData+40, []byte{0xC0, 0}), tid); err == nil || !strings.Contains(err.Error(), "LID 0xc000") {
+	if _, err := parsePath(answer(find, saData+40, []byte{0xC0, 0}), tid); err == nil || !strings.Contains(err.Error(), "LID 0xc000") {
 		t.Errorf("a path to a group: %v", err)
 	}
 	var status *StatusError
-	_, err = ParseJoin(func() []byte { b := answer(join, 0, nil); b[5] = 1; return b }(), tid)
-	if !errors.As(err, &status) || !status.Busy() {
+	_, err = parseJoin(func() []byte { b := answer(join, 0, nil); b[5] = 1; return b }(), tid)
+	if !errors.As(err, &status) || !status.busy() {
 		t.Errorf("%v", err)
 	}
 }
@@ -194,19 +194,6 @@ func TestHeaders(t *testing.T) {
 	d.Solicited = true
 	if got := d.Headers(57); got[LRHSize+1] != 0xF0 || binary.BigEndian.Uint16(got[4:]) != (28+60+4)/4 { // three bytes of padding
 		t.Errorf("% x", got)
-	}
-	g := append(hexed(t, "6abcdef0 0118 1b ff"), append(ourGID[:], farGID[:]...)...)
-	h, err := ParseGRH(g)
-	if err != nil || h != (GRH{Length: 0x118, HopLimit: 255, SGID: ourGID, DGID: farGID}) {
-		t.Errorf("%+v, %v", h, err)
-	}
-	if _, err := ParseGRH(g[:39]); err == nil {
-		t.Error("a short header is taken")
-	}
-	if g[0] = 0x40; true {
-		if _, err := ParseGRH(g); err == nil || !strings.Contains(err.Error(), "version 4") {
-			t.Error(err)
-		}
 	}
 }
 
@@ -252,12 +239,12 @@ func must(g GID, err error) GID {
 // The parsers return for any input, and what they accept can be encoded again.
 func FuzzParsers(f *testing.F) {
 	f.Add(make([]byte, MADSize), uint64(0))
-	f.Add(answer(Join(BroadcastGroup(2, 1), ourGID, 1, 3), 0, nil), uint64(3))
+	f.Add(answer(join(BroadcastGroup(2, 1), ourGID, 1, 3), 0, nil), uint64(3))
 	f.Fuzz(func(t *testing.T, b []byte, tid uint64) {
-		if h, err := ParseHeader(b); err == nil {
+		if h, err := parseHeader(b); err == nil {
 			again := make([]byte, headerSize)
 			h.put(again)
-			if got, err := ParseHeader(append(again, make([]byte, MADSize)...)); err != nil || got != h {
+			if got, err := parseHeader(append(again, make([]byte, MADSize)...)); err != nil || got != h {
 				t.Errorf("%+v becomes %+v, %v", h, got, err)
 			}
 		}
@@ -266,13 +253,12 @@ func FuzzParsers(f *testing.F) {
 		ParseCounters(b, AttrPortCountersExtended, tid)
 		ParseGUIDs(b, 0, tid)
 		ParsePKeys(b, 0, tid)
-		if g, err := ParseJoin(b, tid); err == nil && (g.MLID < 0xC000 || g.MTU < 256) {
+		if g, err := parseJoin(b, tid); err == nil && (g.MLID < 0xC000 || g.MTU < 256) {
 			t.Errorf("%+v", g)
 		}
-		if p, err := ParsePath(b, tid); err == nil && (p.DLID == 0 || p.DLID >= 0xC000) {
+		if p, err := parsePath(b, tid); err == nil && (p.DLID == 0 || p.DLID >= 0xC000) {
 			t.Errorf("%+v", p)
 		}
-		ParseLeave(b, tid)
-		ParseGRH(b)
+		parseLeave(b, tid)
 	})
 }

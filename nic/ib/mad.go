@@ -45,8 +45,8 @@ const (
 	AttrMCMemberRecord Attribute = 0x0038
 )
 
-// Header is the common header of a MAD (IBA vol. 1 §13.4.3).
-type Header struct {
+// header is the common header of a MAD (IBA vol. 1 §13.4.3).
+type header struct {
 	Class     Class
 	Version   uint8 // of the class
 	Method    Method
@@ -61,7 +61,7 @@ const (
 	headerSize  = 24
 )
 
-func (h Header) put(b []byte) {
+func (h header) put(b []byte) {
 	b[0], b[1], b[2], b[3] = baseVersion, uint8(h.Class), h.Version, uint8(h.Method)
 	binary.BigEndian.PutUint16(b[4:], h.Status)
 	binary.BigEndian.PutUint64(b[8:], h.TID)
@@ -69,21 +69,21 @@ func (h Header) put(b []byte) {
 	binary.BigEndian.PutUint32(b[20:], h.Modifier)
 }
 
-// ParseHeader reads the header of a datagram.
-func ParseHeader(b []byte) (Header, error) {
+// parseHeader reads the header of a datagram.
+func parseHeader(b []byte) (header, error) {
 	if len(b) < MADSize {
-		return Header{}, fmt.Errorf("%w of %d bytes, expected %d", ErrMAD, len(b), MADSize)
+		return header{}, fmt.Errorf("%w of %d bytes, expected %d", ErrMAD, len(b), MADSize)
 	}
 	if b[0] != baseVersion {
-		return Header{}, fmt.Errorf("%w of base version %d, expected %d", ErrMAD, b[0], baseVersion)
+		return header{}, fmt.Errorf("%w of base version %d, expected %d", ErrMAD, b[0], baseVersion)
 	}
-	return Header{Class: Class(b[1]), Version: b[2], Method: Method(b[3]), Status: binary.BigEndian.Uint16(b[4:]),
+	return header{Class: Class(b[1]), Version: b[2], Method: Method(b[3]), Status: binary.BigEndian.Uint16(b[4:]),
 		TID: binary.BigEndian.Uint64(b[8:]), Attribute: Attribute(binary.BigEndian.Uint16(b[16:])), Modifier: binary.BigEndian.Uint32(b[20:])}, nil
 }
 
 // answers returns an error unless b is a successful answer to the request with header h.
-func (h Header) answers(b []byte) error {
-	got, err := ParseHeader(b)
+func (h header) answers(b []byte) error {
+	got, err := parseHeader(b)
 	if err != nil {
 		return err
 	}
@@ -108,8 +108,8 @@ type StatusError struct {
 	Status    uint16
 }
 
-// Busy reports whether a retry may succeed.
-func (e *StatusError) Busy() bool { return e.Status&1 != 0 }
+// busy reports whether a retry may succeed.
+func (e *StatusError) busy() bool { return e.Status&1 != 0 }
 
 var statusNames = map[uint16]string{ // bits 4:2
 	1: "the version of base or class is not supported", 2: "the method is not supported", 3: "the method is not supported for the attribute",
@@ -124,7 +124,7 @@ var saStatusNames = map[uint16]string{ // bits 15:8, of subnet administration
 func (e *StatusError) Error() string {
 	what := "unknown"
 	switch common, own := e.Status>>2&7, e.Status>>8; {
-	case e.Busy():
+	case e.busy():
 		what = "busy, the request was dropped"
 	case common != 0 && statusNames[common] != "":
 		what = statusNames[common]

@@ -2,7 +2,6 @@ package ib
 
 import (
 	"encoding/binary"
-	"fmt"
 )
 
 // Headers of a datagram that software builds completely, as for queue pairs 0 and 1 on cards that do not do so themselves (IBA
@@ -53,23 +52,4 @@ func (d Datagram) Headers(n int) []byte {
 	binary.BigEndian.PutUint32(e, d.QKey)
 	binary.BigEndian.PutUint32(e[4:], d.SrcQP&0xFFFFFF)
 	return b
-}
-
-// GRH is the global header of a received datagram, if it has one. Receive buffers always have room for it.
-type GRH struct {
-	Length   int // bytes after the GRH, including the checksum
-	HopLimit uint8
-	SGID     GID
-	DGID     GID
-}
-
-// ParseGRH parses the first 40 bytes of a receive buffer. Call it only if the completion reports a global header.
-func ParseGRH(b []byte) (GRH, error) {
-	if len(b) < GRHSize {
-		return GRH{}, fmt.Errorf("a global header in %d bytes, expected %d", len(b), GRHSize)
-	}
-	if v := b[0] >> 4; v != 6 {
-		return GRH{}, fmt.Errorf("a global header of version %d, expected 6", v)
-	}
-	return GRH{Length: int(binary.BigEndian.Uint16(b[4:])), HopLimit: b[7], SGID: GID(b[8:24]), DGID: GID(b[24:40])}, nil
 }

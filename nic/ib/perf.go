@@ -17,8 +17,8 @@ type PortCounters struct {
 	RxErrors, TxDiscards, RxSwitchErrors, VL15Dropped, Symbols, LinkDowned uint64
 }
 
-func perfHeader(a Attribute, tid uint64) Header {
-	return Header{Class: classPerf, Version: 1, Method: Get, TID: tid, Attribute: a}
+func perfHeader(a Attribute, tid uint64) header {
+	return header{Class: classPerf, Version: 1, Method: Get, TID: tid, Attribute: a}
 }
 
 // QueryCounters returns the request for one of the two kinds of port counters.

@@ -19,7 +19,7 @@ const (
 	GSIQKey = 0x80010000
 )
 
-func saRequest(h Header, mask uint64) []byte {
+func saRequest(h header, mask uint64) []byte {
 	b := make([]byte, MADSize)
 	h.put(b)
 	binary.BigEndian.PutUint64(b[saMask:], mask)
@@ -27,7 +27,7 @@ func saRequest(h Header, mask uint64) []byte {
 }
 
 // saAnswer checks an answer and returns its record.
-func saAnswer(h Header, b []byte) ([]byte, error) {
+func saAnswer(h header, b []byte) ([]byte, error) {
 	if err := h.answers(b); err != nil {
 		return nil, err
 	}
@@ -76,30 +76,30 @@ type Group struct {
 	Scope        uint8
 }
 
-func joinHeader(m Method, tid uint64) Header {
-	return Header{Class: ClassSA, Version: saVersion, Method: m, TID: tid, Attribute: AttrMCMemberRecord}
+func joinHeader(m Method, tid uint64) header {
+	return header{Class: ClassSA, Version: saVersion, Method: m, TID: tid, Attribute: AttrMCMemberRecord}
 }
 
-// Join returns the request that makes a port a full member of an existing group, as the broadcast group of IPoIB must be (RFC
+// join returns the request that makes a port a full member of an existing group, as the broadcast group of IPoIB must be (RFC
 // 4391 §5).
-func Join(mgid, port GID, pkey uint16, tid uint64) []byte {
+func join(mgid, port GID, pkey uint16, tid uint64) []byte {
 	return membership(Set, Group{MGID: mgid, PKey: pkey}, port, mcMGID|mcPortGID|mcPKey|mcJoinState, fullMember, tid)
 }
 
-// JoinToSend returns the request that lets a port send to an existing group without receiving from it.
-func JoinToSend(mgid, port GID, pkey uint16, tid uint64) []byte {
+// joinToSend returns the request that lets a port send to an existing group without receiving from it.
+func joinToSend(mgid, port GID, pkey uint16, tid uint64) []byte {
 	return membership(Set, Group{MGID: mgid, PKey: pkey}, port, mcMGID|mcPortGID|mcPKey|mcJoinState, sendOnly, tid)
 }
 
-// JoinOrCreate is like Join, but creates the group, with the parameters of like, if it does not exist. like is the broadcast
+// joinOrCreate is like join, but creates the group, with the parameters of like, if it does not exist. like is the broadcast
 // group; this is for all other groups of IPoIB (RFC 4391 §4).
-func JoinOrCreate(mgid, port GID, like Group, tid uint64) []byte {
+func joinOrCreate(mgid, port GID, like Group, tid uint64) []byte {
 	like.MGID = mgid
 	return membership(Set, like, port, mcMGID|mcPortGID|mcQKey|mcMTUSel|mcMTU|mcTClass|mcPKey|mcRateSel|mcRate|mcSL|mcFlow|mcHop|mcJoinState, fullMember, tid)
 }
 
-// Leave returns the request that ends a full membership.
-func Leave(mgid, port GID, tid uint64) []byte {
+// leave returns the request that ends a full membership.
+func leave(mgid, port GID, tid uint64) []byte {
 	return membership(Delete, Group{MGID: mgid}, port, mcMGID|mcPortGID|mcJoinState, fullMember, tid)
 }
 
@@ -120,8 +120,8 @@ func membership(m Method, g Group, port GID, mask uint64, state uint8, tid uint6
 	return b
 }
 
-// ParseJoin parses the answer to Join or JoinOrCreate.
-func ParseJoin(b []byte, tid uint64) (Group, error) {
+// parseJoin parses the answer to join or joinOrCreate.
+func parseJoin(b []byte, tid uint64) (Group, error) {
 	d, err := saAnswer(joinHeader(Set, tid), b)
 	if err != nil {
 		return Group{}, err
@@ -141,8 +141,8 @@ func ParseJoin(b []byte, tid uint64) (Group, error) {
 	return g, nil
 }
 
-// ParseLeave checks the answer to Leave.
-func ParseLeave(b []byte, tid uint64) error {
+// parseLeave checks the answer to leave.
+func parseLeave(b []byte, tid uint64) error {
 	_, err := saAnswer(joinHeader(Delete, tid), b)
 	return err
 }
@@ -168,12 +168,12 @@ type Path struct {
 	Rate       uint8
 }
 
-func pathHeader(tid uint64) Header {
-	return Header{Class: ClassSA, Version: saVersion, Method: Get, TID: tid, Attribute: AttrPathRecord}
+func pathHeader(tid uint64) header {
+	return header{Class: ClassSA, Version: saVersion, Method: Get, TID: tid, Attribute: AttrPathRecord}
 }
 
-// FindPath returns the request for one reversible path between two ports of a partition.
-func FindPath(from, to GID, pkey uint16, tid uint64) []byte {
+// findPath returns the request for one reversible path between two ports of a partition.
+func findPath(from, to GID, pkey uint16, tid uint64) []byte {
 	b := saRequest(pathHeader(tid), pathDGID|pathSGID|pathReversible|pathNumber|pathPKey)
 	d := b[saData:]
 	copy(d[8:], to[:])
@@ -183,8 +183,8 @@ func FindPath(from, to GID, pkey uint16, tid uint64) []byte {
 	return b
 }
 
-// ParsePath parses the answer to FindPath.
-func ParsePath(b []byte, tid uint64) (Path, error) {
+// parsePath parses the answer to findPath.
+func parsePath(b []byte, tid uint64) (Path, error) {
 	d, err := saAnswer(pathHeader(tid), b)
 	if err != nil {
 		return Path{}, err

@@ -25,7 +25,7 @@ const (
 // SubnetRequest reports whether a datagram is a request for the agent of this port. If the request came by a directed route, it
 // must end here, and SubnetRequest writes the return route into it. port is the number of the port that received it.
 func SubnetRequest(b []byte, port uint8) bool {
-	h, err := ParseHeader(b)
+	h, err := parseHeader(b)
 	if err != nil || h.Method != Get && h.Method != Set {
 		return false
 	}
@@ -46,8 +46,8 @@ func SubnetRequest(b []byte, port uint8) bool {
 // SubnetAnswer turns the agent's answer to a request into the datagram to send. It reports false if answer is not an answer to
 // it.
 func SubnetAnswer(answer, request []byte) bool {
-	a, err := ParseHeader(answer)
-	q, _ := ParseHeader(request)
+	a, err := parseHeader(answer)
+	q, _ := parseHeader(request)
 	if err != nil || a.Method != GetResp || a.Class != q.Class || a.TID != q.TID || a.Attribute != q.Attribute {
 		return false
 	}
@@ -61,7 +61,7 @@ func SubnetAnswer(answer, request []byte) bool {
 
 // Reregisters reports whether a request asks the port's host to renew its memberships and registrations.
 func Reregisters(request []byte) bool {
-	h, err := ParseHeader(request)
+	h, err := parseHeader(request)
 	return err == nil && h.Method == Set && h.Attribute == AttrPortInfo && request[smpData+reregister]&0x80 != 0
 }
 
@@ -73,8 +73,8 @@ func Query(a Attribute, modifier uint32, tid uint64) []byte {
 	return b
 }
 
-func queryHeader(a Attribute, modifier uint32, tid uint64) Header {
-	return Header{Class: ClassSubnet, Version: 1, Method: Get, TID: tid, Attribute: a, Modifier: modifier}
+func queryHeader(a Attribute, modifier uint32, tid uint64) header {
+	return header{Class: ClassSubnet, Version: 1, Method: Get, TID: tid, Attribute: a, Modifier: modifier}
 }
 
 // PortState is the logical state of a port's link.

@@ -76,7 +76,7 @@ func (c *Card) Open(fn pci.Function, o nic.Options, l Limits, h Hooks) error {
 }
 
 func (c *Card) open(o nic.Options, l Limits) (err error) {
-	if c.Options, err = l.Apply(o); err != nil {
+	if c.Options, err = l.apply(o); err != nil {
 		return c.Errorf("%w", err)
 	}
 	c.MAC, c.MTU = c.Options.MAC, c.Options.MTU
@@ -206,16 +206,16 @@ func (c *Card) Info(model, push string, notes ...string) nic.Info {
 
 // BetweenRestarts runs f while the device is not being restarted.
 func (c *Card) BetweenRestarts(f func()) {
-	c.lifeMutex.RLock()
-	defer c.lifeMutex.RUnlock()
+	c.lifeMutex.rLock()
+	defer c.lifeMutex.rUnlock()
 	f()
 }
 
 // Ask runs f, which sends the device commands, while it is not being restarted. If an error has ended the device, Ask
 // returns that error instead.
 func (c *Card) Ask(f func() error) error {
-	c.lifeMutex.RLock()
-	defer c.lifeMutex.RUnlock()
+	c.lifeMutex.rLock()
+	defer c.lifeMutex.rUnlock()
 	if err := c.Gate.Err(); err != nil {
 		return err
 	}

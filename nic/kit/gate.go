@@ -73,9 +73,9 @@ func (g *Gate) Err() error {
 	return nil
 }
 
-// Alone closes the gate, runs f once every loop is parked, and opens the gate when every loop has seen the outcome. An
+// alone closes the gate, runs f once every loop is parked, and opens the gate when every loop has seen the outcome. An
 // error of f ends all loops permanently. Only the watchdog calls it. If stop is closed first, f does not run.
-func (g *Gate) Alone(stop <-chan struct{}, f func() error) error {
+func (g *Gate) alone(stop <-chan struct{}, f func() error) error {
 	const nap = 20 * time.Microsecond
 	g.closed.Store(true)
 	for g.parked.Load() < g.active.Load() {

@@ -37,7 +37,7 @@ func TestGateRunsAlone(t *testing.T) {
 	var passes atomic.Int64
 	wait := loops(&g, 2, &stop, &passes)
 	for range 20 {
-		if err := g.Alone(nil, func() error {
+		if err := g.alone(nil, func() error {
 			before := passes.Load()
 			for range 1000 {
 				if passes.Load() != before {
@@ -63,7 +63,7 @@ func TestGateFailureEndsEveryLoop(t *testing.T) {
 	var passes atomic.Int64
 	broken := errors.New("broken")
 	wait := loops(&g, 2, &stop, &passes)
-	g.Alone(nil, func() error { return broken })
+	g.alone(nil, func() error { return broken })
 	for _, err := range wait() {
 		if !errors.Is(err, broken) {
 			t.Errorf("a loop ended with %v", err)
@@ -90,7 +90,7 @@ func TestGateHoldsACaller(t *testing.T) {
 	for calls.Load() == 0 {
 		runtime.Gosched()
 	}
-	if err := g.Alone(nil, func() error {
+	if err := g.alone(nil, func() error {
 		before := calls.Load()
 		for range 100000 {
 			if calls.Load() != before {
@@ -106,7 +106,7 @@ func TestGateHoldsACaller(t *testing.T) {
 	// A caller that makes no more calls delays a restart, but not Close.
 	end := make(chan struct{})
 	close(end)
-	if err := g.Alone(end, func() error { t.Error("ran with a caller that may be inside"); return nil }); err == nil {
+	if err := g.alone(end, func() error { t.Error("ran with a caller that may be inside"); return nil }); err == nil {
 		t.Error("a stopped Alone returns no error")
 	}
 	// Loops take the queues over.
@@ -115,7 +115,7 @@ func TestGateHoldsACaller(t *testing.T) {
 	}
 	g.Leave()
 	ran := false
-	if err := g.Alone(nil, func() error { ran = true; return nil }); err != nil || !ran {
+	if err := g.alone(nil, func() error { ran = true; return nil }); err != nil || !ran {
 		t.Errorf("alone with nobody: ran %v, %v", ran, err)
 	}
 }

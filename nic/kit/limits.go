@@ -22,8 +22,8 @@ type Limits struct {
 	Queues           int // queue pairs at most
 }
 
-// Apply returns o with zero values replaced by the defaults, or an error that names the impossible value.
-func (l Limits) Apply(o nic.Options) (nic.Options, error) {
+// apply returns o with zero values replaced by the defaults, or an error that names the impossible value.
+func (l Limits) apply(o nic.Options) (nic.Options, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

@@ -25,7 +25,7 @@ func TestLimits(t *testing.T) {
 		{nic.Options{MAC: [6]byte{1}}, "01:00:00:00:00:00 is not a unicast address"},
 		{nic.Options{Match: &fastpath.Config{}, Steer: &nic.Steer{}}, "both Match and Steer"},
 	} {
-		got, err := l.Apply(c.o)
+		got, err := l.apply(c.o)
 		if (err != nil) != (c.says != "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: error %v, want %q", c.o, err, c.says)
 		}
@@ -33,11 +33,11 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%+v became %+v", c.o, got)
 		}
 	}
-	if _, err := l.Apply(nic.Options{MTU: 9001}); !errors.Is(err, nic.ErrFrameSize) {
+	if _, err := l.apply(nic.Options{MTU: 9001}); !errors.Is(err, nic.ErrFrameSize) {
 		t.Errorf("MTU: %v", err)
 	}
 	l.MTU = 0
-	if o, err := l.Apply(nic.Options{}); err != nil || o.MTU != 0 {
+	if o, err := l.apply(nic.Options{}); err != nil || o.MTU != 0 {
 		t.Errorf("an MTU that the device chooses: %+v, %v", o, err)
 	}
 }

@@ -31,16 +31,16 @@ func (l *Lock) Unlock() {
 	l.wake()
 }
 
-// RLock waits until only readers hold l.
-func (l *Lock) RLock() {
+// rLock waits until only readers hold l.
+func (l *Lock) rLock() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.until(func() bool { return !l.writer && l.waiting == 0 })
 	l.readers++
 }
 
-// RUnlock undoes RLock.
-func (l *Lock) RUnlock() {
+// rUnlock undoes rLock.
+func (l *Lock) rUnlock() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.readers--

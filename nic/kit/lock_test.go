@@ -22,15 +22,15 @@ func TestLockOnVirtualTime(t *testing.T) {
 				unlock()
 			}()
 		}
-		hold(0, 10*time.Second, "r", l.RLock, l.RUnlock)
-		hold(1*time.Second, 10*time.Second, "r", l.RLock, l.RUnlock) // to 11 s, with the first
+		hold(0, 10*time.Second, "r", l.rLock, l.rUnlock)
+		hold(1*time.Second, 10*time.Second, "r", l.rLock, l.rUnlock) // to 11 s, with the first
 		hold(2*time.Second, 10*time.Second, "w", l.Lock, l.Unlock)   // to 21 s
-		hold(3*time.Second, 10*time.Second, "r", l.RLock, l.RUnlock) // to 31 s, after the writer
+		hold(3*time.Second, 10*time.Second, "r", l.rLock, l.rUnlock) // to 31 s, after the writer
 		hold(22*time.Second, 10*time.Second, "w", l.Lock, l.Unlock)  // to 41 s
 		time.Sleep(40 * time.Second)
-		l.RLock()
+		l.rLock()
 		order <- "r"
-		l.RUnlock()
+		l.rUnlock()
 		close(order)
 		got := ""
 		for who := range order {

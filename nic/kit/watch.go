@@ -48,20 +48,20 @@ func (c *Card) watch() {
 		switch {
 		case nic.Lost(err):
 			c.showTrace("the device is gone: this was asked of it last")
-			c.Gate.Alone(c.endWatch, func() error { return err })
+			c.Gate.alone(c.endWatch, func() error { return err })
 			return
 		case s == nil:
 			continue
 		}
 		if s.Suspect != nil && s.Suspect.first() {
 			c.Log.Info("the device stalls, or the loops do, which are waited for", "reason", s.Reason, "why", s.Why)
-			if c.Gate.Alone(c.endWatch, func() error { return nil }) != nil {
+			if c.Gate.alone(c.endWatch, func() error { return nil }) != nil {
 				return
 			}
 			continue
 		}
 		c.Log.Warn("the device needs help", "reason", s.Reason, "why", s.Why)
-		if c.Gate.Alone(c.endWatch, func() error { return c.recover(s) }) != nil {
+		if c.Gate.alone(c.endWatch, func() error { return c.recover(s) }) != nil {
 			return
 		}
 	}
@@ -69,8 +69,8 @@ func (c *Card) watch() {
 
 // check runs the checks for every function, and then the driver's.
 func (c *Card) check() (*Symptom, error) {
-	c.lifeMutex.RLock()
-	defer c.lifeMutex.RUnlock()
+	c.lifeMutex.rLock()
+	defer c.lifeMutex.rUnlock()
 	polled := c.Gate.Active()
 	if polled {
 		if pci.Gone(c.Fn) {

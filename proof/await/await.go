@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Limit is how long Holds waits: far longer than anything that a test waits for takes, even on a busy machine.
-const Limit = 2 * time.Minute
+// limit is how long Holds waits: far longer than anything that a test waits for takes, even on a busy machine.
+const limit = 2 * time.Minute
 
 // Holds calls ok until it returns true, and reports whether it did within Limit. Between two calls it sleeps, for a
 // millisecond initially and for up to 50 later.
 func Holds(ok func() bool) bool {
-	end := time.Now().Add(Limit)
+	end := time.Now().Add(limit)
 	for pause := time.Millisecond; ; pause = min(pause+pause/8, 50*time.Millisecond) {
 		last := time.Now().After(end) // before the look: a test that was descheduled looks once more
 		if ok() {
@@ -36,5 +36,5 @@ func Until(t testing.TB, what string, ok func() bool, details ...func() string) 
 	for _, d := range details {
 		what += "\n" + d()
 	}
-	t.Fatalf("not within %v: %s", Limit, what)
+	t.Fatalf("not within %v: %s", limit, what)
 }

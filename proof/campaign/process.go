@@ -243,15 +243,11 @@ func (s *supervisor) signal(sig syscall.Signal, limit time.Duration) (ending, er
 	return s.ended[n], nil
 }
 
-// hold keeps the process from being started again; release lets it.
-func (s *supervisor) hold()    { s.want(false) }
-func (s *supervisor) release() { s.want(true) }
-
-func (s *supervisor) want(on bool) {
+// hold keeps the process from being started again.
+func (s *supervisor) hold() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wanted = on
-	s.cond.Broadcast()
+	s.wanted = false
 }
 
 // up waits until the process says that it is ready.

@@ -60,8 +60,8 @@ func IPv4(src, dst netip.Addr, protocol byte, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// IPv6 builds a packet.
-func IPv6(src, dst netip.Addr, next, hop byte, payload []byte) []byte {
+// ipv6 builds a packet.
+func ipv6(src, dst netip.Addr, next, hop byte, payload []byte) []byte {
 	b := []byte{0x6a, 0xbc, 0xde, 0xf0, 0, 0, next, hop}
 	binary.BigEndian.PutUint16(b[4:], uint16(len(payload)))
 	return append(append(append(b, src.AsSlice()...), dst.AsSlice()...), payload...)
@@ -87,7 +87,7 @@ func ICMPv4(src, dst netip.Addr, payload int) []byte {
 func ICMPv6(src, dst netip.Addr, hop byte, m []byte) []byte {
 	m[2], m[3] = 0, 0
 	binary.BigEndian.PutUint16(m[2:], ^sum(src, dst, 58, m))
-	return IPv6(src, dst, 58, hop, m)
+	return ipv6(src, dst, 58, hop, m)
 }
 
 // UDP builds a datagram in its packet.
@@ -104,11 +104,11 @@ func UDP(src, dst netip.Addr, from, to uint16, payload []byte) []byte {
 	if src.Is4() {
 		return IPv4(src, dst, 17, d)
 	}
-	return IPv6(src, dst, 17, 33, d)
+	return ipv6(src, dst, 17, 33, d)
 }
 
-// ARPRequest builds a request for tpa.
-func ARPRequest(sha [6]byte, spa, tpa netip.Addr) []byte {
+// arpRequest builds a request for tpa.
+func arpRequest(sha [6]byte, spa, tpa netip.Addr) []byte {
 	b := append([]byte{0, 1, 8, 0, 6, 4, 0, 1}, sha[:]...)
 	b = append(append(b, spa.AsSlice()...), make([]byte, 6)...)
 	return append(b, tpa.AsSlice()...)
@@ -164,9 +164,9 @@ func Requests(tags int) []Request {
 		{"ping6 empty", e(0x86dd, ICMPv6(Their6, OurLinkLocal, 61, Echo(128, 0))), "icmpv6"},
 		{"udp6", e(0x86dd, UDP(Their6, Our6, 40000, 9000, []byte("datagrams"))), "udpv6"},
 		{"udp6 empty", e(0x86dd, UDP(Their6, Our6, 40000, 9000, nil)), "udpv6"},
-		{"arp", Pad(Eth(broadcast, TheirMAC, tags, 0x0806, ARPRequest(TheirMAC, Their4, Our4)), 60), "arp"},
-		{"arp unicast", e(0x0806, ARPRequest(TheirMAC, Their4, Our4)), "arp"},
-		{"arp probe", Pad(Eth(broadcast, TheirMAC, tags, 0x0806, ARPRequest(TheirMAC, netip.IPv4Unspecified(), Our4)), 60), "arp"},
+		{"arp", Pad(Eth(broadcast, TheirMAC, tags, 0x0806, arpRequest(TheirMAC, Their4, Our4)), 60), "arp"},
+		{"arp unicast", e(0x0806, arpRequest(TheirMAC, Their4, Our4)), "arp"},
+		{"arp probe", Pad(Eth(broadcast, TheirMAC, tags, 0x0806, arpRequest(TheirMAC, netip.IPv4Unspecified(), Our4)), 60), "arp"},
 		{"ns", Eth(groupMAC, TheirMAC, tags, 0x86dd, Solicit(Their6, group, Our6, slla...)), "nd"},
 		{"ns unicast", e(0x86dd, Solicit(Their6, Our6, Our6)), "nd"},
 		{"ns with nonce", Eth(groupMAC, TheirMAC, tags, 0x86dd, Solicit(Their6, group, Our6, append(nonce, slla...)...)), "nd"},

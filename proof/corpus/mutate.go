@@ -69,7 +69,7 @@ func (m *Mutator) Next() []byte {
 		}
 	}
 	if pick(2) == 0 {
-		FixChecksums(f)
+		fixChecksums(f)
 	}
 	return f
 }
@@ -108,8 +108,8 @@ func fit(f []byte) {
 	}
 }
 
-// FixChecksums corrects the checksums in frame f.
-func FixChecksums(f []byte) {
+// fixChecksums corrects the checksums in frame f.
+func fixChecksums(f []byte) {
 	l3, ok := network(f, 28)
 	if !ok {
 		return

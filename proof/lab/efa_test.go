@@ -131,7 +131,7 @@ func TestLabEFA(t *testing.T) {
 func withEFA(t *testing.T) *Kit {
 	t.Helper()
 	k := kit(t)
-	if err := k.BringEFA(t.Context()); errors.Is(err, ErrCannot) {
+	if err := k.bringEFA(t.Context()); errors.Is(err, errCannot) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func (l *efaLab) model(i int) *efasim.Model { return l.fn[i].model.(*efasim.Mode
 func (l *efaLab) run(script string, limit time.Duration, layers []string, say func(key string, r Result) error) {
 	l.start = time.Now()
 	r, err := l.kit.Run(l.Context(), Machine{
-		Limit: limit, Dir: l.dir, Sockets: []string{l.fn[0].socket, l.fn[1].socket}, Layers: append([]string{EFA}, layers...), Script: script,
+		Limit: limit, Dir: l.dir, Sockets: []string{l.fn[0].socket, l.fn[1].socket}, Layers: append([]string{efa}, layers...), Script: script,
 		Say: func(key, text string, r Result) error {
 			l.Logf("%6.1fs %s %s", time.Since(l.start).Seconds(), key, text)
 			for _, line := range r[key] {

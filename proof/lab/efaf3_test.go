@@ -80,7 +80,7 @@ func efaF3(t *testing.T) {
 	want := map[string]uint64{"pingpong": 200, "ud": 200, "srd": 200, "srd4096": 100, "srdall": 20 * 10, "again": 100}
 	before := uint64(0)
 	r, err := l.kit.Run(t.Context(), Machine{
-		Limit: 200 * time.Second, Dir: l.dir, Sockets: []string{l.fn[0].socket, ours.socket}, IOMMU: true, Layers: []string{EFA},
+		Limit: 200 * time.Second, Dir: l.dir, Sockets: []string{l.fn[0].socket, ours.socket}, IOMMU: true, Layers: []string{efa},
 		Files:  map[string][]byte{"responder": build(t, l.dir, "github.com/rebound-nic/rebound/cmd/responder"), "bench": build(t, l.dir, "github.com/rebound-nic/rebound/cmd/bench")},
 		Script: efaF3Script,
 		Say: func(key, text string, r Result) error {

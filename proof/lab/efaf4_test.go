@@ -39,7 +39,7 @@ func TestLabEFAOthers(t *testing.T) {
 		for _, f := range l.fn {
 			f.foreign = true
 		}
-		l.run(efaF4Script, 5*time.Minute, []string{Pyverbs}, func(key string, r Result) error {
+		l.run(efaF4Script, 5*time.Minute, []string{pyverbs}, func(key string, r Result) error {
 			switch text := strings.Join(r[key], "\n"); key {
 			case "srd", "efadv":
 				want := map[string]int{"srd": 14, "efadv": 6}[key]

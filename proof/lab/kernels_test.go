@@ -187,8 +187,8 @@ func physicalWays(t *testing.T, suite string) {
 
 // runWays runs the machine with the kernel of a release. Each of the ways has to work, except for those that are refused with a reason.
 func runWays(t *testing.T, suite string, m Machine, functions []*function, ways []string, refused map[string]string) {
-	k, err := kit(t).WithKernel(t.Context(), suite)
-	if errors.Is(err, ErrCannot) {
+	k, err := kit(t).withKernel(t.Context(), suite)
+	if errors.Is(err, errCannot) {
 		t.Skip(err)
 	}
 	if err != nil {

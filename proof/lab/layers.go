@@ -20,20 +20,20 @@ var kernelSetup []byte
 
 // More layers, which few runs need and a function brings.
 const (
-	EFA   = "efa"   // Linux's efa driver and what talks to it
-	Scapy = "scapy" // over Pyverbs: what rdma-core's tests write the commands of a ConnectX with
+	efa   = "efa"   // Linux's efa driver and what talks to it
+	scapy = "scapy" // over Pyverbs: what rdma-core's tests write the commands of a ConnectX with
 )
 
-// BringEFA builds Linux's efa driver for the kit's kernel, unless it is there already: half a minute, and 250 MB from the mirror,
-// most of which is the kernel's source. It returns ErrCannot with the reason if the host lacks something.
-func (k *Kit) BringEFA(ctx context.Context) error { return k.more(ctx, EFA, efaScript) }
+// bringEFA builds Linux's efa driver for the kit's kernel, unless it is there already: half a minute, and 250 MB from the mirror,
+// most of which is the kernel's source. It returns errCannot with the reason if the host lacks something.
+func (k *Kit) bringEFA(ctx context.Context) error { return k.more(ctx, efa, efaScript) }
 
-// BringScapy fetches Scapy, of 1 MB, unless it is there already. It returns ErrCannot with the reason if the host lacks something.
-func (k *Kit) BringScapy(ctx context.Context) error { return k.more(ctx, Scapy, scapyScript) }
+// bringScapy fetches Scapy, of 1 MB, unless it is there already. It returns errCannot with the reason if the host lacks something.
+func (k *Kit) bringScapy(ctx context.Context) error { return k.more(ctx, scapy, scapyScript) }
 
-// WithKernel returns the kit with the kernel of another Debian release: 60 to 110 MB from the mirror, unless it is there already. It
-// returns ErrCannot with the reason if the host lacks something, or the mirror the release.
-func (k *Kit) WithKernel(ctx context.Context, suite string) (*Kit, error) {
+// withKernel returns the kit with the kernel of another Debian release: 60 to 110 MB from the mirror, unless it is there already. It
+// returns errCannot with the reason if the host lacks something, or the mirror the release.
+func (k *Kit) withKernel(ctx context.Context, suite string) (*Kit, error) {
 	layer := "kernel-" + suite
 	if err := k.more(ctx, layer, kernelSetup, suite); err != nil {
 		return nil, err

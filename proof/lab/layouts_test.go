@@ -37,7 +37,7 @@ func header(t *testing.T, name, from string) string {
 	}
 	if name != "CIB_PRM.h" && !testing.Short() {
 		k := kit(t)
-		if err := k.BringEFA(t.Context()); err != nil && !errors.Is(err, ErrCannot) {
+		if err := k.bringEFA(t.Context()); err != nil && !errors.Is(err, errCannot) {
 			t.Fatal(err)
 		}
 		if b, err := os.ReadFile(filepath.Join(k.Dir, "headers", name)); err == nil {

@@ -31,7 +31,7 @@ type Machine struct {
 	Limit time.Duration
 
 	// Say is called for each line that the guest says, while the guest waits, with what it showed so far. An error ends
-	// the run, except for ErrAgain. A failed boot is reported with the key "unbooted".
+	// the run, except for errAgain. A failed boot is reported with the key "unbooted".
 	Say func(key, text string, shown Result) error
 }
 
@@ -53,11 +53,11 @@ const (
 // Result is what a guest showed: the lines of each "show KEY COMMAND".
 type Result map[string][]string
 
-// ErrGuest means that the guest's script failed, or that the guest ended before its script did.
-var ErrGuest = errors.New("guest failed")
+// errGuest means that the guest's script failed, or that the guest ended before its script did.
+var errGuest = errors.New("guest failed")
 
-// ErrAgain is what Say returns to have the guest show once more what may not have settled yet: the guest is answered "again".
-var ErrAgain = errors.New("again")
+// errAgain is what Say returns to have the guest show once more what may not have settled yet: the guest is answered "again".
+var errAgain = errors.New("again")
 
 // Run begins with a saved guest of the same kernel, command line and layers (it boots and saves one if there is none), runs
 // the script, and powers the guest off. It kills QEMU, and no other process, when ctx ends. A script that exceeds its limit
@@ -184,11 +184,11 @@ func (r Result) follow(m Machine, in io.Writer, out io.Reader) (last string, err
 		answer := "ok\n"
 		switch {
 		case key == "fail":
-			return last, fmt.Errorf("%w: %s: %s", ErrGuest, text, strings.Join(r["failed"], " | "))
+			return last, fmt.Errorf("%w: %s: %s", errGuest, text, strings.Join(r["failed"], " | "))
 		case key == "done":
 			done = true
 		default:
-			if err := m.Say(key, text, r); errors.Is(err, ErrAgain) {
+			if err := m.Say(key, text, r); errors.Is(err, errAgain) {
 				answer = "again\n"
 			} else if err != nil {
 				return last, err
@@ -199,7 +199,7 @@ func (r Result) follow(m Machine, in io.Writer, out io.Reader) (last string, err
 		}
 	}
 	if !done {
-		return last, fmt.Errorf("%w: it ended before its script did; it said last: %s", ErrGuest, last)
+		return last, fmt.Errorf("%w: it ended before its script did; it said last: %s", errGuest, last)
 	}
 	return last, nil
 }

@@ -18,8 +18,8 @@ func kit(t *testing.T) *Kit {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	k, err := Setup(ctx)
-	if errors.Is(err, ErrCannot) {
+	k, err := setup(ctx)
+	if errors.Is(err, errCannot) {
 		t.Skip(err)
 	}
 	if err != nil {
@@ -84,7 +84,7 @@ func TestGuestScript(t *testing.T) {
 		t.Errorf("the guest said %q", said)
 	}
 	_, err = k.Run(t.Context(), Machine{Dir: logDir(t), Limit: time.Minute, Script: "need ls /nowhere\n"})
-	if !errors.Is(err, ErrGuest) || !strings.Contains(err.Error(), "/nowhere: No such file") {
+	if !errors.Is(err, errGuest) || !strings.Contains(err.Error(), "/nowhere: No such file") {
 		t.Errorf("a failing script gives %v", err)
 	}
 }
@@ -109,7 +109,7 @@ func TestGuestThatHangs(t *testing.T) {
 				}
 				return nil
 			}})
-			if !errors.Is(err, ErrGuest) || !strings.Contains(err.Error(), "no end in time; it said last: asleep") || !strings.Contains(err.Error(), dir) {
+			if !errors.Is(err, errGuest) || !strings.Contains(err.Error(), "no end in time; it said last: asleep") || !strings.Contains(err.Error(), dir) {
 				t.Errorf("a guest that does not end gives %v", err)
 			}
 			for file, want := range c.logs {
@@ -184,7 +184,7 @@ func TestGuestDoesNotBoot(t *testing.T) {
 		Dir: dir, Limit: time.Minute,
 		Say: func(key, text string, _ Result) error { said = append(said, key); return nil },
 	})
-	if !errors.Is(err, ErrGuest) || !strings.Contains(err.Error(), "it said last: nothing") {
+	if !errors.Is(err, errGuest) || !strings.Contains(err.Error(), "it said last: nothing") {
 		t.Errorf("a guest without a kernel gives %v", err)
 	}
 	if got := strings.Join(said, " "); got != "unbooted unbooted" {

@@ -100,11 +100,11 @@ func (q *qemu) result(err error, last string) error {
 	qemuLog := filepath.Join(q.m.Dir, "qemu.log")
 	switch {
 	case q.limit.expired():
-		return fmt.Errorf("%w: no end in time; it said last: %s (stacks of guest, QEMU and models: %s)", ErrGuest, last, q.m.Dir)
+		return fmt.Errorf("%w: no end in time; it said last: %s (stacks of guest, QEMU and models: %s)", errGuest, last, q.m.Dir)
 	case err != nil:
 		return fmt.Errorf("%w; QEMU said: %s", err, tail(qemuLog))
 	case q.err != nil:
-		return fmt.Errorf("%w: QEMU: %v: %s", ErrGuest, q.err, tail(qemuLog))
+		return fmt.Errorf("%w: QEMU: %v: %s", errGuest, q.err, tail(qemuLog))
 	}
 	return nil
 }

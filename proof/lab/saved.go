@@ -88,7 +88,7 @@ func (k *Kit) save(ctx context.Context, m Machine, args []string, state string) 
 		}
 		return os.Rename(part, state)
 	}
-	return q.result(fmt.Errorf("%w: it ended before its init; it said last: nothing", ErrGuest), "nothing")
+	return q.result(fmt.Errorf("%w: it ended before its init; it said last: nothing", errGuest), "nothing")
 }
 
 func (k *Kit) initrds(m Machine) []string {

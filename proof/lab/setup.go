@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrCannot means that this host cannot run the lab: no apt, no mirror, another architecture. Tests skip with its text.
-var ErrCannot = errors.New("this host cannot run the lab")
+// errCannot means that this host cannot run the lab: no apt, no mirror, another architecture. Tests skip with its text.
+var errCannot = errors.New("this host cannot run the lab")
 
 //go:embed setup.sh
 var setupScript []byte
@@ -35,16 +35,16 @@ type Kit struct {
 	modules string // an initramfs with the modules of Kernel, if it is not the kit's own
 }
 
-// Setup brings QEMU, kernel and guest root into the cache folder if they are not there yet:
+// setup brings QEMU, kernel and guest root into the cache folder if they are not there yet:
 // $XDG_CACHE_HOME/rebound/lab, or .cache/lab at the module's root. It takes about half a minute then, otherwise none.
-// Several processes may call it at once. It returns ErrCannot with the reason if the host lacks something.
-func Setup(ctx context.Context) (*Kit, error) {
+// Several processes may call it at once. It returns errCannot with the reason if the host lacks something.
+func setup(ctx context.Context) (*Kit, error) {
 	dir, err := cacheDir()
 	if err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrCannot, err)
+		return nil, fmt.Errorf("%w: %v", errCannot, err)
 	}
 	lock, err := locked(filepath.Join(dir, "lock"))
 	if err != nil {
@@ -72,7 +72,7 @@ func Setup(ctx context.Context) (*Kit, error) {
 func locked(name string) (*os.File, error) {
 	lock, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrCannot, err)
+		return nil, fmt.Errorf("%w: %v", errCannot, err)
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		lock.Close()
@@ -81,7 +81,7 @@ func locked(name string) (*os.File, error) {
 	return lock, nil
 }
 
-// runScript runs a script on the kit's folder. Its exit 3 is ErrCannot with what it said.
+// runScript runs a script on the kit's folder. Its exit 3 is errCannot with what it said.
 func (k *Kit) runScript(ctx context.Context, what string, script []byte, args ...string) error {
 	var out strings.Builder
 	cmd := exec.CommandContext(ctx, "bash", append([]string{"-s", "--", k.Dir}, args...)...)
@@ -90,7 +90,7 @@ func (k *Kit) runScript(ctx context.Context, what string, script []byte, args ..
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit) && exit.ExitCode() == 3, errors.Is(err, exec.ErrNotFound):
-		return fmt.Errorf("%w: %s", ErrCannot, strings.TrimSpace(out.String()+" "+errText(err)))
+		return fmt.Errorf("%w: %s", errCannot, strings.TrimSpace(out.String()+" "+errText(err)))
 	case err != nil:
 		return fmt.Errorf("lab: %s: %w: %s", what, err, out.String())
 	}
@@ -101,7 +101,7 @@ func (k *Kit) bring(ctx context.Context) error {
 	if err := k.runScript(ctx, "setup", setupScript); err != nil {
 		return err
 	}
-	for file, tree := range map[string]string{k.initrd: "guest", k.layer(DPDK): DPDK + "-guest", k.layer(Pyverbs): Pyverbs + "-guest"} {
+	for file, tree := range map[string]string{k.initrd: "guest", k.layer(dpdk): dpdk + "-guest", k.layer(pyverbs): pyverbs + "-guest"} {
 		if err := writeTree(file, filepath.Join(k.Dir, tree)); err != nil {
 			return err
 		}
@@ -111,8 +111,8 @@ func (k *Kit) bring(ctx context.Context) error {
 
 // Layers of the guest's root that a Machine requests.
 const (
-	DPDK    = "dpdk"    // testpmd and the drivers that the lab has it try
-	Pyverbs = "pyverbs" // Python, the bindings of libibverbs, and rdma-core's own tests
+	dpdk    = "dpdk"    // testpmd and the drivers that the lab has it try
+	pyverbs = "pyverbs" // Python, the bindings of libibverbs, and rdma-core's own tests
 )
 
 func (k *Kit) layer(name string) string { return filepath.Join(k.Dir, "initrd-"+name) }

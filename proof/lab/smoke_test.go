@@ -64,8 +64,8 @@ fi
 func TestLabSmoke(t *testing.T) {
 	guests(t)
 	k := kit(t)
-	efa, layers := "yes", []string{EFA}
-	if err := k.BringEFA(t.Context()); errors.Is(err, ErrCannot) {
+	efa, layers := "yes", []string{efa}
+	if err := k.bringEFA(t.Context()); errors.Is(err, errCannot) {
 		t.Logf("without EFA: %v", err)
 		efa, layers = "", nil
 	} else if err != nil {

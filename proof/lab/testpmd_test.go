@@ -166,7 +166,7 @@ func (c *pmdCard) run(t *testing.T) {
 	start, last := time.Now(), ""
 	r, err := k.Run(t.Context(), Machine{
 		Limit: 5*time.Minute + time.Duration(forwarded())*time.Millisecond,
-		Dir:   dir, Sockets: sockets, IOMMU: true, Layers: []string{DPDK},
+		Dir:   dir, Sockets: sockets, IOMMU: true, Layers: []string{dpdk},
 		Files:  map[string][]byte{"console": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/console")},
 		Script: script,
 		Say: func(key, text string, r Result) error {

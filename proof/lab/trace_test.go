@@ -89,7 +89,7 @@ func (s *settling) disagree(t *testing.T, key string, d []string) error {
 		s.key, s.since = key, time.Now()
 	}
 	if len(d) > 0 && time.Since(s.since) < patience {
-		return ErrAgain
+		return errAgain
 	}
 	disagree(t, key, d)
 	return nil

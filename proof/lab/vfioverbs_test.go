@@ -49,7 +49,7 @@ func TestLabVFIOVerbs(t *testing.T) {
 
 func vfioVerbs(t *testing.T) {
 	k := kit(t)
-	if err := k.BringScapy(t.Context()); errors.Is(err, ErrCannot) {
+	if err := k.bringScapy(t.Context()); errors.Is(err, errCannot) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func vfioVerbs(t *testing.T) {
 		Limit: 90 * time.Second,
 		Dir:   dir, Sockets: []string{f.socket, g.socket}, IOMMU: true,
 		Files:  map[string][]byte{"vfio.py": vfioProgram},
-		Layers: []string{Pyverbs, Scapy}, Memory: "2G",
+		Layers: []string{pyverbs, scapy}, Memory: "2G",
 		Script: vfioScript,
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)

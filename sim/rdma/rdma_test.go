@@ -254,7 +254,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"a key that does not fit", Request{Kind: Write, Length: 8, RKey: 9}, RemoteAccess, fmt.Sprintf("refused by %d", RemoteAccess), nil},
 		{"a read by such a key", Request{Kind: Read, Length: 8, RKey: 9}, RemoteAccess, fmt.Sprintf("refused by %d", RemoteAccess), nil},
-		{"too long a read", Request{Kind: Read, Length: MaxRead + 1, RKey: 7}, RemoteInvalid, fmt.Sprintf("refused by %d", RemoteInvalid), nil},
+		{"too long a read", Request{Kind: Read, Length: maxRead + 1, RKey: 7}, RemoteInvalid, fmt.Sprintf("refused by %d", RemoteInvalid), nil},
 		{"too long a message", Request{Kind: Send, Length: 9}, RemoteInvalid, "receive 0 failed", []int{8}},
 	} {
 		a, b := pair(t, 7, 7)

@@ -14,8 +14,8 @@ type incoming struct {
 	total int // of a write
 }
 
-// MaxRead is the longest RDMA READ, in bytes, that a connection answers.
-const MaxRead = 1 << 24
+// maxRead is the longest RDMA READ, in bytes, that a connection answers.
+const maxRead = 1 << 24
 
 // receiveRequest handles a packet of the peer's requester.
 func (c *Connection) receiveRequest(q Queue, p *Packet) {
@@ -155,7 +155,7 @@ func (c *Connection) answerRead(q Queue, p *Packet, next bool) {
 		return
 	}
 	at, key, n := be.Uint64(p.Body), be.Uint32(p.Body[8:]), int(be.Uint32(p.Body[12:]))
-	if n > MaxRead {
+	if n > maxRead {
 		c.refuse(q, p, nakInvalid)
 		return
 	}

@@ -22,8 +22,8 @@ type Bound struct {
 	Source string
 }
 
-// ErrUnknown is returned if no source knows the clock error.
-var ErrUnknown = errors.New("clock error unknown")
+// errUnknown is returned if no source knows the clock error.
+var errUnknown = errors.New("clock error unknown")
 
 // Read returns what is known now: what the user states where that is not 0, otherwise the least of what chronyd and
 // ptp4l say, otherwise what the kernel says. iface is the interface that is measured with, whose PTP hardware clock
@@ -57,9 +57,9 @@ func Read(stated time.Duration, iface string) (Bound, error) {
 	return Bound{}, unknown(append(why, noKernel))
 }
 
-// unknown is ErrUnknown with the reasons.
+// unknown is errUnknown with the reasons.
 func unknown(why []error) error {
-	err := ErrUnknown
+	err := errUnknown
 	for _, w := range why {
 		err = fmt.Errorf("%w; %w", err, w)
 	}

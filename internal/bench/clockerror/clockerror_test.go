@@ -59,7 +59,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("%v, %v", b, err)
 	}
 	b, err := Read(0, "lo")
-	if err == nil != (b.Error > 0 && b.Source != "") || err != nil && !errors.Is(err, ErrUnknown) {
+	if err == nil != (b.Error > 0 && b.Source != "") || err != nil && !errors.Is(err, errUnknown) {
 		t.Errorf("%v, %v", b, err)
 	}
 	t.Logf("here: %v, %v", b, err)

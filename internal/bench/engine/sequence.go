@@ -4,16 +4,16 @@ package engine
 type Sequence struct {
 	// Losses in a row (loss periods of RFC 3357 §3). A run's end ends one.
 	LossPeriods, LongestLoss int64
-	LossLengths              [LossLengths]int64 // periods by their length; the last counts longer ones, too
+	LossLengths              [lossLengths]int64 // periods by their length; the last counts longer ones, too
 
 	// The greatest reordering extent (RFC 4737 §4.2.1): how many replies came between the first one sent after a probe and
-	// that probe's own. Beyond MaxExtent it is no longer told how far.
+	// that probe's own. Beyond maxExtent it is no longer told how far.
 	Extent int64
 }
 
 const (
-	LossLengths = 33
-	MaxExtent   = 255
+	lossLengths = 33
+	maxExtent   = 255
 )
 
 // judge takes the probes before to, all of which are answered or never will be, into the loss periods.
@@ -36,7 +36,7 @@ func (w *window) endLoss() {
 	}
 	w.seq.LossPeriods++
 	w.seq.LongestLoss = max(w.seq.LongestLoss, w.losing)
-	w.seq.LossLengths[min(w.losing, LossLengths-1)]++
+	w.seq.LossLengths[min(w.losing, lossLengths-1)]++
 	w.losing = 0
 }
 
@@ -50,14 +50,14 @@ func (w *window) end() {
 func (w *window) arrive(full uint64, overtaken bool) {
 	if overtaken {
 		extent := int64(0)
-		for k := uint64(1); k <= min(w.arrived, MaxExtent); k++ {
-			if w.arrivals[(w.arrived-k)%(MaxExtent+1)] > full {
+		for k := uint64(1); k <= min(w.arrived, maxExtent); k++ {
+			if w.arrivals[(w.arrived-k)%(maxExtent+1)] > full {
 				extent = int64(k)
 			}
 		}
 		w.seq.Extent = max(w.seq.Extent, extent)
 	}
-	w.arrivals[w.arrived%(MaxExtent+1)] = full
+	w.arrivals[w.arrived%(maxExtent+1)] = full
 	w.arrived++
 }
 

@@ -35,7 +35,7 @@ func TestLossPeriods(t *testing.T) {
 		w.send(0, 0, 0, true)
 	}
 	w.end()
-	if w.seq.LossPeriods != 1 || w.seq.LongestLoss != 500 || w.seq.LossLengths[LossLengths-1] != 1 {
+	if w.seq.LossPeriods != 1 || w.seq.LongestLoss != 500 || w.seq.LossLengths[lossLengths-1] != 1 {
 		t.Errorf("500 losses: %+v", w.seq)
 	}
 }
@@ -78,7 +78,7 @@ func TestDelayVariation(t *testing.T) {
 		if err := s.Run(Limit{Count: 20}, &stop); err != nil {
 			t.Fatal(err)
 		}
-		if h = series(rec)(IPDVSeries); h.Count != 19 {
+		if h = series(rec)(ipdvSeries); h.Count != 19 {
 			t.Fatalf("%d differences of 20 round trips", h.Count)
 		}
 		if h.Min <= 2_000_000 && h.Quantile(0.5) >= 1_900_000 {
@@ -102,7 +102,7 @@ func TestSlowest(t *testing.T) {
 		got = append(got, k.RTT())
 	}
 	slices.Sort(got)
-	if want := all[len(all)-SlowestKept:]; !slices.Equal(got, want) {
+	if want := all[len(all)-slowestKept:]; !slices.Equal(got, want) {
 		t.Errorf("%d kept from %d on, want %d from %d on", len(got), got[0], len(want), want[0])
 	}
 }

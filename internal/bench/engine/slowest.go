@@ -1,7 +1,7 @@
 package engine
 
-// SlowestKept is how many of the slowest round trips a Stream keeps with what was around them.
-const SlowestKept = 1000
+// slowestKept is how many of the slowest round trips a Stream keeps with what was around them.
+const slowestKept = 1000
 
 // Slow is one of the slowest round trips. All times are in ticks.
 type Slow struct {
@@ -14,7 +14,7 @@ func (s *Slow) RTT() uint64 { return s.Seen - s.Intended }
 
 // slowest is a heap of the slowest round trips, the least slow on top, and the latest stalls. It allocates nothing.
 type slowest struct {
-	kept [SlowestKept]Slow
+	kept [slowestKept]Slow
 	n    int
 
 	least  uint64 // ticks: what counts as a stall
@@ -81,5 +81,5 @@ func (s *slowest) away(from, to uint64) (sum uint64) {
 	return sum
 }
 
-// Slowest returns the slowest measured round trips, at most SlowestKept, in no order.
+// Slowest returns the slowest measured round trips, at most slowestKept, in no order.
 func (s *Stream) Slowest() []Slow { return s.slow.kept[:s.slow.n] }

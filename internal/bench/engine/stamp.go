@@ -75,7 +75,7 @@ type TLVAnswers struct {
 }
 
 func newStampState(rec *latency.Recorder, f probe.Flow, stop bool) *stampState {
-	s := &stampState{network: rec.Track(NetworkSeries), residence: rec.Track(latency.ResidenceSeries), there: rec.Track(latency.ThereSeries), back: rec.Track(latency.BackSeries),
+	s := &stampState{network: rec.Track(networkSeries), residence: rec.Track(latency.ResidenceSeries), there: rec.Track(latency.ThereSeries), back: rec.Track(latency.BackSeries),
 		estimate: OwnEstimate(), ssid: f.Test.SSID, tos: f.TOS, stop: stop, tai: taiOffset(), sum: STAMP{TTL: math.MaxUint8, Synchronised: true}}
 	for _, a := range f.Test.Ask {
 		if a.Type != probe.HMAC {
@@ -140,15 +140,15 @@ func (s *stampState) end() {
 	s.replies = 0
 }
 
-// ErrZeroSSID says that the reflector returned a zeroed session identifier, as those do that do not know of it.
-var ErrZeroSSID = errors.New("the reflector zeroes the session identifier (it does not know RFC 8972), and -stamp-zero-ssid is stop")
+// errZeroSSID says that the reflector returned a zeroed session identifier, as those do that do not know of it.
+var errZeroSSID = errors.New("the reflector zeroes the session identifier (it does not know RFC 8972), and -stamp-zero-ssid is stop")
 
 // look sees every good reply, warm-up included.
 func (s *stampState) look(r *probe.Reply) error {
 	s.differ = s.differ || r.Stamped.Seq != r.Seq
 	if s.ssid != 0 && r.Stamped.SSID == 0 {
 		if s.sum.ZeroSSID = true; s.stop {
-			return ErrZeroSSID
+			return errZeroSSID
 		}
 	}
 	return nil

@@ -137,7 +137,7 @@ func TestResidence(t *testing.T) {
 	if h := get(latency.ResidenceSeries); h.Count != 12 || h.Min < 2999 || h.Max > 3000 {
 		t.Errorf("residence %d, %d to %d ns", h.Count, h.Min, h.Max)
 	}
-	rtt, network := get(latency.MainSeries), get(NetworkSeries)
+	rtt, network := get(latency.MainSeries), get(networkSeries)
 	if d := rtt.Sum - network.Sum; d < 12*3000-24 || d > 12*3000+24 {
 		t.Errorf("round trips and network differ by %v ns", d)
 	}
@@ -175,7 +175,7 @@ func TestOneWay(t *testing.T) {
 
 func TestZeroSSID(t *testing.T) {
 	s, _, err := (&mirror{zero: true}).run(t, Limit{Count: 5}, 1, nil, nil)
-	if !errors.Is(err, ErrZeroSSID) || !s.STAMP().ZeroSSID {
+	if !errors.Is(err, errZeroSSID) || !s.STAMP().ZeroSSID {
 		t.Errorf("%v, %+v", err, s.STAMP())
 	}
 }

@@ -37,7 +37,7 @@ type Options struct {
 	// Stamps is set where the kernel's and the card's timestamps are kept as well. It belongs to Port.
 	Stamps *Stamper
 
-	// StopAtZero ends a STAMP stream whose reflector zeroes its session identifier (RFC 8972 §3), with ErrZeroSSID.
+	// StopAtZero ends a STAMP stream whose reflector zeroes its session identifier (RFC 8972 §3), with errZeroSSID.
 	StopAtZero bool
 }
 
@@ -89,8 +89,8 @@ type Stream struct {
 
 // Names of the series that a Stream adds to those of latency.
 const (
-	IPDVSeries    = "ipdv"    // |difference| of the round trips of probes next to each other (RFC 3393)
-	NetworkSeries = "network" // STAMP: round trip without the reflector's residence
+	ipdvSeries    = "ipdv"    // |difference| of the round trips of probes next to each other (RFC 3393)
+	networkSeries = "network" // STAMP: round trip without the reflector's residence
 )
 
 // stallFrom is the time between two looks from which on it is looked for behind slow round trips. Sending on a veth pair
@@ -124,7 +124,7 @@ func New(o Options) (*Stream, error) {
 	if o.Stamps != nil {
 		s.stamps = newStamps(o.Stamps, s.rec, len(s.window.slots))
 	}
-	s.ipdv = s.rec.Track(IPDVSeries)
+	s.ipdv = s.rec.Track(ipdvSeries)
 	s.slow.least = s.clock.Ticks(stallFrom)
 	s.showStep = s.clock.Ticks(50 * time.Millisecond)
 	return s, nil

@@ -14,7 +14,7 @@ type window struct {
 
 	judged, arrived uint64                // probes whose fate is in seq; replies
 	losing          int64                 // losses in a row so far
-	arrivals        [MaxExtent + 1]uint64 // the latest replies' sequence numbers
+	arrivals        [maxExtent + 1]uint64 // the latest replies' sequence numbers
 	seq             Sequence
 }
 

@@ -29,8 +29,8 @@ type Options struct {
 }
 
 var (
-	// ErrFormat is returned for a file whose format is unknown.
-	ErrFormat = errors.New("format unknown")
+	// errFormat is returned for a file whose format is unknown.
+	errFormat = errors.New("format unknown")
 	// ErrUnit is returned where neither the file nor Options state the unit of the values.
 	ErrUnit = errors.New("the file does not state the unit of its values (set -unit ns, us, ms or s)")
 )
@@ -91,7 +91,7 @@ func parse(name string, text []byte, o Options) (*measurement, error) {
 		return nil, fmt.Errorf("%s is larger than %d MiB", name, maxFile>>20)
 	}
 	if len(text) == 0 {
-		return nil, fmt.Errorf("%w%s: %w: the file is empty", errNothing, name, ErrFormat)
+		return nil, fmt.Errorf("%w%s: %w: the file is empty", errNothing, name, errFormat)
 	}
 	f := &file{name: name, text: text, head: string(text[:min(len(text), 1<<16)]), Options: o}
 	object, err := f.object()
@@ -100,7 +100,7 @@ func parse(name string, text []byte, o Options) (*measurement, error) {
 	}
 	format := f.detect(object)
 	if format == nil {
-		return nil, fmt.Errorf("%s: %w (docs/other-tools.md lists the formats)", name, ErrFormat)
+		return nil, fmt.Errorf("%s: %w (docs/other-tools.md lists the formats)", name, errFormat)
 	}
 	f.format = format.name
 	m, err := format.read(f)

@@ -472,7 +472,7 @@ func fuzz(f *testing.F, pattern string, o Options) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		m, err := parse("f", in, o)
 		if err != nil {
-			if !strings.HasPrefix(err.Error(), "f:") || !errors.Is(err, report.ErrFormat) && !errors.Is(err, ErrFormat) && !errors.Is(err, ErrUnit) && !errors.Is(err, report.ErrSchema) {
+			if !strings.HasPrefix(err.Error(), "f:") || !errors.Is(err, report.ErrFormat) && !errors.Is(err, errFormat) && !errors.Is(err, ErrUnit) && !errors.Is(err, report.ErrSchema) {
 				t.Errorf("error %v names no file, or has no kind", err)
 			}
 			return

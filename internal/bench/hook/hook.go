@@ -27,8 +27,8 @@ type Hook struct {
 	Within  time.Duration // that it has to end in
 }
 
-// ErrHook says that a hook failed, or took too long.
-var ErrHook = errors.New("hook failed")
+// errHook says that a hook failed, or took too long.
+var errHook = errors.New("hook failed")
 
 // grace is how long the output of what a hook left behind is waited for.
 var grace = time.Second
@@ -55,7 +55,7 @@ func (h *Hook) run() error {
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C ends the bench after the hook, not the hook
 	c.WaitDelay = grace
 	if err := c.Start(); err != nil {
-		return fmt.Errorf("%w: %s: %s: %w", ErrHook, h.Name, h.Command, err)
+		return fmt.Errorf("%w: %s: %s: %w", errHook, h.Name, h.Command, err)
 	}
 	late := time.AfterFunc(h.Within, func() { _ = unix.Kill(-c.Process.Pid, unix.SIGKILL) })
 	ended(c.Process.Pid)
@@ -68,7 +68,7 @@ func (h *Hook) run() error {
 		err = nil
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s: %s: %w; it said: %s", ErrHook, h.Name, h.Command, err, strings.TrimSpace(said.String()))
+		return fmt.Errorf("%w: %s: %s: %w; it said: %s", errHook, h.Name, h.Command, err, strings.TrimSpace(said.String()))
 	}
 	return nil
 }

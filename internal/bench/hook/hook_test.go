@@ -38,13 +38,13 @@ func TestRun(t *testing.T) {
 
 func TestFails(t *testing.T) {
 	h := Hook{Name: "b", Command: "echo no such sysctl >&2; exit 3", Within: time.Minute}
-	if err := h.Run(); !errors.Is(err, ErrHook) || !strings.Contains(err.Error(), "no such sysctl") || !strings.Contains(err.Error(), "exit status 3") {
+	if err := h.Run(); !errors.Is(err, errHook) || !strings.Contains(err.Error(), "no such sysctl") || !strings.Contains(err.Error(), "exit status 3") {
 		t.Error(err)
 	}
 	pid := filepath.Join(t.TempDir(), "pid")
 	// The shell has to come as far as to sleep, on a machine that may hold it up for a second.
 	h = Hook{Name: "b", Command: "echo starting; sleep 1000 & echo $! > " + pid + "; wait", Within: 5 * time.Second}
-	if err := h.Run(); !errors.Is(err, ErrHook) || !strings.Contains(err.Error(), "within 5s") || !strings.Contains(err.Error(), "starting") {
+	if err := h.Run(); !errors.Is(err, errHook) || !strings.Contains(err.Error(), "within 5s") || !strings.Contains(err.Error(), "starting") {
 		t.Error(err)
 	}
 	b, err := os.ReadFile(pid)

@@ -46,7 +46,7 @@ func StartLoad(command string, cpus unix.CPUSet) (*Load, error) {
 		close(l.ended)
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrHook, command, err)
+		return nil, fmt.Errorf("%w: %s: %w", errHook, command, err)
 	}
 	return l, nil
 }

@@ -26,7 +26,7 @@ type Codec struct {
 	ports          [1 << 16 / 64]uint64 // the source ports, a bit for each
 }
 
-// New returns a Codec for f. The errors are about Size (ErrSize) and about addresses of different families.
+// New returns a Codec for f. The errors are about Size (errSize) and about addresses of different families.
 func New(f Flow) (*Codec, error) {
 	if f.Src.Is4() != f.Dst.Is4() || !f.Src.IsValid() || !f.Dst.IsValid() {
 		return nil, fmt.Errorf("probe from %v to %v: not two addresses of one family", f.Src, f.Dst)
@@ -42,10 +42,10 @@ func New(f Flow) (*Codec, error) {
 		c.answered = make([]Answer, 0, len(c.test.ask))
 	}
 	if f.Size < low || f.Size > 0xffff {
-		return nil, fmt.Errorf("%w: %d bytes, at least %d", ErrSize, f.Size, low)
+		return nil, fmt.Errorf("%w: %d bytes, at least %d", errSize, f.Size, low)
 	}
 	if more := f.Size - low; f.Proto == STAMP && f.Test.Extra() > 0 && more > 0 && more < tlvHeader {
-		return nil, fmt.Errorf("%w: %d bytes leave %d for a padding TLV, which has %d at least: take %d, or %d and more", ErrSize, f.Size, more, tlvHeader, low, low+tlvHeader)
+		return nil, fmt.Errorf("%w: %d bytes leave %d for a padding TLV, which has %d at least: take %d, or %d and more", errSize, f.Size, more, tlvHeader, low, low+tlvHeader)
 	}
 	c.addr, c.srcAt, c.dstAt, c.l4 = 4, ethernet+12, ethernet+16, ethernet+ipv4
 	copy(c.src[:], f.Src.AsSlice())

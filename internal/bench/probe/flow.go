@@ -72,8 +72,8 @@ const (
 	nextICMPv6 = 58
 )
 
-// ErrSize says that a frame size cannot hold a probe, or is more than the MTU allows.
-var ErrSize = errors.New("frame size is out of range")
+// errSize says that a frame size cannot hold a probe, or is more than the MTU allows.
+var errSize = errors.New("frame size is out of range")
 
 // HopLimit returns the TTL or hop limit of the probes.
 func (f *Flow) HopLimit() uint8 {
@@ -97,7 +97,7 @@ func MinSize(p Proto, v6 bool) int {
 	return max(n, shortest)
 }
 
-// CheckSize returns ErrSize with the limits in words if size is not possible for an interface with this MTU. more is by how much
+// CheckSize returns errSize with the limits in words if size is not possible for an interface with this MTU. more is by how much
 // a probe is longer than its protocol's shortest.
 func CheckSize(p Proto, v6 bool, size, more, mtu int) error {
 	low, high := MinSize(p, v6)+more, ethernet+mtu
@@ -107,7 +107,7 @@ func CheckSize(p Proto, v6 bool, size, more, mtu int) error {
 			family = "IPv6"
 		}
 		return fmt.Errorf("%w: %d bytes; probes of %v over %s have %d to %d here (Ethernet frame without FCS, MTU %d)",
-			ErrSize, size, p, family, low, high, mtu)
+			errSize, size, p, family, low, high, mtu)
 	}
 	return nil
 }

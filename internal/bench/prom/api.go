@@ -58,8 +58,8 @@ func (s *Server) Range(ctx context.Context, query string, from, to time.Time, st
 	})
 }
 
-// Instant evaluates query at one time.
-func (s *Server) Instant(ctx context.Context, query string, at time.Time) ([]Series, error) {
+// instant evaluates query at one time.
+func (s *Server) instant(ctx context.Context, query string, at time.Time) ([]Series, error) {
 	return s.ask(ctx, query, func(ctx context.Context, a v1.API) (model.Value, error) {
 		v, _, _, err := a.Query(ctx, query, at)
 		return v, err

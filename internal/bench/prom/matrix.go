@@ -42,14 +42,14 @@ func stat(name string) compare.Stat {
 	return st
 }
 
-// FalseMarks says how often the verdicts of a whole matrix are wrong.
-const FalseMarks = "If nothing changed, at most 5 % of matrices of this size show any + or -. A level that differs by more than 10 % between the two times " +
+// falseMarks says how often the verdicts of a whole matrix are wrong.
+const falseMarks = "If nothing changed, at most 5 % of matrices of this size show any + or -. A level that differs by more than 10 % between the two times " +
 	"anyway, as under a load that changes from day to day, counts as a change."
 
 // Matrix requests what each host measured of each target, one host at a time, and compares it with the baseline.
 func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, error) {
 	sel := &Source{Labels: o.Labels}
-	hosts, err := s.Instant(ctx, fmt.Sprintf("count by (%s) (count_over_time(%s[%ds]))", o.FromName, sel.Selector("rebound_probes_total"), int(o.Range.Seconds())), o.At)
+	hosts, err := s.instant(ctx, fmt.Sprintf("count by (%s) (count_over_time(%s[%ds]))", o.FromName, sel.selector("rebound_probes_total"), int(o.Range.Seconds())), o.At)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 		}
 	}
 	m := &page.Matrix{Cells: map[page.Pair]*page.Cell{}, Title: "Mesh, " + o.At.UTC().Format("2 January 2006 15:04 UTC"),
-		Summary: fmt.Sprintf("Round trips and loss during %s, compared with the same time %s earlier. Each is split into %d windows; a window counts as one run. ", timeText(o.Range), timeText(o.Before), o.Windows) + FalseMarks}
+		Summary: fmt.Sprintf("Round trips and loss during %s, compared with the same time %s earlier. Each is split into %d windows; a window counts as one run. ", timeText(o.Range), timeText(o.Before), o.Windows) + falseMarks}
 	rows, columns := map[string]bool{}, map[string]bool{}
 	partial, width, unknown, several := 0, 0.0, map[string]int{}, map[page.Pair]bool{}
 	for _, h := range hosts {
@@ -99,7 +99,7 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 		}
 	}
 	if len(m.Cells) == 0 {
-		return nil, fmt.Errorf("%w: no %s in the %v before %s", ErrNothing, sel.Selector("rebound_probes_total"), o.Range, o.At.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("%w: no %s in the %v before %s", errNothing, sel.selector("rebound_probes_total"), o.Range, o.At.UTC().Format(time.RFC3339))
 	}
 	m.From, m.To = slices.Sorted(maps.Keys(rows)), slices.Sorted(maps.Keys(columns))
 	if partial > 0 {
@@ -173,7 +173,7 @@ func (o *MatrixOptions) covered(from time.Time) time.Duration {
 
 // series returns the series of a metric by their labels.
 func (s *Server) series(ctx context.Context, of *Source, metric string, from, to time.Time, step time.Duration) (map[string]Series, error) {
-	all, err := s.Range(ctx, of.Selector(metric), from, to, step)
+	all, err := s.Range(ctx, of.selector(metric), from, to, step)
 	out := map[string]Series{}
 	for _, each := range all {
 		out[identity(each.Metric)] = each
@@ -292,7 +292,7 @@ func (s *Server) elsewhere(ctx context.Context, of *Source, from, to time.Time, 
 	for _, q := range []struct{ metric, label, only string }{
 		{troubleMetric, "kind", "late|duplicate|reordered|corrupt|corrupt_only|send_failed"}, {placeMetric, "place", "here|there"},
 	} {
-		all, err := s.Range(ctx, fmt.Sprintf("%s,%s=~%q}", strings.TrimSuffix(of.Selector(q.metric), "}"), q.label, q.only), from, to, step)
+		all, err := s.Range(ctx, fmt.Sprintf("%s,%s=~%q}", strings.TrimSuffix(of.selector(q.metric), "}"), q.label, q.only), from, to, step)
 		if err != nil {
 			return nil, err
 		}

@@ -26,7 +26,7 @@ var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 func TestParseSource(t *testing.T) {
 	s, err := Parse("prom:https://h:9090/prom/?target=stamp:10.0.0.2:862&from=2026-11-22T10:00:00Z&to=now-1h&windows=6&instance=a:9470", now)
 	if err != nil || s.Base != "https://h:9090/prom" || s.Windows != 6 || s.Step() != 10*time.Minute || s.Metric != DefaultMetric ||
-		s.Selector("m") != `m{instance="a:9470",target="stamp:10.0.0.2:862"}` || s.Name() != "stamp:10.0.0.2:862 instance=a:9470 2026-11-22 10:00Z" {
+		s.selector("m") != `m{instance="a:9470",target="stamp:10.0.0.2:862"}` || s.Name() != "stamp:10.0.0.2:862 instance=a:9470 2026-11-22 10:00Z" {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for text, says := range map[string]string{
@@ -253,12 +253,12 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %v, want %s", more, err, says)
 		}
 	}
-	if _, err := load(t, nil, -1, ""); !errors.Is(err, ErrNothing) {
+	if _, err := load(t, nil, -1, ""); !errors.Is(err, errNothing) {
 		t.Errorf("%v", err)
 	}
 	none := httptest.NewServer(http.NotFoundHandler())
 	defer none.Close()
-	if _, err := (&Server{Base: none.URL}).Instant(context.Background(), "x", now); err == nil || !strings.Contains(err.Error(), "404") {
+	if _, err := (&Server{Base: none.URL}).instant(context.Background(), "x", now); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Errorf("%v", err)
 	}
 }
@@ -291,7 +291,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("prom:https://u:p@h/x?target=a&from=2026-11-22T10:00:00Z&to=1795345200&windows=8&instance=b")
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := Parse(text, now)
-		if err == nil && (s.Step() < time.Second || s.Base == "" || !strings.Contains(s.Selector("m"), "target=")) {
+		if err == nil && (s.Step() < time.Second || s.Base == "" || !strings.Contains(s.selector("m"), "target=")) {
 			t.Errorf("%q: %+v", text, s)
 		}
 	})
@@ -311,7 +311,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(`{"status":"success","data":{"resultType":"vector","result":[{"value":[1,"2"]}]}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		server := &Server{Base: "http://prometheus", Client: &http.Client{Transport: canned(body)}}
-		all, err := server.Instant(context.Background(), "up", now)
+		all, err := server.instant(context.Background(), "up", now)
 		if err != nil {
 			return
 		}

@@ -25,21 +25,21 @@ type Loaded struct {
 // counts of a window are then differences of whole numbers, where rate() and increase() give what they guess that the
 // ends of a window would have had.
 func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
-	all, err := server.Range(ctx, s.Selector(s.Metric), s.From, s.To, s.Step())
+	all, err := server.Range(ctx, s.selector(s.Metric), s.From, s.To, s.Step())
 	if err != nil {
 		return nil, err
 	}
 	switch {
 	case len(all) == 0:
-		return nil, fmt.Errorf("%w: no series %s from %s to %s", ErrNothing, s.Selector(s.Metric), s.From.UTC().Format(time.RFC3339), s.To.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("%w: no series %s from %s to %s", errNothing, s.selector(s.Metric), s.From.UTC().Format(time.RFC3339), s.To.UTC().Format(time.RFC3339))
 	case len(all) > 1:
-		return nil, fmt.Errorf("%s is %d series: add a label that only one of them has: %s", s.Selector(s.Metric), len(all), apart(all))
+		return nil, fmt.Errorf("%s is %d series: add a label that only one of them has: %s", s.selector(s.Metric), len(all), apart(all))
 	case len(all[0].Histograms) == 0:
-		return nil, fmt.Errorf("%s has no native histograms: Prometheus takes them with --enable-feature=native-histograms (from version 3 on with scrape_native_histograms)", s.Selector(s.Metric))
+		return nil, fmt.Errorf("%s has no native histograms: Prometheus takes them with --enable-feature=native-histograms (from version 3 on with scrape_native_histograms)", s.selector(s.Metric))
 	}
 	out, err := FromMoments(all[0].Histograms, s.From, s.Step(), s.Windows)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.Selector(s.Metric), err)
+		return nil, fmt.Errorf("%s: %w", s.selector(s.Metric), err)
 	}
 	out.Label = s.Name()
 	labels := all[0].Metric
@@ -62,7 +62,7 @@ func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
 	found := map[string]bool{}
 	for metric, to := range map[string]*int64{"rebound_probes_total": &out.Counts.Sent, lostMetric: &out.Counts.Lost,
 		uncertainMetric: &out.Counts.LostUncertain} {
-		n, err := server.Range(ctx, of.Selector(metric), s.From, s.To, s.Step())
+		n, err := server.Range(ctx, of.selector(metric), s.From, s.To, s.Step())
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +88,7 @@ func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
 // circumstances fills in what all probes of the watch had in common.
 func (l *Loaded) circumstances(ctx context.Context, server *Server, s *Source, labels map[string]string) {
 	is := Source{Labels: []Label{{"instance", labels["instance"]}, {"job", labels["job"]}}}
-	info, err := server.Instant(ctx, is.Selector("rebound_watch_info"), s.To)
+	info, err := server.instant(ctx, is.selector("rebound_watch_info"), s.To)
 	if err != nil || len(info) != 1 {
 		l.Notes = append(l.Notes, "what the probes had in common is not known: there is no rebound_watch_info of the time")
 		return
@@ -165,7 +165,7 @@ func FromMoments(moments []Moment, from time.Time, step time.Duration, windows i
 		out.Runs = append(out.Runs, latency.Run{Start: iv.Start, End: iv.End})
 	}
 	if len(main.Intervals) == 0 {
-		return nil, fmt.Errorf("%w: no round trip was counted from %s to %s", ErrNothing, from.UTC().Format(time.RFC3339), out.End.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("%w: no round trip was counted from %s to %s", errNothing, from.UTC().Format(time.RFC3339), out.End.UTC().Format(time.RFC3339))
 	}
 	if resets > 0 {
 		out.Notes = append(out.Notes, "left out "+plain.Count(resets, "window")+" in which the watch was started again")

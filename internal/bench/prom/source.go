@@ -129,8 +129,8 @@ var (
 // Step is the length of a window.
 func (s *Source) Step() time.Duration { return s.To.Sub(s.From) / time.Duration(s.Windows) }
 
-// Selector is the series in PromQL.
-func (s *Source) Selector(metric string) string {
+// selector is the series in PromQL.
+func (s *Source) selector(metric string) string {
 	pairs := make([]string, len(s.Labels))
 	for i, l := range s.Labels {
 		pairs[i] = l.Name + "=" + strconv.Quote(l.Value)
@@ -186,8 +186,8 @@ func ParseTime(text string, now time.Time) (time.Time, error) {
 	return now, fmt.Errorf("%q is no moment, like 2026-11-22T10:00:00Z, now-2h or 1795341600", text)
 }
 
-// ErrNothing says that a Prometheus has no such series, or nothing in it.
-var ErrNothing = errors.New("Prometheus has nothing of it")
+// errNothing says that a Prometheus has no such series, or nothing in it.
+var errNothing = errors.New("Prometheus has nothing of it")
 
 // Advice is what inference a comparison allows where a side came from a Prometheus. width is that of the coarsest bucket seen, as a share.
 func Advice(s *Source, width float64) []string {

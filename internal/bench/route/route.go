@@ -37,7 +37,7 @@ type Constraints struct {
 // Errors that name what the user can change.
 var (
 	ErrNoInterface = errors.New("no such interface")
-	ErrDown        = errors.New("interface is down")
+	errDown        = errors.New("interface is down")
 	ErrNoRoute     = errors.New("no route")
 	ErrNoSource    = errors.New("no source address")
 )
@@ -77,7 +77,7 @@ func (p *Path) link(l netlink.Link, err error) error {
 	}
 	a := l.Attrs()
 	if a.Flags&net.FlagUp == 0 {
-		return ErrDown
+		return errDown
 	}
 	p.Interface, p.Index, p.MTU, p.Loopback = a.Name, a.Index, a.MTU, a.Flags&net.FlagLoopback != 0
 	copy(p.MAC[:], a.HardwareAddr)

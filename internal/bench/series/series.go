@@ -263,10 +263,10 @@ func (s *Series) Silent() bool {
 	return n.Sent > 0 && n.Received+n.Late == 0
 }
 
-// ErrNoReply says that the target was silent, or answered with something else than what was requested.
-var ErrNoReply = errors.New("no usable reply")
+// errNoReply says that the target was silent, or answered with something else than what was requested.
+var errNoReply = errors.New("no usable reply")
 
-// NoReply returns ErrNoReply with what is known of the reason.
+// NoReply returns errNoReply with what is known of the reason.
 func (s *Series) NoReply() error {
 	to := s.Target.String()
 	if s.Proto != probe.ICMP && !s.Message {
@@ -297,7 +297,7 @@ func (s *Series) NoReply() error {
 		refused += "; a reflector is silent if its key differs: compare -stamp-key with the reflector's (respond.stamp_key), and -port with its respond.stamp_auth_ports"
 	}
 	return fmt.Errorf("%w from %s by %s: %d probes sent through %s to %v, %s%s",
-		ErrNoReply, to, s.Protocol(), n.Sent, s.path.Interface, s.path.Next, answered, refused)
+		errNoReply, to, s.Protocol(), n.Sent, s.path.Interface, s.path.Next, answered, refused)
 }
 
 // icmpError names the errors that a probe usually draws (RFC 792, RFC 4443).

@@ -119,7 +119,7 @@ func (s *session) search(each *series.Series, most float64, verify int, dir stri
 	}
 	if best == nil {
 		if s.Stop.Load() {
-			return nil, ErrNoResult
+			return nil, errNoResult
 		}
 		return nil, fmt.Errorf("%s, %d bytes: no rate down to 1 per second went without loss; the limit was %s", each.Label(), out.lastSize(), limit)
 	}

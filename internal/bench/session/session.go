@@ -89,11 +89,11 @@ type session struct {
 	collect func()
 }
 
-// ErrNoResult is a signal that came too early.
-var ErrNoResult = errors.New("interrupted before there was a result: no report is written")
+// errNoResult is a signal that came too early.
+var errNoResult = errors.New("interrupted before there was a result: no report is written")
 
-// ErrStopped is a target that did not answer any more at the end. Its report is written.
-var ErrStopped = errors.New("the target stopped answering")
+// errStopped is a target that did not answer any more at the end. Its report is written.
+var errStopped = errors.New("the target stopped answering")
 
 // Run measures all variants and writes their reports. It runs on its own thread, in the caller's network namespace. A
 // Result with an error is what could be saved.
@@ -335,7 +335,7 @@ func (s *session) finish() (*Result, error) {
 		}
 		rep := s.report(each)
 		if s.silent[i] {
-			stopped := fmt.Errorf("%w: %s answered %d of %d probes, and none of the last run: check that it is up", ErrStopped, each.Label(), each.Replies(), each.Sent())
+			stopped := fmt.Errorf("%w: %s answered %d of %d probes, and none of the last run: check that it is up", errStopped, each.Label(), each.Replies(), each.Sent())
 			rep.Warnings = append(rep.Warnings, stopped.Error())
 			failed = errors.Join(failed, stopped)
 		}
@@ -345,7 +345,7 @@ func (s *session) finish() (*Result, error) {
 		failed = errors.Join(failed, s.saved[i].kept(s.folder(i), out.write(rep, s.folder(i))))
 	}
 	if len(out.Reports) == 0 && failed == nil && s.Stop.Load() {
-		failed = ErrNoResult
+		failed = errNoResult
 	}
 	return out, failed
 }
@@ -375,11 +375,11 @@ func (s *session) folder(i int) string {
 	if len(s.Variants) == 1 {
 		return s.Out
 	}
-	return filepath.Join(s.Out, Folder(i, s.Variants[i].Name, s.Anonymous))
+	return filepath.Join(s.Out, folder(i, s.Variants[i].Name, s.Anonymous))
 }
 
-// Folder returns the name of the i-th of several reports' folders, without what an anonymous one leaves out.
-func Folder(i int, name string, anonymous bool) string {
+// folder returns the name of the i-th of several reports' folders, without what an anonymous one leaves out.
+func folder(i int, name string, anonymous bool) string {
 	if anonymous {
 		name = report.Scrub(name)
 	}

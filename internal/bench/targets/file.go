@@ -19,9 +19,9 @@ const (
 	maxLabels  = 1_000_000 // of all targets together: groups and aliases multiply them
 )
 
-// ParseList reads a list of targets, one a line, each with labels after it: "stamp:10.0.0.2 site=ams rack=12". What follows a # is a
+// parseList reads a list of targets, one a line, each with labels after it: "stamp:10.0.0.2 site=ams rack=12". What follows a # is a
 // comment. name is for errors, which give the line.
-func (d Defaults) ParseList(name string, text []byte) ([]Target, error) {
+func (d Defaults) parseList(name string, text []byte) ([]Target, error) {
 	var out []Target
 	number := 0
 	for line := range bytes.Lines(text) {
@@ -72,10 +72,10 @@ type pair struct {
 	line       int
 }
 
-// ParseFileSD reads a file of Prometheus' file_sd: a list of groups, each with "targets", strings as Parse takes them, and "labels"; in
+// parseFileSD reads a file of Prometheus' file_sd: a list of groups, each with "targets", strings as Parse takes them, and "labels"; in
 // JSON where the name ends in .json, in YAML where it ends in .yml or .yaml. As there, a key that is none of these is an error. Errors
 // give the line.
-func (d Defaults) ParseFileSD(name string, text []byte) ([]Target, error) {
+func (d Defaults) parseFileSD(name string, text []byte) ([]Target, error) {
 	if len(text) > maxFile {
 		return nil, fmt.Errorf("%s: longer than %d MiB", name, maxFile>>20)
 	}

@@ -22,8 +22,8 @@ import (
 type Sources struct {
 	Defaults
 	Static  []Target
-	List    string   // a file as ParseList reads it; empty for none
-	FileSD  []string // files as ParseFileSD reads them; the last part of a path may have a *
+	List    string   // a file as parseList reads it; empty for none
+	FileSD  []string // files as parseFileSD reads them; the last part of a path may have a *
 	DNS     []Query
 	Refresh time.Duration // how often DNS is asked
 
@@ -107,7 +107,7 @@ func (s *Sources) Read(ctx context.Context, force bool, now time.Time) (all []Ta
 		take(s.lists, file, false, l.load(file, force, parse))
 	}
 	if s.List != "" {
-		read(s.List, s.ParseList)
+		read(s.List, s.parseList)
 	}
 	for _, pattern := range s.FileSD {
 		files, err := filepath.Glob(pattern)
@@ -118,7 +118,7 @@ func (s *Sources) Read(ctx context.Context, force bool, now time.Time) (all []Ta
 		}
 		slices.Sort(files)
 		for _, f := range files {
-			read(f, s.ParseFileSD)
+			read(f, s.parseFileSD)
 		}
 	}
 	for f := range s.lists { // one that is gone takes its targets with it, as in Prometheus

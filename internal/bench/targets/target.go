@@ -173,8 +173,8 @@ func (d Defaults) complete(t Target) Target {
 	return t
 }
 
-// Reserved are the labels that the metrics themselves have.
-var Reserved = []string{"target", "proto", "direction", "kind", "stat", "le", "quantile"}
+// reserved are the labels that the metrics themselves have.
+var reserved = []string{"target", "proto", "direction", "kind", "stat", "le", "quantile"}
 
 // maxValue bounds a label's value: each of a target's metrics has it.
 const maxValue = 4 << 10
@@ -204,7 +204,7 @@ func (t *Target) setLabel(name, value string) error {
 	case strings.HasPrefix(name, "__"):
 	case !label.MatchString(name):
 		return fmt.Errorf("label %q: want letters, digits and underscores, not a digit first", name)
-	case slices.Contains(Reserved, name):
+	case slices.Contains(reserved, name):
 		return fmt.Errorf("label %q is one that the metrics have themselves: name it otherwise", name)
 	default:
 		if t.Labels == nil {

@@ -90,22 +90,22 @@ func TestFormats(t *testing.T) {
 	var d Defaults
 	const want = "icmp:10.0.0.2 site=ams, stamp:10.0.0.3:863 site=ams, udp:[fd00::2]:7 rack=12"
 	for name, text := range map[string]string{"x.yml": yamlSD, "x.YAML": yamlSD, "x.json": jsonSD} {
-		got, err := d.ParseFileSD(name, []byte(text))
+		got, err := d.parseFileSD(name, []byte(text))
 		if err != nil || names(got) != want {
 			t.Errorf("%s: %s, %v", name, names(got), err)
 		}
 	}
 	for _, empty := range []string{"", "# nothing\n", "[]", "---\n", "null"} {
-		if got, err := d.ParseFileSD("x.yml", []byte(empty)); err != nil || len(got) != 0 {
+		if got, err := d.parseFileSD("x.yml", []byte(empty)); err != nil || len(got) != 0 {
 			t.Errorf("%q: %v, %v", empty, got, err)
 		}
 	}
 	// A file_sd's port is that of what else is scraped there, unless the protocol that its labels name has ports.
 	const ported = "- targets: ['10.0.0.2:9100']\n- targets: ['10.0.0.2:9100']\n  labels: {__param_proto: udp}\n"
-	if got, err := d.ParseFileSD("x.yml", []byte(ported)); err != nil || names(got) != "icmp:10.0.0.2, udp:10.0.0.2:9100" {
+	if got, err := d.parseFileSD("x.yml", []byte(ported)); err != nil || names(got) != "icmp:10.0.0.2, udp:10.0.0.2:9100" {
 		t.Errorf("ports: %s, %v", names(got), err)
 	}
-	got, err := d.ParseList("x", []byte("# all\n10.0.0.2 site=ams # here\n\nudp:fd00::2 rack=12\n"))
+	got, err := d.parseList("x", []byte("# all\n10.0.0.2 site=ams # here\n\nudp:fd00::2 rack=12\n"))
 	if err != nil || names(got) != "icmp:10.0.0.2 site=ams, udp:[fd00::2]:7 rack=12" {
 		t.Errorf("a list: %s, %v", names(got), err)
 	}
@@ -132,7 +132,7 @@ func TestFormatErrors(t *testing.T) {
 		{"x.yml", "- targets: [10.0.0.2\n- x", "x.yml:", ""},
 		{"x.toml", "", "x.toml", ".json, .yml or .yaml"},
 	} {
-		got, err := d.ParseFileSD(c.name, []byte(c.text))
+		got, err := d.parseFileSD(c.name, []byte(c.text))
 		if err == nil || !strings.HasPrefix(err.Error(), c.line) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s %q: %v, %v; want %s ... %s", c.name, c.text, got, err, c.line, c.says)
 		}
@@ -140,7 +140,7 @@ func TestFormatErrors(t *testing.T) {
 	for text, want := range map[string]string{"10.0.0.2\n10.0.0": "x:2: target", "udp:10.0.0.2:9\n10.0.0.2:9": `x:2: target "10.0.0.2:9": icmp has no ports`,
 		"stamp:10.0.0.2 __param_stamp_ssid=0": "x:1: label __param_stamp_ssid: \"0\" is not", "stamp:10.0.0.2 __param_stamp_key=/none/such": "x:1: label __param_stamp_key: ",
 		"udp:10.0.0.2 __param_stamp_ssid=7": "x:1: target \"10.0.0.2\": udp has neither", "10.0.0.2 site": "x:1: \"site\" behind", "\n\n10.0.0.2 9=x": "x:3: label"} {
-		if _, err := d.ParseList("x", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if _, err := d.parseList("x", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
@@ -162,7 +162,7 @@ func TestSTAMPTarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := Defaults{SSID: 9, Key: common}
-	got, err := d.ParseList("x", []byte("stamp:10.0.0.2 __param_stamp_ssid=7 site=ams __param_stamp_key="+own+"\nstamp:10.0.0.3\nudp:10.0.0.4\n"))
+	got, err := d.parseList("x", []byte("stamp:10.0.0.2 __param_stamp_ssid=7 site=ams __param_stamp_key="+own+"\nstamp:10.0.0.3\nudp:10.0.0.4\n"))
 	if err != nil || len(got) != 3 {
 		t.Fatal(got, err)
 	}
@@ -171,7 +171,7 @@ func TestSTAMPTarget(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	key("own", "c")
-	again, err := d.ParseList("x", []byte("stamp:10.0.0.2 __param_stamp_ssid=7 site=ams __param_stamp_key="+own+"\n"))
+	again, err := d.parseList("x", []byte("stamp:10.0.0.2 __param_stamp_ssid=7 site=ams __param_stamp_key="+own+"\n"))
 	if err != nil || a.Equal(again[0]) || !a.Equal(a) {
 		t.Errorf("another key makes no difference: %v", err)
 	}
@@ -276,7 +276,7 @@ func TestLabelsAreBounded(t *testing.T) {
 		"targets": "- labels: {" + labels.String() + "}\n  targets: [" + strings.Repeat("x, ", 1001) + "]\n",
 	} {
 		var d Defaults
-		if _, err := d.ParseFileSD("x.yml", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), "x.yml:") || !strings.Contains(err.Error(), "more than 1000000 labels") {
+		if _, err := d.parseFileSD("x.yml", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), "x.yml:") || !strings.Contains(err.Error(), "more than 1000000 labels") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -296,7 +296,7 @@ func FuzzFileSD(f *testing.F) {
 			name = "x.json"
 		}
 		var d Defaults
-		got, err := d.ParseFileSD(name, []byte(text))
+		got, err := d.parseFileSD(name, []byte(text))
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), name+":") {
 				t.Errorf("%v", err)

@@ -117,7 +117,7 @@ func (n *Needs) calls() Hold {
 	case err != nil:
 		return Hold{"seccomp", "", err}
 	case !seccomp.Supported():
-		return Hold{"seccomp", "", ErrNone}
+		return Hold{"seccomp", "", errNone}
 	}
 	f := seccomp.Filter{NoNewPrivs: true, Policy: *p}
 	for _, f.Flag = range filterFlags {

@@ -66,8 +66,8 @@ func (h Hold) String() string {
 	return h.Name + ": " + h.What
 }
 
-// ErrNone means that the kernel lacks a mechanism.
-var ErrNone = errors.New("this kernel has none, or it is not enabled")
+// errNone means that the kernel lacks a mechanism.
+var errNone = errors.New("this kernel has none, or it is not enabled")
 
 // Apply confines the process permanently, as far as the kernel supports it. Each step is tried, whatever the result of
 // the others. Call it before any thread is bound to a loop, because it must reach all of them.
@@ -92,7 +92,7 @@ func Available(n Needs) []Hold {
 	holds := []Hold{{"no_new_privs", "no program that is started gets more rights", nil}}
 	abi, lerr := ll.LandlockGetABIVersion()
 	if lerr != nil || abi < 1 {
-		lerr = ErrNone
+		lerr = errNone
 	}
 	holds = append(holds, Hold{"landlock", n.describeFiles(abi), lerr}, Hold{"capabilities", describe(kept), err})
 	if n.AnyCall {
@@ -100,7 +100,7 @@ func Available(n Needs) []Hold {
 	}
 	var serr error
 	if !seccomp.Supported() {
-		serr = ErrNone
+		serr = errNone
 	}
 	return append(holds, Hold{"seccomp", n.describeCalls(), serr})
 }
@@ -214,7 +214,7 @@ func describe(kept []Capability) string {
 func (n *Needs) files() Hold {
 	abi, err := ll.LandlockGetABIVersion()
 	if err != nil || abi < 1 {
-		return Hold{"landlock", "", ErrNone}
+		return Hold{"landlock", "", errNone}
 	}
 	var rules []landlock.Rule
 	for _, name := range n.Read {

@@ -258,7 +258,7 @@ func TestConfined(t *testing.T) {
 	for _, h := range r.Holds {
 		t.Log(h)
 		if strings.Contains(h, "not in force") {
-			if strings.Contains(h, ErrNone.Error()) {
+			if strings.Contains(h, errNone.Error()) {
 				t.Skip(h)
 			}
 			t.Error(h)

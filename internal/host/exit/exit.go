@@ -18,12 +18,12 @@ const (
 	Worse  = 3 // a comparison exceeded its limits
 )
 
-// ErrUsage marks errors that only another command line fixes.
-var ErrUsage = errors.New("")
+// errUsage marks errors that only another command line fixes.
+var errUsage = errors.New("")
 
 // Usagef returns an error for which Code is Usage.
 func Usagef(format string, args ...any) error {
-	return fmt.Errorf("%w%w", ErrUsage, fmt.Errorf(format, args...))
+	return fmt.Errorf("%w%w", errUsage, fmt.Errorf(format, args...))
 }
 
 // ErrWorse means that a comparison exceeded its limits.
@@ -51,7 +51,7 @@ func Code(err error) (code int, say bool) {
 		return Done, false
 	case errors.As(err, &inner):
 		return int(inner), false
-	case errors.Is(err, ErrUsage):
+	case errors.Is(err, errUsage):
 		return Usage, true
 	case errors.Is(err, ErrWorse):
 		return Worse, true

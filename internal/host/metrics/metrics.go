@@ -94,7 +94,7 @@ func harmless(h http.Handler) http.Handler {
 func Settings(listen *string, hosts *[]string) []setting.Setting {
 	return []setting.Setting{
 		setting.String("stats.listen", listen, "", CheckAddress, "HOST:PORT to serve Prometheus metrics on, at /metrics; empty is off."),
-		setting.Strings("stats.hosts", hosts, CheckHost, "Host names, without a port, that clients such as Prometheus may use. IP addresses, localhost "+
+		setting.Strings("stats.hosts", hosts, checkHost, "Host names, without a port, that clients such as Prometheus may use. IP addresses, localhost "+
 			"and this host's name are always allowed. Other names, such as a Kubernetes service, get status 403 unless listed, as a protection from DNS "+
 			"rebinding. [\"any\"] allows all.").In("stats.listen"),
 	}

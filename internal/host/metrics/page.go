@@ -50,7 +50,7 @@ func (p *Page) Counter(name, help string, labels ...string) *Family {
 	return p.Family(dto.MetricType_COUNTER, name, help, labels...)
 }
 
-func (p *Page) Gauge(name, help string, labels ...string) *Family {
+func (p *Page) gauge(name, help string, labels ...string) *Family {
 	return p.Family(dto.MetricType_GAUGE, name, help, labels...)
 }
 
@@ -230,7 +230,7 @@ func ListenPage(address string, hosts []string, p *Page, collect func(), log *sl
 		return func() {}, nil
 	}
 	v, _ := version.Stamp()
-	info := p.Gauge("rebound_build_info", buildHelp, "goarch", "goversion", "version")
+	info := p.gauge("rebound_build_info", buildHelp, "goarch", "goversion", "version")
 	h := &pageHandler{page: p, process: newProcess(p)}
 	h.collect = func() {
 		info.Set(1, goarch, goversion, v)

@@ -92,7 +92,7 @@ const wantsProtobuf = "application/vnd.google.protobuf;proto=io.prometheus.clien
 func TestPageFormats(t *testing.T) {
 	p, fill := example()
 	h := &pageHandler{page: p, process: newProcess(p), collect: fill}
-	gone := p.Gauge("gone", "Gone.")
+	gone := p.gauge("gone", "Gone.")
 	gone.Set(1)
 	families := map[string]map[string]*dto.MetricFamily{}
 	for name, accept := range map[string]string{"text": "", "protobuf": wantsProtobuf} {

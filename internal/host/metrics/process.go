@@ -22,12 +22,12 @@ type process struct {
 func newProcess(p *Page) process {
 	return process{
 		cpu:        p.Counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds."),
-		open:       p.Gauge("process_open_fds", "Number of open file descriptors."),
-		maxOpen:    p.Gauge("process_max_fds", "Maximum number of open file descriptors."),
-		virtual:    p.Gauge("process_virtual_memory_bytes", "Virtual memory size in bytes."),
-		maxVirtual: p.Gauge("process_virtual_memory_max_bytes", "Maximum amount of virtual memory available in bytes."),
-		resident:   p.Gauge("process_resident_memory_bytes", "Resident memory size in bytes."),
-		start:      p.Gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds."),
+		open:       p.gauge("process_open_fds", "Number of open file descriptors."),
+		maxOpen:    p.gauge("process_max_fds", "Maximum number of open file descriptors."),
+		virtual:    p.gauge("process_virtual_memory_bytes", "Virtual memory size in bytes."),
+		maxVirtual: p.gauge("process_virtual_memory_max_bytes", "Maximum amount of virtual memory available in bytes."),
+		resident:   p.gauge("process_resident_memory_bytes", "Resident memory size in bytes."),
+		start:      p.gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds."),
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// AnyHost among the configured host names turns the check of the Host header off.
-const AnyHost = "any"
+// anyHost among the configured host names turns the check of the Host header off.
+const anyHost = "any"
 
 // connections is how many clients may be connected without being answered, and how many may be answered: beyond that, the one that
 // has been longest is disconnected.
@@ -68,17 +68,17 @@ func hostAllowed(header string, hosts []string) bool {
 		return true
 	}
 	for _, h := range hosts {
-		if h == AnyHost || host == strings.ToLower(strings.TrimSuffix(h, ".")) {
+		if h == anyHost || host == strings.ToLower(strings.TrimSuffix(h, ".")) {
 			return true
 		}
 	}
 	return false
 }
 
-// CheckHost returns an error for what is no host name to be listed. Names come without a port.
-func CheckHost(name string) (string, error) {
+// checkHost returns an error for what is no host name to be listed. Names come without a port.
+func checkHost(name string) (string, error) {
 	if name == "" || strings.ContainsAny(name, ":/ *[]") {
-		return "", fmt.Errorf("%q is not a host name, without a port, nor %q", name, AnyHost)
+		return "", fmt.Errorf("%q is not a host name, without a port, nor %q", name, anyHost)
 	}
 	return name, nil
 }

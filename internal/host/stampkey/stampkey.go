@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Length is that of a key, in bytes.
-const Length = 32
+// length is that of a key, in bytes.
+const length = 32
 
 // Key is one, or none where it is the zero value. It prints as a word.
 type Key struct {
@@ -70,7 +70,7 @@ func Read(path string) (Key, error) {
 	}
 	b, err := digits(strings.TrimSpace(string(text)))
 	if err != nil {
-		return Key{}, fmt.Errorf("%s holds %w (openssl rand -hex %d makes some)", path, err, Length)
+		return Key{}, fmt.Errorf("%s holds %w (openssl rand -hex %d makes some)", path, err, length)
 	}
 	return Key{b, false}, nil
 }
@@ -95,9 +95,9 @@ func digits(text string) ([]byte, error) {
 	var odd hex.InvalidByteError
 	switch {
 	case errors.As(err, &odd):
-		return nil, fmt.Errorf("not %d hexadecimal digits, but something else", 2*Length)
-	case err != nil || len(b) != Length:
-		return nil, fmt.Errorf("not %d hexadecimal digits, but %d", 2*Length, len(text))
+		return nil, fmt.Errorf("not %d hexadecimal digits, but something else", 2*length)
+	case err != nil || len(b) != length:
+		return nil, fmt.Errorf("not %d hexadecimal digits, but %d", 2*length, len(text))
 	}
 	return b, nil
 }

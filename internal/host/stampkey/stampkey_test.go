@@ -43,7 +43,7 @@ func TestParse(t *testing.T) {
 		switch {
 		case c.wrong == "" && err != nil:
 			t.Errorf("%q: %v", c.text, err)
-		case c.wrong == "" && c.text != "" && (len(k.Bytes()) != Length || k.Bytes()[31] != 0x1f || k.Typed() == strings.Contains(c.text, "/")):
+		case c.wrong == "" && c.text != "" && (len(k.Bytes()) != length || k.Bytes()[31] != 0x1f || k.Typed() == strings.Contains(c.text, "/")):
 			t.Errorf("%q: %d bytes, typed %t", c.text, len(k.Bytes()), k.Typed())
 		case c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)):
 			t.Errorf("%q: %v, want %q", c.text, err, c.wrong)

@@ -64,6 +64,20 @@ direct:                            \
 	JNZ       direct           \
 copied:
 
+// WORD copies the 8 bytes at OFF, WORDS7 those from 8 on, through AX.
+#define WORD(OFF, FROM, TO) \
+	MOVQ OFF(FROM), AX \
+	MOVQ AX, OFF(TO)
+
+#define WORDS7(FROM, TO) \
+	WORD(8, FROM, TO)  \
+	WORD(16, FROM, TO) \
+	WORD(24, FROM, TO) \
+	WORD(32, FROM, TO) \
+	WORD(40, FROM, TO) \
+	WORD(48, FROM, TO) \
+	WORD(56, FROM, TO)
+
 // func RingDoorbell(rec *uint32, recVal uint32, db *uint64, v uint64)
 TEXT ·RingDoorbell(SB), NOSPLIT, $0-32
 	MOVQ rec+0(FP), SI
@@ -109,6 +123,14 @@ TEXT ·FenceWC(SB), NOSPLIT, $0-0
 	VMOVDQU A, (R11)(AX*1)     \
 	VMOVDQU B, 32(R11)(AX*1)
 
+// WHOLE is HALVES in one load and one store.
+#define WHOLE(NUM, Z) \
+	VMOVDQU64 (NUM*64)(SI), Z  \
+	LEAL      NUM(R9), AX      \
+	ANDL      R12, AX          \
+	SHLQ      $6, AX           \
+	VMOVDQU64 Z, (R11)(AX*1)
+
 // func PushWQE(q *SendRing, tail, record uint32, window, src unsafe.Pointer, n64 int)
 //
 // With AVX-512 each block is loaded once and stored twice: a load of 64 bytes waits until the narrow stores that made the
@@ -142,25 +164,13 @@ TEXT ·PushWQE(SB), NOSPLIT, $0-40
 	VMOVDQU64 Z16, (R11)(AX*1)
 	CMPQ      CX, $1
 	JEQ       announced
-	VMOVDQU64 64(SI), Z17
-	LEAL      1(R9), AX
-	ANDL      R12, AX
-	SHLQ      $6, AX
-	VMOVDQU64 Z17, (R11)(AX*1)
+	WHOLE(1, Z17)
 	CMPQ      CX, $2
 	JEQ       announced
-	VMOVDQU64 128(SI), Z18
-	LEAL      2(R9), AX
-	ANDL      R12, AX
-	SHLQ      $6, AX
-	VMOVDQU64 Z18, (R11)(AX*1)
+	WHOLE(2, Z18)
 	CMPQ      CX, $3
 	JEQ       announced
-	VMOVDQU64 192(SI), Z19
-	LEAL      3(R9), AX
-	ANDL      R12, AX
-	SHLQ      $6, AX
-	VMOVDQU64 Z19, (R11)(AX*1)
+	WHOLE(3, Z19)
 
 announced:
 	MOVQ   SendRing_Record(R8), AX
@@ -237,22 +247,8 @@ ring:
 	ANDL R12, AX
 	SHLQ $6, AX
 	LEAQ (R11)(AX*1), DI
-	MOVQ 0(SI), AX
-	MOVQ AX, 0(DI)
-	MOVQ 8(SI), AX
-	MOVQ AX, 8(DI)
-	MOVQ 16(SI), AX
-	MOVQ AX, 16(DI)
-	MOVQ 24(SI), AX
-	MOVQ AX, 24(DI)
-	MOVQ 32(SI), AX
-	MOVQ AX, 32(DI)
-	MOVQ 40(SI), AX
-	MOVQ AX, 40(DI)
-	MOVQ 48(SI), AX
-	MOVQ AX, 48(DI)
-	MOVQ 56(SI), AX
-	MOVQ AX, 56(DI)
+	WORD(0, SI, DI)
+	WORDS7(SI, DI)
 	ADDQ $64, SI
 	INCQ DX
 	JMP  ring
@@ -313,6 +309,52 @@ GLOBL ·words<>(SB), RODATA|NOPTR, $10
 	MOVL         R13, 4(R8)(AX*1)      \
 	MOVL         BX, (R8)(AX*1)
 
+// FRONT stores the first block into the ring, its header last, and into the window, unless DI is 0. Y0 and Y1 are the block, BX and DX its first
+// two words, X8 the other half of Y0.
+#define FRONT \
+	ANDL    R12, R9             \
+	SHLQ    $6, R9              \
+	VMOVDQU Y1, 32(R8)(R9*1)    \
+	VMOVDQU X8, 16(R8)(R9*1)    \
+	MOVQ    DX, 8(R8)(R9*1)     \
+	MOVQ    BX, AX              \
+	SHRQ    $32, AX             \
+	MOVL    AX, 4(R8)(R9*1)     \
+	MOVL    BX, (R8)(R9*1)      \
+	TESTQ   DI, DI              \
+	JEQ     done                \
+	SFENCE                      \
+	VMOVDQU Y0, (DI)            \
+	VMOVDQU Y1, 32(DI)
+
+// BEHIND4 stores the third and fourth of CX blocks into the window, from Z18 and Z19, and returns. BEHIND8 does it by halves.
+#define BEHIND4 \
+	CMPL      CX, $2            \
+	JEQ       told              \
+	VMOVDQU64 Z18, 128(DI)      \
+	CMPL      CX, $3            \
+	JEQ       told              \
+	VMOVDQU64 Z19, 192(DI)      \
+told:                               \
+	SFENCE                      \
+made:                               \
+	RET
+
+#define BEHIND8 \
+	CMPL    CX, $2              \
+	JEQ     gone                \
+	VMOVDQU Y4, 128(DI)         \
+	VMOVDQU Y5, 160(DI)         \
+	CMPL    CX, $3              \
+	JEQ     gone                \
+	VMOVDQU Y6, 192(DI)         \
+	VMOVDQU Y7, 224(DI)         \
+gone:                               \
+	SFENCE                      \
+done:                               \
+	VZEROUPPER                  \
+	RET
+
 // NARROW fills the blocks behind the first in the ring by stores of 8 bytes, up to the end of the entry. R13 is where the next block's data
 // would begin if its header were data.
 #define NARROW \
@@ -326,20 +368,7 @@ behind: \
 	ADDQ R8, BX \
 	MOVL 4(R13), AX \
 	MOVL AX, 4(BX) \
-	MOVQ 8(R13), AX \
-	MOVQ AX, 8(BX) \
-	MOVQ 16(R13), AX \
-	MOVQ AX, 16(BX) \
-	MOVQ 24(R13), AX \
-	MOVQ AX, 24(BX) \
-	MOVQ 32(R13), AX \
-	MOVQ AX, 32(BX) \
-	MOVQ 40(R13), AX \
-	MOVQ AX, 40(BX) \
-	MOVQ 48(R13), AX \
-	MOVQ AX, 48(BX) \
-	MOVQ 56(R13), AX \
-	MOVQ AX, 56(BX) \
+	WORDS7(R13, BX) \
 	ADDQ $60, R13 \
 	INCL DX \
 	MOVL $0x3C000080, AX \
@@ -434,18 +463,7 @@ head:
 	CMPL         CX, $1
 	JLS          told
 	VMOVDQU64    Z17, 64(DI)
-	CMPL         CX, $2
-	JEQ          told
-	VMOVDQU64    Z18, 128(DI)
-	CMPL         CX, $3
-	JEQ          told
-	VMOVDQU64    Z19, 192(DI)
-
-told:
-	SFENCE
-
-made:
-	RET
+	BEHIND4
 
 halves:
 	CMPL CX, $1
@@ -469,39 +487,12 @@ front: // Y0 is control, header and 12 bytes of data, Y1 the other 32
 	VMOVQ       BX, X0
 	VPINSRQ     $1, DX, X0, X0
 	VINSERTI128 $1, X8, Y0, Y0
-	ANDL        R12, R9
-	SHLQ        $6, R9
-	VMOVDQU     Y1, 32(R8)(R9*1)
-	VMOVDQU     X8, 16(R8)(R9*1)
-	MOVQ        DX, 8(R8)(R9*1)
-	MOVQ        BX, AX
-	SHRQ        $32, AX
-	MOVL        AX, 4(R8)(R9*1)
-	MOVL        BX, (R8)(R9*1)
-	TESTQ       DI, DI
-	JEQ         done
-	SFENCE
-	VMOVDQU     Y0, (DI)
-	VMOVDQU     Y1, 32(DI)
+	FRONT
 	CMPL        CX, $1
 	JLS         gone
 	VMOVDQU     Y2, 64(DI)
 	VMOVDQU     Y3, 96(DI)
-	CMPL        CX, $2
-	JEQ         gone
-	VMOVDQU     Y4, 128(DI)
-	VMOVDQU     Y5, 160(DI)
-	CMPL        CX, $3
-	JEQ         gone
-	VMOVDQU     Y6, 192(DI)
-	VMOVDQU     Y7, 224(DI)
-
-gone:
-	SFENCE
-
-done:
-	VZEROUPPER
-	RET
+	BEHIND8
 
 narrow:
 	LEAQ 40(SI), R13
@@ -594,18 +585,7 @@ head:
 	SFENCE
 	VMOVDQU64 Z16, (DI)
 	VMOVDQU64 Z17, 64(DI)
-	CMPL      CX, $2
-	JEQ       told
-	VMOVDQU64 Z18, 128(DI)
-	CMPL      CX, $3
-	JEQ       told
-	VMOVDQU64 Z19, 192(DI)
-
-told:
-	SFENCE
-
-made:
-	RET
+	BEHIND4
 
 halves:
 	LATTER(1, -4, Y2, Y3)
@@ -629,37 +609,10 @@ front:
 	VMOVQ       48(R11), X9
 	VPINSRQ     $1, 56(R11), X9, X9
 	VINSERTI128 $1, X9, Y1, Y1
-	ANDL        R12, R9
-	SHLQ        $6, R9
-	VMOVDQU     Y1, 32(R8)(R9*1)
-	VMOVDQU     X8, 16(R8)(R9*1)
-	MOVQ        DX, 8(R8)(R9*1)
-	MOVQ        BX, AX
-	SHRQ        $32, AX
-	MOVL        AX, 4(R8)(R9*1)
-	MOVL        BX, (R8)(R9*1)
-	TESTQ       DI, DI
-	JEQ         done
-	SFENCE
-	VMOVDQU     Y0, (DI)
-	VMOVDQU     Y1, 32(DI)
+	FRONT
 	VMOVDQU     Y2, 64(DI)
 	VMOVDQU     Y3, 96(DI)
-	CMPL        CX, $2
-	JEQ         gone
-	VMOVDQU     Y4, 128(DI)
-	VMOVDQU     Y5, 160(DI)
-	CMPL        CX, $3
-	JEQ         gone
-	VMOVDQU     Y6, 192(DI)
-	VMOVDQU     Y7, 224(DI)
-
-gone:
-	SFENCE
-
-done:
-	VZEROUPPER
-	RET
+	BEHIND8
 
 narrow:
 	LEAQ -4(SI), R13
@@ -668,20 +621,13 @@ narrow:
 	ANDL R12, BX
 	SHLQ $6, BX
 	ADDQ R8, BX
-	MOVQ 56(R11), AX
-	MOVQ AX, 56(BX)
-	MOVQ 48(R11), AX
-	MOVQ AX, 48(BX)
-	MOVQ 40(R11), AX
-	MOVQ AX, 40(BX)
-	MOVQ 32(R11), AX
-	MOVQ AX, 32(BX)
-	MOVQ 24(R11), AX
-	MOVQ AX, 24(BX)
-	MOVQ 16(R11), AX
-	MOVQ AX, 16(BX)
-	MOVQ 8(R11), AX
-	MOVQ AX, 8(BX)
+	WORD(56, R11, BX)
+	WORD(48, R11, BX)
+	WORD(40, R11, BX)
+	WORD(32, R11, BX)
+	WORD(24, R11, BX)
+	WORD(16, R11, BX)
+	WORD(8, R11, BX)
 	MOVL 4(R11), AX
 	MOVL AX, 4(BX)
 	MOVL (R11), AX

@@ -171,8 +171,8 @@ func load8(p *uint8) uint8 { return *p }
 //go:noinline
 func load16(p *uint16) uint16 { return *p }
 
-// Read64 is Read32 for eight bytes in one access.
-func (w *Window) Read64(off uint64) uint64 {
+// read64 is Read32 for eight bytes in one access.
+func (w *Window) read64(off uint64) uint64 {
 	v := w.load64(off)
 	w.read(off, 8, uint64(v))
 	return v

@@ -41,8 +41,8 @@ func TestMapped(t *testing.T) {
 	}
 	w.Write32(0x10, 0x11223344)
 	w.Write64(0x18, 0x5566778899aabbcc)
-	if mem[0x10] != 0x44 || w.Read32(0x10) != 0x11223344 || w.Read64(0x18) != 0x5566778899aabbcc {
-		t.Errorf("registers read back %#x and %#x", w.Read32(0x10), w.Read64(0x18))
+	if mem[0x10] != 0x44 || w.Read32(0x10) != 0x11223344 || w.read64(0x18) != 0x5566778899aabbcc {
+		t.Errorf("registers read back %#x and %#x", w.Read32(0x10), w.read64(0x18))
 	}
 	w.Write8(0x30, 0x81)
 	w.Write16(0x32, 0x8283)
@@ -54,7 +54,7 @@ func TestMapped(t *testing.T) {
 	}
 	w.Retire()
 	w.Write32(0x10, 1)
-	if mem[0x10] != 0x44 || w.Read32(0x10) != ^uint32(0) || w.Read64(0x18) != ^uint64(0) {
+	if mem[0x10] != 0x44 || w.Read32(0x10) != ^uint32(0) || w.read64(0x18) != ^uint64(0) {
 		t.Error("a retired window still reaches the registers")
 	}
 	if _, err := w.Pointer(0x20, 8); err == nil {
@@ -71,7 +71,7 @@ func TestTrapped(t *testing.T) {
 	if got := w.Read32(4); got != 0x07060504 {
 		t.Errorf("Read32 = %#x", got)
 	}
-	if got := w.Read64(8); got != 0x0f0e0d0c0b0a0908 {
+	if got := w.read64(8); got != 0x0f0e0d0c0b0a0908 {
 		t.Errorf("Read64 = %#x", got)
 	}
 	w.Write8(5, 0x11)
@@ -92,7 +92,7 @@ func TestTrapped(t *testing.T) {
 		}
 	}
 	tr.fail = true
-	if w.Read8(0) != 0xff || w.Read16(0) != 0xffff || w.Read32(0) != ^uint32(0) || w.Read64(0) != ^uint64(0) {
+	if w.Read8(0) != 0xff || w.Read16(0) != 0xffff || w.Read32(0) != ^uint32(0) || w.read64(0) != ^uint64(0) {
 		t.Error("a failing read is not all ones")
 	}
 	w.Write32(0, 1)
@@ -105,7 +105,7 @@ func TestWrongAccessPanics(t *testing.T) {
 		"unaligned 8":  func() { w.Write64(4, 0) },
 		"at the end":   func() { w.Read32(4096) },
 		"across":       func() { w.Pointer(4088, 16) },
-		"overflow":     func() { w.Read64(^uint64(0) - 7) },
+		"overflow":     func() { w.read64(^uint64(0) - 7) },
 		"empty":        func() { w.Pointer(0, 0) },
 		"outside of 0": func() { Mapped(nil, false).Read32(0) },
 	} {

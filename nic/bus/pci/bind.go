@@ -16,7 +16,7 @@ const vfioDriver = "vfio-pci"
 
 // Target says what Bind does with a function.
 type Target struct {
-	NoDriver bool              // leave it without a driver, for OpenSysfs, instead of giving it to vfio-pci
+	NoDriver bool              // leave it without a driver, for openSysfs, instead of giving it to vfio-pci
 	Needed   map[string]string // interfaces in use, with the reason: "carries the default route"
 	Force    bool              // even if its interface is in use
 }

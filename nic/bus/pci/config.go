@@ -40,7 +40,6 @@ const (
 	CapVendor  CapID = 0x09 // vendor-specific: virtio describes its registers there
 	CapExpress CapID = 0x10
 	CapMSIX    CapID = 0x11
-	CapAF      CapID = 0x13 // Advanced Features: the other capability that offers function-level reset
 )
 
 // ExtCapID identifies an extended capability (PCI Code and ID Assignment §3).
@@ -52,14 +51,6 @@ const (
 	ExtCapAER    ExtCapID = 0x0001
 	ExtCapSerial ExtCapID = 0x0003
 	ExtCapSRIOV  ExtCapID = 0x0010
-)
-
-// PCI Express capability structure (PCIe 5.0 §7.5.3), offsets from the capability.
-const (
-	expDevCap  = 0x04
-	expLinkSta = 0x12
-
-	devCapFLR uint32 = 1 << 28
 )
 
 // Config is access to configuration space, usually of a Function.
@@ -75,8 +66,8 @@ func Read8(c Config, off int) (uint8, error) {
 	return b[0], err
 }
 
-// Read16 reads two bytes of configuration space; off is even.
-func Read16(c Config, off int) (uint16, error) {
+// read16 reads two bytes of configuration space; off is even.
+func read16(c Config, off int) (uint16, error) {
 	var b [2]byte
 	err := c.ReadConfig(off, b[:])
 	return binary.LittleEndian.Uint16(b[:]), err
@@ -89,8 +80,8 @@ func Read32(c Config, off int) (uint32, error) {
 	return binary.LittleEndian.Uint32(b[:]), err
 }
 
-// ReadID reads the function's identity. It returns ErrGone if the device does not respond.
-func ReadID(c Config) (ID, error) {
+// readID reads the function's identity. It returns ErrGone if the device does not respond.
+func readID(c Config) (ID, error) {
 	vd, err := Read32(c, cfgVendor)
 	if err != nil {
 		return ID{}, err
@@ -125,15 +116,6 @@ func Gone(c Config) bool {
 // Disable.
 func unanswered(command uint16) bool { return command|cmdINTxDisable == 0xffff }
 
-// CheckGone returns ErrGone if v, read from a register, is all ones and the function is gone. Otherwise it returns nil, since all
-// ones can be a valid value.
-func CheckGone(f Function, register string, v uint32) error {
-	if v != ^uint32(0) || !Gone(f) {
-		return nil
-	}
-	return fmt.Errorf("pci: %s: %s reads all ones, and so does the class code: %w", f.Name(), register, ErrGone)
-}
-
 // Capability returns the offset of the first capability with an ID, or 0 if there is none. Errors are those of Capabilities.
 func Capability(c Config, id CapID) (int, error) {
 	all, err := Capabilities(c, id)
@@ -146,7 +128,7 @@ func Capability(c Config, id CapID) (int, error) {
 // Capabilities returns the offsets of all capabilities with an ID, in the order of the list. For a list that leaves configuration
 // space or forms a circle it returns ErrConfig, with what it had found.
 func Capabilities(c Config, id CapID) (all []int, err error) {
-	status, err := Read16(c, cfgStatus)
+	status, err := read16(c, cfgStatus)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +150,7 @@ func Capabilities(c Config, id CapID) (all []int, err error) {
 		if off < cfgHeader {
 			return all, fmt.Errorf("pci: a capability at %#x, inside of the header: %w", off, ErrConfig)
 		}
-		head, err := Read16(c, off)
+		head, err := read16(c, off)
 		if err != nil {
 			return all, err
 		}
@@ -209,73 +191,17 @@ func ExtCapability(c Config, id ExtCapID) (int, error) {
 	return 0, fmt.Errorf("pci: the extended capability list is a circle: %w", ErrConfig)
 }
 
-// Link is the state of a function's PCI Express link.
-type Link struct {
-	Generation int // 1 for 2.5 GT/s, 2 for 5, 3 for 8, 4 for 16, 5 for 32, 6 for 64; 0 if unknown
-	Lanes      int
-}
-
-func (l Link) String() string {
-	if l.Generation == 0 {
-		return "PCIe link unknown"
-	}
-	return fmt.Sprintf("PCIe gen %d x%d", l.Generation, l.Lanes)
-}
-
-// ReadLink reads Link Status (PCIe 5.0 §7.5.3.8). The result is zero for a function without a link: an integrated one, a model.
-func ReadLink(c Config) (Link, error) {
-	exp, err := Capability(c, CapExpress)
-	if err != nil || exp == 0 {
-		return Link{}, err
-	}
-	s, err := Read16(c, exp+expLinkSta)
-	if err != nil || s == 0xffff {
-		return Link{}, err
-	}
-	return Link{Generation: int(s & 0xf), Lanes: int(s >> 4 & 0x3f)}, nil
-}
-
-// HasFLR reports whether the function offers function-level reset in its PCI Express or AF capability.
-func HasFLR(c Config) (bool, error) {
-	exp, err := Capability(c, CapExpress)
-	if err != nil {
-		return false, err
-	}
-	if exp != 0 {
-		v, err := Read32(c, exp+expDevCap)
-		if err != nil || v&devCapFLR != 0 {
-			return err == nil, err
-		}
-	}
-	af, err := Capability(c, CapAF)
-	if err != nil || af == 0 {
-		return false, err
-	}
-	v, err := Read8(c, af+3) // AF Capabilities: bit 1 is FLR
-	return v>>1&1 != 0, err
-}
-
-// MSIXVectors returns the size of the function's MSI-X table, 0 if it has none (PCIe 5.0 §7.7.2.2).
-func MSIXVectors(c Config) (int, error) {
-	at, err := Capability(c, CapMSIX)
-	if err != nil || at == 0 {
-		return 0, err
-	}
-	v, err := Read16(c, at+2)
-	return int(v&0x7ff) + 1, err
-}
-
 // BusMastering reports whether the function may do DMA. If a driver enabled it and finds it disabled, another process reset the
 // function.
 func BusMastering(c Config) (bool, error) {
-	v, err := Read16(c, cfgCommand)
+	v, err := read16(c, cfgCommand)
 	return err == nil && !unanswered(v) && v&cmdBusMaster != 0, err
 }
 
 // setCommand changes bits of the command register and reads it back to check. The completion of that read also flushes the
 // function's earlier writes to memory (PCIe 5.0 §2.4.1), so none is in flight once bus mastering is off.
 func setCommand(c Config, set, clear uint16) error {
-	v, err := Read16(c, cfgCommand)
+	v, err := read16(c, cfgCommand)
 	if err != nil {
 		return err
 	}
@@ -289,7 +215,7 @@ func setCommand(c Config, set, clear uint16) error {
 	if err := c.WriteConfig(cfgCommand, binary.LittleEndian.AppendUint16(nil, want)); err != nil {
 		return err
 	}
-	got, err := Read16(c, cfgCommand)
+	got, err := read16(c, cfgCommand)
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func (h *host) find(addr string) (Found, error) {
 	case len(cfg) < cfgHeader:
 		return f, fmt.Errorf("pci: %s: configuration space ends at %#x: %w", addr, len(cfg), ErrConfig)
 	}
-	if f.ID, err = ReadID(bytesConfig(cfg)); err != nil {
+	if f.ID, err = readID(bytesConfig(cfg)); err != nil {
 		return f, fmt.Errorf("%s: %w", addr, err)
 	}
 	f.Driver = linkName(filepath.Join(dir, "driver"))

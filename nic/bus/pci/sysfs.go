@@ -29,10 +29,10 @@ type sysfsFunction struct {
 	err     error
 }
 
-// OpenSysfs opens the function at addr, which must have no kernel driver, with physical addresses for DMA. unsafeNoIOMMU confirms
+// openSysfs opens the function at addr, which must have no kernel driver, with physical addresses for DMA. unsafeNoIOMMU confirms
 // that the user accepts this. It resets the function first: unlike with VFIO, nothing stops the device when the process is
 // killed, and until that reset it may write to memory that the kernel has given to others.
-func OpenSysfs(addr string, unsafeNoIOMMU bool) (Function, error) {
+func openSysfs(addr string, unsafeNoIOMMU bool) (Function, error) {
 	f, err := machine.openSysfs(addr, unsafeNoIOMMU)
 	if err != nil {
 		return nil, err // not a nil *sysfsFunction in a Function

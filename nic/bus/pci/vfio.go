@@ -34,9 +34,9 @@ type vfioFunction struct {
 	err  error
 }
 
-// OpenVFIO opens the function at addr, which must be bound to vfio-pci. unsafeNoIOMMU allows vfio-pci's mode without an IOMMU,
+// openVFIO opens the function at addr, which must be bound to vfio-pci. unsafeNoIOMMU allows vfio-pci's mode without an IOMMU,
 // where the device can write to any memory. A process can open one function of an IOMMU group.
-func OpenVFIO(addr string, unsafeNoIOMMU bool) (Function, error) {
+func openVFIO(addr string, unsafeNoIOMMU bool) (Function, error) {
 	f, err := machine.openVFIO(addr, unsafeNoIOMMU)
 	if err != nil {
 		return nil, err // not a nil *vfioFunction in a Function
@@ -44,16 +44,16 @@ func OpenVFIO(addr string, unsafeNoIOMMU bool) (Function, error) {
 	return f, nil
 }
 
-// Open opens the function at addr with OpenVFIO if it is bound to vfio-pci, and with OpenSysfs otherwise.
+// Open opens the function at addr with openVFIO if it is bound to vfio-pci, and with openSysfs otherwise.
 func Open(addr string, unsafeNoIOMMU bool) (Function, error) {
 	f, err := machine.find(addr)
 	switch {
 	case err != nil:
 		return nil, err
 	case f.Driver == "" && unsafeNoIOMMU:
-		return OpenSysfs(addr, unsafeNoIOMMU)
+		return openSysfs(addr, unsafeNoIOMMU)
 	}
-	return OpenVFIO(addr, unsafeNoIOMMU)
+	return openVFIO(addr, unsafeNoIOMMU)
 }
 
 func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err error) {

@@ -1,7 +1,6 @@
 package ixgbe
 
 import (
-	"sync/atomic"
 	"unsafe"
 )
 
@@ -20,10 +19,7 @@ type rxWriteback struct {
 	vlan   uint16
 }
 
-// load reads status (31:0) and length (47:32) at once: the device writes both in one write.
-func (d *rxWriteback) load() uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&d.status))) }
-
-const rxLength = 32 // position of the length in load's result
+const rxLength = 32 // position of length in the 64 bits from status on, which the device writes in one write, and Poll reads at once
 
 const (
 	rxDD  = 1 << 0 // Descriptor Done

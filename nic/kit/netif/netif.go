@@ -199,11 +199,11 @@ func (i *Interface) BusyPolls() bool {
 }
 
 func (i *Interface) ethtool(p unsafe.Pointer) error {
-	return Ioctl(i.ioctl, unix.SIOCETHTOOL, i.Name, p)
+	return ioctl(i.ioctl, unix.SIOCETHTOOL, i.Name, p)
 }
 
-// Ioctl makes an interface request whose argument is a pointer (SIOCETHTOOL, SIOCSHWTSTAMP) on a socket.
-func Ioctl(fd int, request uintptr, name string, p unsafe.Pointer) error {
+// ioctl makes an interface request whose argument is a pointer (SIOCETHTOOL, SIOCSHWTSTAMP) on a socket.
+func ioctl(fd int, request uintptr, name string, p unsafe.Pointer) error {
 	var ifr struct {
 		name [unix.IFNAMSIZ]byte
 		data unsafe.Pointer

@@ -160,12 +160,12 @@ func (o *Observed) SetBusMaster(on bool) error {
 func (o *Observed) Reset() error {
 	began := time.Now()
 	err := o.Function.Reset()
-	o.did(Reset, nil, time.Since(began), err)
+	o.did(reset, nil, time.Since(began), err)
 	return err
 }
 
-// Reset is the name of the entry of a function-level reset.
-const Reset = "reset of the function"
+// reset is the name of the entry of a function-level reset.
+const reset = "reset of the function"
 
 func (o *Observed) did(name string, in []byte, took time.Duration, err error) {
 	e := Entry{Kind: Config, Name: name, In: append(Bytes(nil), in...), Took: took}

@@ -56,12 +56,12 @@ func Attach(i *netif.Interface, attempts []Attempt) (a Attached, err error) {
 	return Attached{}, i.ExplainBPF("XDP program", err)
 }
 
-// OneLine joins the lines of a verifier's report.
-func OneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+// oneLine joins the lines of a verifier's report.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
 // FellBack reports that the generic hook is used instead of the driver's, and what to do about it.
 func (a *Attached) FellBack(i *netif.Interface, f Features) string {
-	s := "generic XDP, since the driver's own hook refused: " + OneLine(a.Refused)
+	s := "generic XDP, since the driver's own hook refused: " + oneLine(a.Refused)
 	if missing := f.Missing(i); missing != "" {
 		s += "; " + missing
 	}

@@ -34,9 +34,9 @@ func Free(i *netif.Interface) error {
 		how = fmt.Sprintf("libxdp's dispatcher, which runs the programs that xdp-loader or a program with libxdp put there: "+
 			"`xdp-loader status %s` lists them, `xdp-loader unload %s --all` takes them off. A responder answers in place of the "+
 			"whole receive path, and does not join it", i.Name, i.Name)
-	case Ours(name) && pin != "":
+	case ours(name) && pin != "":
 		how = fmt.Sprintf("a responder pinned it as %q: start with nic.pin = %q to join and replace it, or `rebound-responder unpin %s`", pin, pin, pin)
-	case Ours(name):
+	case ours(name):
 		how = "another responder or bench holds it: end that one"
 	case held:
 		how = "a process holds it by a bpf_link, or a pin in bpffs does (`bpftool link` names it): end the one or remove the other; \"ip link\" cannot"
@@ -49,8 +49,8 @@ func Free(i *netif.Interface) error {
 	return fmt.Errorf("interface %s: %w: XDP program %d%s is attached and stays; %s", i.Name, nic.ErrBusy, i.XDP, name, how)
 }
 
-// Ours reports whether a program of that name is Rebound's.
-func Ours(name string) bool {
+// ours reports whether a program of that name is Rebound's.
+func ours(name string) bool {
 	return strings.HasPrefix(name, "rebound")
 }
 

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Hugepages is how many free pages of 2 MiB testpmd is run with.
-const Hugepages = 64
+// hugepages is how many free pages of 2 MiB testpmd is run with.
+const hugepages = 64
 
 // Testpmd returns DPDK's testpmd answering echo requests (forward mode icmpecho) on an interface, through the poll-mode
 // driver net_af_xdp or net_af_packet. core is where its forwarding thread polls; its prompt waits on the other one.
@@ -23,8 +23,8 @@ func Testpmd(driver, iface string, core, other int) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if free < Hugepages {
-		return nil, fmt.Errorf("%d hugepages of 2 MiB are free, testpmd wants %d: make peers reserves them", free, Hugepages)
+	if free < hugepages {
+		return nil, fmt.Errorf("%d hugepages of 2 MiB are free, testpmd wants %d: make peers reserves them", free, hugepages)
 	}
 	return &Process{
 		Command: []string{path, "--lcores", fmt.Sprintf("0@%d,1@%d", other, core), "--no-pci", "--in-memory",

@@ -24,8 +24,8 @@ import (
 //go:embed testdata/loops.c
 var loops []byte
 
-// Drivers returns those whose BenchmarkPoll, BenchmarkKinds and BenchmarkQueues are measured. Mlx4's BenchmarkDatagramPoll, the loop of its InfiniBand ports, is measured with it.
-func Drivers() (all []string) {
+// drivers returns those whose BenchmarkPoll, BenchmarkKinds and BenchmarkQueues are measured. Mlx4's BenchmarkDatagramPoll, the loop of its InfiniBand ports, is measured with it.
+func drivers() (all []string) {
 	for i := range cards.All {
 		if c := &cards.All[i]; c.Benchmark {
 			all = append(all, c.Driver)
@@ -78,7 +78,7 @@ func Run(o Options) ([]Row, error) {
 	}
 	type loop struct{ name, binary, dir string }
 	var ours []loop
-	for _, d := range Drivers() {
+	for _, d := range drivers() {
 		dir := filepath.Join(o.Module, folder(d))
 		binary := filepath.Join(o.Scratch, d+".test")
 		c := exec.Command("go", "test", "-c", "-o", binary, "./"+folder(d))

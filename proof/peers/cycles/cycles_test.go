@@ -31,7 +31,7 @@ func TestBenchmarkLine(t *testing.T) {
 }
 
 func TestDriversHaveBenchmarks(t *testing.T) {
-	drivers := Drivers()
+	drivers := drivers()
 	if len(drivers) < 6 {
 		t.Errorf("only %v are measured", drivers)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// GapGoal is how many times the C loop's gap the responder's may be, up to p99.99.
-const GapGoal = 1.2
+// gapGoal is how many times the C loop's gap the responder's may be, up to p99.99.
+const gapGoal = 1.2
 
 var gapQuantiles = []struct {
 	name string
@@ -31,8 +31,8 @@ func GapTable(ours, c []*latency.Histogram, step float64) (text string, missed [
 		first, second := float64(a.Quantile(q.q)), float64(b.Quantile(q.q))
 		ratio := first / second
 		fmt.Fprintf(&out, "| %s | %.0f | %.0f | %.2f | %s |\n", q.name, first, second, ratio, Ratio(x, y).ratio())
-		if q.q <= 0.9999 && ratio > GapGoal && first-second > 1.5*step {
-			missed = append(missed, fmt.Sprintf("%s of the responder's gap is %.2f times the C loop's, the goal is %.1f", q.name, ratio, GapGoal))
+		if q.q <= 0.9999 && ratio > gapGoal && first-second > 1.5*step {
+			missed = append(missed, fmt.Sprintf("%s of the responder's gap is %.2f times the C loop's, the goal is %.1f", q.name, ratio, gapGoal))
 		}
 	}
 	fmt.Fprintf(&out, "| passes | %d | %d | | |\n| mean | %.2f | %.2f | %.2f | |\n", a.Count, b.Count, a.Mean(), b.Mean(), a.Mean()/b.Mean())

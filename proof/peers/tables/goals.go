@@ -9,14 +9,14 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Goal is a ratio to reach: the responder's figure at most Most times the other's, at one quantile.
-type Goal struct {
+// goal is a ratio to reach: the responder's figure at most Most times the other's, at one quantile.
+type goal struct {
 	Ours, Other, Quantile string
 	Most                  float64
 }
 
-// Goals are what the project promises.
-var Goals = []Goal{
+// goals are what the project promises.
+var goals = []goal{
 	{"responder-afxdp", "testpmd-afxdp", "p50", 0.8}, {"responder-afxdp", "testpmd-afxdp", "p99", 1},
 	{"responder-afxdp-generic", "testpmd-afxdp", "p50", 0.8}, {"responder-afxdp-generic", "testpmd-afxdp", "p99", 1},
 	{"responder-afpacket", "testpmd-afpacket", "p50", 0.7}, {"responder-afpacket", "testpmd-afpacket", "p99", 0.5},
@@ -45,26 +45,26 @@ func Compared(ours, other string) bool {
 }
 
 // most writes Most with one digit behind the point, or two where it has them.
-func (g Goal) most() string {
+func (g goal) most() string {
 	s := strconv.FormatFloat(g.Most, 'f', 2, 64)
 	return strings.TrimSuffix(s, "0")
 }
 
 // floor names the floor on the socket of Ours.
-func (g Goal) floor() string { return strings.Replace(g.Ours, "responder", "floor", 1) }
+func (g goal) floor() string { return strings.Replace(g.Ours, "responder", "floor", 1) }
 
 // ratio returns a / b by rounds, at the goal's quantile; false where one of them was not measured.
-func (t *Table) ratio(g Goal, a, b string) (Spread, bool) {
+func (t *Table) ratio(g goal, a, b string) (Spread, bool) {
 	x, y := find(t.Closed, a), find(t.Closed, b)
-	i := slices.IndexFunc(Quantiles, func(q Quantile) bool { return q.Name == g.Quantile })
+	i := slices.IndexFunc(quantiles, func(q quantile) bool { return q.Name == g.Quantile })
 	if x == nil || y == nil {
 		return Spread{}, false
 	}
-	return Ratio(Rounds(x, Quantiles[i].Q), Rounds(y, Quantiles[i].Q)), true
+	return Ratio(rounds(x, quantiles[i].Q), rounds(y, quantiles[i].Q)), true
 }
 
 // verdict says whether a goal is reached, and if not, whether the floor reaches it.
-func (t *Table) verdict(g Goal) string {
+func (t *Table) verdict(g goal) string {
 	ours, _ := t.ratio(g, g.Ours, g.Other)
 	floor, ok := t.ratio(g, g.floor(), g.Other)
 	switch {
@@ -81,7 +81,7 @@ func (t *Table) verdict(g Goal) string {
 // goals writes a line for each goal that was measured.
 func (t *Table) goals(b *strings.Builder) {
 	var lines strings.Builder
-	for _, g := range Goals {
+	for _, g := range goals {
 		ours, ok := t.ratio(g, g.Ours, g.Other)
 		if !ok {
 			continue
@@ -106,7 +106,7 @@ func (t *Table) goals(b *strings.Builder) {
 // Missed returns the goals that were not reached, and frames lost or corrupt, one sentence each.
 func (t *Table) Missed() []string {
 	var out []string
-	for _, g := range Goals {
+	for _, g := range goals {
 		if r, ok := t.ratio(g, g.Ours, g.Other); ok && r.Median > g.Most {
 			out = append(out, fmt.Sprintf("%s of %s is %.2f of %s's, the goal is %s: %s", g.Quantile, g.Ours, r.Median, g.Other, g.most(), t.verdict(g)))
 		}

@@ -8,17 +8,17 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Quantile is a quantile with its name.
-type Quantile struct {
+// quantile is a quantile with its name.
+type quantile struct {
 	Name string
 	Q    float64
 }
 
-// Quantiles are the lines that peers are compared by.
-var Quantiles = []Quantile{{"p50", 0.5}, {"p99", 0.99}, {"p99.9", 0.999}}
+// quantiles are the lines that peers are compared by.
+var quantiles = []quantile{{"p50", 0.5}, {"p99", 0.99}, {"p99.9", 0.999}}
 
-// Rounds returns the quantile q of each run of a report, in ns.
-func Rounds(rep *report.Report, q float64) []float64 {
+// rounds returns the quantile q of each run of a report, in ns.
+func rounds(rep *report.Report, q float64) []float64 {
 	var out []float64
 	for _, run := range rep.Runs {
 		var parts []*latency.Histogram
@@ -37,8 +37,8 @@ func Rounds(rep *report.Report, q float64) []float64 {
 // Spread is the median of some rounds' figures with the least and the greatest.
 type Spread struct{ Median, Least, Greatest float64 }
 
-// SpreadOf returns the zero Spread for no values.
-func SpreadOf(values []float64) Spread {
+// spreadOf returns the zero Spread for no values.
+func spreadOf(values []float64) Spread {
 	if len(values) == 0 {
 		return Spread{}
 	}
@@ -52,7 +52,7 @@ func Ratio(a, b []float64) Spread {
 	for i := range min(len(a), len(b)) {
 		out = append(out, a[i]/b[i])
 	}
-	return SpreadOf(out)
+	return spreadOf(out)
 }
 
 func (s Spread) micros() string {

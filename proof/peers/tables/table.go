@@ -38,8 +38,8 @@ func (t *Table) Markdown() string {
 	fmt.Fprintf(&b, "| Who answers | p50 | p99 | p99.9 | round trips | lost | corrupt |\n|---|---|---|---|--:|--:|--:|\n")
 	for _, r := range t.Closed {
 		fmt.Fprintf(&b, "| %s |", r.Label)
-		for _, q := range Quantiles {
-			fmt.Fprintf(&b, " %s |", SpreadOf(Rounds(r, q.Q)).micros())
+		for _, q := range quantiles {
+			fmt.Fprintf(&b, " %s |", spreadOf(rounds(r, q.Q)).micros())
 		}
 		fmt.Fprintf(&b, " %d | %d | %d |\n", r.Counts.Received, r.Counts.Lost, r.Counts.Corrupt)
 	}
@@ -51,8 +51,8 @@ func (t *Table) Markdown() string {
 			continue
 		}
 		fmt.Fprintf(&b, "| %s / %s |", v[0], v[1])
-		for _, q := range Quantiles {
-			fmt.Fprintf(&b, " %s |", Ratio(Rounds(x, q.Q), Rounds(y, q.Q)).ratio())
+		for _, q := range quantiles {
+			fmt.Fprintf(&b, " %s |", Ratio(rounds(x, q.Q), rounds(y, q.Q)).ratio())
 		}
 		fmt.Fprintln(&b)
 	}
@@ -148,8 +148,8 @@ func (t *Table) Short() string {
 	fmt.Fprintf(&b, "| Who answers | p50, µs | p99, µs | p99.9, µs | probes/s without loss |\n|---|--:|--:|--:|--:|\n")
 	for _, r := range t.Closed {
 		fmt.Fprintf(&b, "| %s |", r.Label)
-		for _, q := range Quantiles {
-			fmt.Fprintf(&b, " %.2f |", SpreadOf(Rounds(r, q.Q)).Median/1e3)
+		for _, q := range quantiles {
+			fmt.Fprintf(&b, " %.2f |", spreadOf(rounds(r, q.Q)).Median/1e3)
 		}
 		rate := "–"
 		if s := find(t.Saturation, r.Label); s != nil {
@@ -160,8 +160,8 @@ func (t *Table) Short() string {
 	return b.String()
 }
 
-// Figures is a report of the search, or of one rate, without its histograms.
-type Figures struct {
+// figures is a report of the search, or of one rate, without its histograms.
+type figures struct {
 	Label    string           `json:"label"`
 	Rate     float64          `json:"rate"` // probes per second
 	Counts   report.Counts    `json:"counts"`
@@ -173,10 +173,10 @@ type Figures struct {
 
 // WriteFigures writes what was measured at rates to a JSON file, as two lists of Figures: "saturation" and "rates".
 func (t *Table) WriteFigures(file string) error {
-	list := func(all []*report.Report) []Figures {
-		out := []Figures{}
+	list := func(all []*report.Report) []figures {
+		out := []figures{}
 		for _, r := range all {
-			f := Figures{Label: r.Label, Rate: r.Traffic.Rate, Counts: r.Counts, RTT: r.Main().Summary, Notes: r.Notes, Duration: r.End.Sub(r.Start).Nanoseconds()}
+			f := figures{Label: r.Label, Rate: r.Traffic.Rate, Counts: r.Counts, RTT: r.Main().Summary, Notes: r.Notes, Duration: r.End.Sub(r.Start).Nanoseconds()}
 			if lag := r.Find(latency.LagSeries); lag != nil {
 				f.SendLag = &lag.Summary
 			}
@@ -184,7 +184,7 @@ func (t *Table) WriteFigures(file string) error {
 		}
 		return out
 	}
-	b, err := json.MarshalIndent(map[string][]Figures{"saturation": list(t.Saturation), "rates": list(t.Open)}, "", " ")
+	b, err := json.MarshalIndent(map[string][]figures{"saturation": list(t.Saturation), "rates": list(t.Open)}, "", " ")
 	if err != nil {
 		return err
 	}

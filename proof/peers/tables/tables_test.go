@@ -35,16 +35,16 @@ func reported(label string, rounds ...[]int64) *report.Report {
 func TestRatioOfRounds(t *testing.T) {
 	a := reported("a", []int64{100, 100, 100, 100}, []int64{200, 200, 200, 200}, []int64{400, 400, 400, 400})
 	b := reported("b", []int64{200, 200, 200, 200}, []int64{400, 400, 400, 400}, []int64{800, 800, 800, 800})
-	if got := Rounds(a, 0.5); len(got) != 3 || got[0] != 100 || got[1] != 200 || got[2] != 400 {
+	if got := rounds(a, 0.5); len(got) != 3 || got[0] != 100 || got[1] != 200 || got[2] != 400 {
 		t.Errorf("rounds %v, want 100, 200, 400", got)
 	}
-	if got := Ratio(Rounds(a, 0.5), Rounds(b, 0.5)); got != (Spread{0.5, 0.5, 0.5}) {
+	if got := Ratio(rounds(a, 0.5), rounds(b, 0.5)); got != (Spread{0.5, 0.5, 0.5}) {
 		t.Errorf("ratio %v, want 0.5 in each round", got)
 	}
-	if got := SpreadOf([]float64{4, 1, 3, 2}); got != (Spread{2.5, 1, 4}) {
+	if got := spreadOf([]float64{4, 1, 3, 2}); got != (Spread{2.5, 1, 4}) {
 		t.Errorf("spread %v", got)
 	}
-	if got := SpreadOf(nil); got != (Spread{}) {
+	if got := spreadOf(nil); got != (Spread{}) {
 		t.Errorf("spread of nothing %v", got)
 	}
 }
@@ -53,11 +53,11 @@ func TestRatioOfRounds(t *testing.T) {
 func TestRoundsOfARoundedLog(t *testing.T) {
 	rep := reported("a", []int64{100, 100, 100, 100}, []int64{200, 200, 200, 200})
 	rep.Main().Intervals[2].Start -= 50
-	if n := len(Rounds(rep, 1)); n != 2 {
+	if n := len(rounds(rep, 1)); n != 2 {
 		t.Fatalf("%d rounds", n)
 	}
 	rep.Main().Intervals[2].Histogram = latency.FromValues([]int64{900})
-	if got := Rounds(rep, 1); got[1] != 900 {
+	if got := rounds(rep, 1); got[1] != 900 {
 		t.Errorf("rounds %v: the second lost its first interval", got)
 	}
 }
