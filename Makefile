@@ -84,6 +84,11 @@ peers: build
 gap: build
 	nice -n -20 bin/prove peers gap -out results/gap.md
 
+# A report of the responder on every device model and push mode into results/nics, and the page that compares all reports: a minute, as root.
+.PHONY: results
+results: build
+	scripts/results
+
 # What the XDP program costs a reply, and each of its guards, by the kernel's own test run: half a minute.
 .PHONY: xdp
 xdp: build

@@ -5,6 +5,7 @@
 //	rebound-simnic -model mlx5 -profile cx6dx -socket /run/nic0 -wire tap:rb0
 //	rebound-simnic -model ixgbe -socket /run/a -model ixgbe -socket /run/b -wire pair -wire pcap:ab.pcap
 //	rebound-simnic -model mlx4 -profile cx3-ib -socket /run/a -model mlx4 -profile cx3-ib -socket /run/b -wire pair
+//	rebound-simnic -model mlx4 -profile cx3-ib -socket /run/a -model mlx4 -profile cx3-ib -socket /run/b -wire subnet
 //
 // SIGUSR1 prints the PCIe transactions counted so far, and how many of the frames that arrived at each device its wire lost,
 // delayed, duplicated and reordered. SIGUSR2 resets every device under its driver, to see it recover (the driver then talks to a
@@ -23,6 +24,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/internal/host/manual"
@@ -31,6 +33,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/whole"
 	"github.com/rebound-nic/rebound/proof/cards"
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/fabric"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
@@ -75,7 +78,8 @@ func (c *config) flags() *flag.FlagSet {
 	fs.Var(&c.models, "model", "`name` of a device model ("+strings.Join(cards.Names(), ", ")+"); once for each device")
 	fs.Var(&c.sockets, "socket", "`path` of the vfio-user socket; once for each model, in the same order")
 	fs.Var(&c.profiles, "profile", profileHelp())
-	fs.Var(&c.wires, "wire", "`pair` joins the two models, both of Ethernet or both of InfiniBand, tap:NAME joins the one to a new interface, pcap:FILE records the first one's wire")
+	fs.Var(&c.wires, "wire", "`pair` joins the two models, both of Ethernet or both of InfiniBand, subnet joins InfiniBand models by a switch with a subnet manager, "+
+		"tap:NAME joins the one to a new interface, pcap:FILE records the first one's wire")
 	fs.DurationVar(&c.impair.Delay, "delay", 0, "how much later frames arrive")
 	fs.Float64Var(&c.impair.Loss, "loss", 0, "probability that a frame is lost")
 	fs.Float64Var(&c.impair.Duplicate, "duplicate", 0, "probability that a frame arrives twice")
@@ -196,20 +200,24 @@ func (c *config) check(rest []string) error {
 	for _, w := range c.wires {
 		kind, name, _ := strings.Cut(w, ":")
 		switch {
-		case kind == "pair" && name == "" && len(c.models) == 2, kind == "tap" && name != "" && len(c.models) == 1:
+		case kind == "pair" && name == "" && len(c.models) == 2, kind == "tap" && name != "" && len(c.models) == 1, w == "subnet":
 			joins++
 		case kind == "pcap" && name != "":
 		default:
-			return fmt.Errorf("-wire %s does not fit %d models: pair takes two, tap:NAME one", w, len(c.models))
+			return fmt.Errorf("-wire %s does not fit %d models: pair takes two, tap:NAME one, subnet any number", w, len(c.models))
 		}
 	}
-	if link, err := c.link(); err != nil {
+	link, err := c.link()
+	subnet := slices.Contains(c.wires, "subnet")
+	switch {
+	case err != nil:
 		return err
-	} else if link != sim.LinkEthernet && len(c.models) == 1 {
-		return fmt.Errorf("-wire tap:NAME carries Ethernet, the port is of %v: two of them are joined by -wire pair", link)
-	}
-	if joins != 1 {
-		return fmt.Errorf("one -wire pair or -wire tap:NAME is needed, there are %d", joins)
+	case joins != 1:
+		return fmt.Errorf("one -wire pair, subnet or tap:NAME is needed, there are %d", joins)
+	case subnet && link != sim.LinkInfiniBand:
+		return fmt.Errorf("-wire subnet joins InfiniBand ports, these are of %v: -wire pair joins two of them", link)
+	case !subnet && link != sim.LinkEthernet && len(c.models) == 1:
+		return fmt.Errorf("-wire tap:NAME carries Ethernet, the port is of %v: -wire pair or subnet joins two of them", link)
 	}
 	for _, p := range []float64{c.impair.Loss, c.impair.Duplicate, c.impair.Reorder} {
 		if p < 0 || p > 1 {
@@ -255,6 +263,7 @@ type bench struct {
 	wires   []*sim.Impaired // as ports see them
 	servers []*vfioserver.Server
 	tap     *sim.Tap
+	manage  chan struct{} // ends the subnet's manager
 	file    *os.File
 	capture *sim.Capture
 }
@@ -276,7 +285,7 @@ func (c *config) build(log *slog.Logger) (*bench, error) {
 		}
 		b.ports = append(b.ports, p)
 	}
-	ends, err := b.join()
+	ends, err := b.join(log)
 	if err != nil {
 		return b, err
 	}
@@ -320,13 +329,15 @@ func (b *bench) writeTrace() error {
 // tapMTU leaves room for the longest jumbo frames of any model.
 const tapMTU = 9500
 
-func (b *bench) join() ([]sim.Wire, error) {
+func (b *bench) join(log *slog.Logger) ([]sim.Wire, error) {
 	var ends []sim.Wire
 	for _, w := range b.config.wires {
 		switch kind, name, _ := strings.Cut(w, ":"); kind {
 		case "pair":
 			x, y := sim.Pair()
 			ends = []sim.Wire{x, y}
+		case "subnet":
+			ends = b.subnet(log)
 		case "tap":
 			var err error
 			if b.tap, err = sim.OpenTap(name, tapMTU); err != nil {
@@ -355,6 +366,35 @@ func (b *bench) join() ([]sim.Wire, error) {
 	}
 	return ends, nil
 }
+
+// subnet returns the ports of a switch that has a subnet manager.
+func (b *bench) subnet(log *slog.Logger) (ends []sim.Wire) {
+	var ports []*sim.Cable
+	for range b.ports {
+		near, far := sim.Pair()
+		ends, ports = append(ends, near), append(ports, far)
+	}
+	f := fabric.New(func(format string, args ...any) { log.Warn("subnet: " + fmt.Sprintf(format, args...)) }, ports...)
+	f.Sweep = sweep
+	b.manage = make(chan struct{})
+	go func(end <-chan struct{}) {
+		for {
+			select {
+			case <-end:
+				return
+			default:
+			}
+			f.Received() // packets for the manager's host, which is nobody here
+			if !f.Step() {
+				time.Sleep(20 * time.Microsecond)
+			}
+		}
+	}(b.manage)
+	return ends
+}
+
+// sweep is how often the manager looks for a card that was reset.
+const sweep = 100 * time.Millisecond
 
 // report prints one line of JSON.
 func (b *bench) report(w io.Writer) {
@@ -392,6 +432,9 @@ func (b *bench) close() {
 	}
 	if b.tap != nil {
 		b.tap.Close()
+	}
+	if b.manage != nil {
+		close(b.manage)
 	}
 	if b.file != nil {
 		b.file.Close()

@@ -354,7 +354,7 @@ func TestTap(t *testing.T) {
 func TestWrongUse(t *testing.T) {
 	for _, args := range []string{"", "-model toy", "-model toy -socket /x", "-model toy -socket /x -wire pair",
 		"-model toy -socket /x -wire tap:", "-model toy -socket /x -wire tap:a -wire tap:b", "-model toy -socket /x -wire tap:a more",
-		"-model toy -socket /x -wire tap:a -loss 2", "-model toy -socket /x -wire tap:a -delay -1s", "-what"} {
+		"-model toy -socket /x -wire subnet", "-model toy -socket /x -wire tap:a -loss 2", "-model toy -socket /x -wire tap:a -delay -1s", "-what"} {
 		var stderr bytes.Buffer
 		if c := run(strings.Fields(args), io.Discard, &stderr, nil); c != 2 || stderr.Len() == 0 {
 			t.Errorf("%q: exit %d: %s", args, c, &stderr)
