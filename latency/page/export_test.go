@@ -208,3 +208,44 @@ func TestPlotsAreSaved(t *testing.T) {
 		t.Errorf("console: %s", said)
 	}
 }
+
+// A matrix is saved as it is drawn, and copied with a line for each path.
+func TestMatrixIsSaved(t *testing.T) {
+	m := &Matrix{Title: "Mesh", From: []string{"a", "=b"}, To: []string{"a", "c"}, Cells: map[Pair]*Cell{
+		{"a", "c"}:  {P50: 5000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 3, LostUncertain: 1}, Verdict: compare.Slower, Stat: "p50", Shift: 400},
+		{"=b", "a"}: {P50: 50000, P99: 90000, Samples: 9, Counts: report.Counts{Sent: 10}, Verdict: compare.Unknown},
+		{"=b", "c"}: {Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}}}}
+	path := filepath.Join(t.TempDir(), "matrix.html")
+	var page bytes.Buffer
+	if err := errors.Join(WriteMatrix(&page, m), os.WriteFile(path, page.Bytes(), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	b := browser.Start(t)
+	b.Open("file://"+path, 1280)
+	const title = "From row to column"
+	b.Click(fmt.Sprintf(button, title, 3))
+	b.Until(fmt.Sprintf(button+`.closest(".export").querySelector("span").textContent == "Copied."`, title, 3))
+	if got, want := strings.Split(strings.Trim(b.Clipboard(), "\n"), "\n")[1:], []string{"a\tc\t5000\t9000\t10\t2\t3\tslower\tp50\t400",
+		"'=b\ta\t50000\t90000\t10\t0\t0\tunknown\t\t", "'=b\tc\t\t\t5\t5\t5\tunknown\t\t"}; !slices.Equal(got, want) {
+		t.Errorf("copied %q, want %q", got, want)
+	}
+	b.Click(fmt.Sprintf(button, title, 0))
+	svg := string(b.Downloaded("Mesh-From-row-to-column.svg"))
+	for _, want := range []string{">From row to column<", ">=b<", ">c<", ">5.000\u00a0µs<", ">between 20 % and 30 %<", `fill="rgb(170, 196, 234)"`} {
+		if !strings.Contains(svg, want) {
+			t.Errorf("the SVG lacks %q", want)
+		}
+	}
+	for _, bad := range []string{"var(--", "class="} {
+		if strings.Contains(svg, bad) {
+			t.Errorf("the SVG has %q, which means nothing outside of the page", bad)
+		}
+	}
+	b.Click(fmt.Sprintf(button, title, 1))
+	if image, err := png.Decode(bytes.NewReader(b.Downloaded("Mesh-From-row-to-column.png"))); err != nil || image.Bounds().Dy() < 200 {
+		t.Errorf("the PNG: %v", err)
+	}
+	if said := b.Console(); said != "" {
+		t.Errorf("console: %s", said)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rebound-nic/rebound/latency"
@@ -59,6 +60,7 @@ type matrixPage struct {
 	To             []string
 	Rows           []matrixRow
 	Changed        []statRow
+	Data           string // the table as tab-separated values
 	LossColumns    []string
 	Lossy          []statRow
 }
@@ -81,7 +83,7 @@ const heats = 5
 
 // WriteMatrix writes the matrix as one page that needs nothing but itself.
 func WriteMatrix(w io.Writer, m *Matrix) error {
-	p := matrixPage{Title: m.Title, Answer: m.answer(), Summary: m.Summary, Notes: m.Notes, To: m.To}
+	p := matrixPage{Title: m.Title, Answer: m.answer(), Summary: m.Summary, Notes: m.Notes, To: m.To, Data: m.data()}
 	low, high := math.Inf(1), 0.0
 	var p50, p99 []float64
 	var all Cell
@@ -173,6 +175,32 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 	p.Headline = []headline{{"paths", grouped(int64(len(m.Cells))), ""}, {"p50", middle(p50), "middle path"}, {"p99", middle(p99), "middle path"},
 		{"slower", grouped(int64(slower)), "than the baseline"}, {"loss", lossText(&all), "all paths"}, {"silent", grouped(int64(silent)), "paths"}}
 	return page.ExecuteTemplate(w, "matrix", p)
+}
+
+// data returns a line of tab-separated values for each path.
+func (m *Matrix) data() string {
+	var b strings.Builder
+	b.WriteString("from\tto\tp50 (ns)\tp99 (ns)\tsent\tlost at least\tlost at most\tverdict\tof\tshift (ns)\n")
+	for _, from := range m.From {
+		for _, to := range m.To {
+			c := m.Cells[Pair{from, to}]
+			if c == nil {
+				continue
+			}
+			shift := ""
+			if c.Verdict != compare.Unknown {
+				shift = strconv.FormatFloat(c.Shift, 'f', -1, 64)
+			}
+			quantile := func(v float64) string {
+				if v <= 0 {
+					return ""
+				}
+				return strconv.FormatFloat(v, 'f', -1, 64)
+			}
+			fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", field(from), field(to), quantile(c.P50), quantile(c.P99), c.Sent, c.LostLeast(), c.Lost, c.Verdict, c.Stat, shift)
+		}
+	}
+	return b.String()
 }
 
 func compareFloat(a, b float64) int {

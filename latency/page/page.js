@@ -87,20 +87,47 @@ const download = (blob, name) => {
   a.remove();
   setTimeout(() => URL.revokeObjectURL(a.href), 60000);
 };
-// The drawing for a desk, with title and legend, and with the page's style in each element.
+// A picture is an SVG with title and legend, and with the page's style in each element: of a figure's charts as drawn for a desk, or of its table.
+const svgNS = new DOMParser().parseFromString("<svg>", "text/html").querySelector("svg").namespaceURI; // a page names no address
+const make = (to, name, values, text) => {
+  const e = document.createElementNS(svgNS, name);
+  for (const [k, v] of Object.entries(values)) e.setAttribute(k, v);
+  if (text) e.textContent = text;
+  to.append(e);
+  return e;
+};
 const picture = (title, figure) => {
-  const charts = [...figure.querySelectorAll("svg.chart.wide")], at = getComputedStyle(figure), width = 920;
-  const make = (to, name, values, text) => {
-    const e = document.createElementNS(charts[0].namespaceURI, name);
-    for (const [k, v] of Object.entries(values)) e.setAttribute(k, v);
-    if (text) e.textContent = text;
-    to.append(e);
-    return e;
-  };
-  const root = document.createElementNS(charts[0].namespaceURI, "svg");
-  const ground = make(root, "rect", { width: "100%", height: "100%", fill: at.backgroundColor });
-  const font = { "font-family": at.fontFamily, fill: at.color };
+  const at = getComputedStyle(figure), font = { "font-family": at.fontFamily, fill: at.color }, table = figure.querySelector("table");
+  const root = document.createElementNS(svgNS, "svg");
+  make(root, "rect", { width: "100%", height: "100%", fill: at.backgroundColor });
   make(root, "text", { x: 14, y: 26, "font-size": 16, "font-weight": 600, ...font }, title);
+  const [width, height] = table ? drawTable(root, table) : drawCharts(root, figure, font, at);
+  for (const [k, v] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) root.setAttribute(k, v);
+  return { width, height, blob: new Blob([new XMLSerializer().serializeToString(root)], { type: "image/svg+xml" }) };
+};
+// A colour as programs other than browsers read it, on the page's ground.
+const opaque = (colour, ground) => {
+  const pen = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d");
+  for (pen.fillStyle of [ground, colour]) pen.fillRect(0, 0, 1, 1);
+  return `rgb(${pen.getImageData(0, 0, 1, 1).data.slice(0, 3).join(", ")})`;
+};
+const drawTable = (root, table) => {
+  const box = table.getBoundingClientRect(), left = 14 - box.left, top = 38 - box.top, range = document.createRange();
+  for (const cell of table.querySelectorAll("th,td")) {
+    const r = cell.getBoundingClientRect(), style = getComputedStyle(cell);
+    make(root, "rect", { x: r.left + left, y: r.top + top, width: r.width, height: r.height, fill: opaque(style.backgroundColor, root.firstChild.getAttribute("fill")), stroke: parseFloat(style.borderTopWidth) ? style.borderTopColor : "none", "stroke-width": 0.5 });
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const text = texts.currentNode, style = getComputedStyle(text.parentElement), size = parseFloat(style.fontSize);
+      range.selectNodeContents(text);
+      const r = range.getBoundingClientRect();
+      if (text.data.trim()) make(root, "text", { x: r.left + left, y: (r.top + r.bottom) / 2 + top + 0.35 * size, "font-family": style.fontFamily, "font-size": size, "font-weight": style.fontWeight, fill: style.color }, text.data);
+    }
+  }
+  return [Math.ceil(box.width) + 28, Math.ceil(box.height) + 52];
+};
+const drawCharts = (root, figure, font, at) => {
+  const charts = [...figure.querySelectorAll("svg.chart.wide")], width = 920;
   const pen = document.createElement("canvas").getContext("2d");
   pen.font = "13px " + at.fontFamily;
   let x = 14, y = 50;
@@ -128,12 +155,11 @@ const picture = (title, figure) => {
     root.append(copy);
     y += box.height + 8;
   }
-  for (const [k, v] of Object.entries({ width, height: y, viewBox: `0 0 ${width} ${y}` })) root.setAttribute(k, v);
-  ground.setAttribute("height", y);
-  return { width, height: y, blob: new Blob([new XMLSerializer().serializeToString(root)], { type: "image/svg+xml" }) };
+  return [width, y];
 };
 const asPNG = async drawn => {
-  const image = new Image(), canvas = document.createElement("canvas"), scale = 2, url = URL.createObjectURL(drawn.blob);
+  const image = new Image(), canvas = document.createElement("canvas"), url = URL.createObjectURL(drawn.blob);
+  const scale = Math.min(2, 16384 / drawn.width, 16384 / drawn.height); // browsers draw no larger canvas
   image.src = url;
   await image.decode();
   canvas.width = drawn.width * scale;
