@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// arena stores finished intervals as bytes: a header and, for each non-zero counter, the distance to the previous one and the
-// count, as varints. One second of a steady round trip takes about a kilobyte, so a block lasts about a quarter of an hour.
-// Adding a block is the only allocation of a recording. One goroutine writes, and others may read what is finished through cursors of their
-// own: nothing that is finished changes.
+// arena stores finished intervals as bytes: a header and, for each non-zero counter, the distance to the previous one
+// and the count, as varints. One second of a steady round trip takes about a kilobyte, so a block lasts about a quarter
+// of an hour. Adding a block is the only allocation during a recording. One goroutine writes; others may read finished
+// intervals through their own cursors, because finished intervals never change.
 type arena struct {
 	first, last *block
-	taken       cursor // of fresh
+	taken       cursor // used by fresh
 }
 
 type block struct {
@@ -44,7 +44,7 @@ func (a *arena) grow() {
 func (a *arena) put(from, to int64, c *counters) {
 	room := func() int { return chunk - int(a.last.used.Load()) }
 	if need := headerSize + max(c.hi-c.lo+1, 0)*maxEntry; room() < need {
-		used := 0 // the bound is generous: compute the size before leaving the rest of the block unused
+		used := 0 // the bound is generous, so compute the exact size before skipping the rest of the block
 		if c.n > 0 {
 			for _, n := range c.counts[c.lo : c.hi+1] {
 				if n != 0 {
@@ -80,19 +80,19 @@ func (a *arena) put(from, to int64, c *counters) {
 
 func (a *arena) intervals() []Interval { return (&cursor{a.first, 0}).intervals() }
 
-// fresh returns the intervals put since the last call.
+// fresh returns the intervals added since the last call.
 func (a *arena) fresh() []Interval { return a.taken.intervals() }
 
-// cursor is a place in an arena.
+// cursor is a read position in an arena.
 type cursor struct {
 	in *block
 	at int64
 }
 
-// next returns what was finished since the last call, without copying it: some intervals, or nothing.
+// next returns the data of intervals finished since the last call, without copying it. It is empty if there are none.
 func (c *cursor) next() []byte {
 	for {
-		after := c.in.next.Load() // before used, which then is final
+		after := c.in.next.Load() // load next before used: once next is set, used is final
 		if used := c.in.used.Load(); used > c.at {
 			b := c.in.data[c.at:used]
 			c.at = used
@@ -134,7 +134,7 @@ func readHead(b []byte) (head, []byte) {
 	return head{int64(word(0)), int64(word(1)), int64(word(2)), int64(word(3)), int64(word(4)), math.Float64frombits(word(5)), int(word(6))}, b[headerSize:]
 }
 
-// entries calls yield with each counter of the interval that b begins with, and returns what follows it.
+// entries calls yield with each counter of the interval at the start of b, and returns the rest of b.
 func (h *head) entries(b []byte, yield func(index int, n int64)) []byte {
 	at := uint64(0)
 	for range h.used {
@@ -147,10 +147,11 @@ func (h *head) entries(b []byte, yield func(index int, n int64)) []byte {
 	return b
 }
 
-// Follower reads the finished intervals of a recorder's main series while another goroutine records. It never makes that one wait.
+// Follower reads the finished intervals of a recorder's main series while another goroutine records. It never blocks
+// the recording goroutine.
 type Follower struct{ cursor }
 
-// Follow returns a Follower that begins at the start of the recording.
+// Follow returns a Follower that starts at the beginning of the recording.
 func (r *Recorder) Follow() *Follower {
 	t := r.sent
 	if r.intended != nil {
@@ -159,7 +160,8 @@ func (r *Recorder) Follow() *Follower {
 	return &Follower{cursor{t.arena.first, 0}}
 }
 
-// AddTo adds the intervals finished since the last call to a tally, and returns their number. It allocates only what the tally does.
+// AddTo adds the intervals finished since the last call to a tally, and returns their number. It allocates only what
+// the tally allocates.
 func (f *Follower) AddTo(t *Tally) (intervals int) {
 	for b := f.next(); len(b) > 0; b = f.next() {
 		for len(b) > 0 {

@@ -23,7 +23,7 @@ type Clock struct {
 	info  ClockInfo
 	scale uint64 // ns per tick, 32.32 fixed point
 
-	tsc  uint64 // one moment, by counter and by wall clock
+	tsc  uint64 // the same moment by counter and by wall clock
 	wall time.Time
 }
 
@@ -31,21 +31,21 @@ type Clock struct {
 type ClockInfo struct {
 	Source    string   `json:"source"`      // "tsc", "cntvct"
 	Frequency float64  `json:"hz"`          // ticks per second
-	Method    string   `json:"method"`      // how the frequency was learnt
+	Method    string   `json:"method"`      // how the frequency was determined
 	ErrorPPM  float64  `json:"error_ppm"`   // bound on the frequency's error
 	ReadNS    float64  `json:"read_ns"`     // median cost of reading it
-	StepNS    float64  `json:"step_ns"`     // what it advances by at a time: no value is finer
-	Steady    bool     `json:"steady"`      // the CPU promises one rate in all power states
-	Kernel    string   `json:"clocksource"` // what the kernel itself keeps time by
+	StepNS    float64  `json:"step_ns"`     // increment of the counter: no value has a finer resolution
+	Steady    bool     `json:"steady"`      // the CPU guarantees a constant rate in all power states
+	Kernel    string   `json:"clocksource"` // the kernel's own clock source
 	Notes     []string `json:"notes,omitempty"`
 }
 
-// calibration is how long NewClock compares the counter with CLOCK_MONOTONIC_RAW. A reading is uncertain by tens of nanoseconds,
-// so this limits the error to about one part in a million.
+// calibration is how long NewClock compares the counter with CLOCK_MONOTONIC_RAW. Each reading has an uncertainty of
+// tens of nanoseconds, so this limits the error to about one part in a million.
 const calibration = 60 * time.Millisecond
 
-// NewClock calibrates the counter, which blocks the calling thread for about 60 ms. If the CPU does not promise a constant rate,
-// the Clock still works; its info says so in Notes, and Steady is false.
+// NewClock calibrates the counter, which blocks the calling thread for about 60 ms. If the CPU does not guarantee a
+// constant rate, the Clock still works; its info has Steady false and a note in Notes.
 func NewClock() (*Clock, error) {
 	c := &Clock{}
 	c.info.Source, c.info.Steady, c.info.Notes = counterSource()
@@ -91,8 +91,8 @@ func NewClock() (*Clock, error) {
 	return c, nil
 }
 
-// FixedClock returns a Clock with the frequency in info, whose counter was at tsc at the time wall. It is for recordings that are
-// replayed or synthetic.
+// FixedClock returns a Clock with the frequency in info, whose counter was at tsc at the time wall. It is for replayed
+// or synthetic recordings.
 func FixedClock(info ClockInfo, tsc uint64, wall time.Time) *Clock {
 	return &Clock{info: info, scale: scaleOf(info.Frequency), tsc: tsc, wall: wall}
 }
@@ -121,16 +121,16 @@ func (c *Clock) Ticks(d time.Duration) uint64 {
 	return uint64(float64(d) * c.info.Frequency / 1e9)
 }
 
-// Time returns the wall time at which the counter was at tsc. It does not follow steps and slews of the wall clock after the
-// Clock was created.
+// Time returns the wall time at which the counter was at tsc. It does not follow steps and slews of the wall clock that
+// happen after the Clock was created.
 func (c *Clock) Time(tsc uint64) time.Time {
 	return c.wall.Add(time.Duration(c.Between(c.tsc, tsc)))
 }
 
-// reading is a clock read between two reads of the counter.
+// reading is a clock reading taken between two reads of the counter.
 type reading struct {
-	tsc   uint64 // middle
-	width uint64 // ticks between the two
+	tsc   uint64 // midpoint of the two counter reads
+	width uint64 // ticks between the two counter reads
 	ns    int64
 }
 
@@ -152,9 +152,9 @@ func bracket(clock int32) (reading, error) {
 	return best, nil
 }
 
-// readCost returns the nanoseconds that one polling.TSC takes, from the fastest of several batches, and the counter's step. Some
-// counters advance by many ticks at once, so that differences between reads are multiples of that. Differences seen in fewer than
-// one read of a hundred are ignored: the thread may have moved to another core in between.
+// readCost returns the cost of one polling.TSC in nanoseconds, from the fastest of several batches, and the counter's
+// step. Some counters advance by many ticks at a time, so differences between reads are multiples of that step.
+// Differences seen in less than 1 % of the reads are ignored: the thread may have moved to another core in between.
 func readCost(c *Clock) (read, step float64) {
 	const batch, batches = 256, 16
 	best := int64(math.MaxInt64)

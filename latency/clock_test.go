@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// The clock agrees with the kernel's over an interval other than that of its calibration.
+// The clock agrees with the kernel's over an interval other than the calibration interval.
 func TestClockAgreesWithKernel(t *testing.T) {
 	c, err := NewClock()
 	if err != nil {
@@ -34,12 +34,12 @@ func TestClockAgreesWithKernel(t *testing.T) {
 	}
 	want := b.ns - a.ns
 	got := c.Between(a.tsc, b.tsc)
-	// Both ends are known to the width of their brackets, at any load, and the rate to its stated error.
+	// At any load, both ends are accurate to the width of their brackets, and the rate to its stated error.
 	bound := float64(c.Nanoseconds(a.width+b.width)) + float64(want)*c.Info().ErrorPPM/1e6 + 100
 	if off := math.Abs(float64(got - want)); off > bound {
 		t.Errorf("the counter says %d ns, the kernel %d: %.0f apart, bound %.0f", got, want, off, bound)
 	}
-	// The wall clock may be set in between, but not each time.
+	// The wall clock may be stepped in between, but not on every attempt.
 	off, wall := time.Duration(0), c
 	for range 5 {
 		w, err := bracket(unix.CLOCK_REALTIME)
@@ -80,7 +80,7 @@ func TestNanoseconds(t *testing.T) {
 	}
 }
 
-// Values counted in ticks by the polling loop are the same in nanoseconds, within the loop's resolution.
+// Values that the polling loop counted in ticks have the same value in nanoseconds, within the loop's resolution.
 func TestFromHot(t *testing.T) {
 	c := &Clock{scale: uint64(math.Round(1e9 / 2.5e9 * (1 << 32)))}
 	var h polling.Histogram

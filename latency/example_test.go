@@ -7,14 +7,15 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// A clock of one tick per nanosecond, so that this example gives the same numbers everywhere. A program calls NewClock, and
-// reads the counter with polling.TSC.
+// A clock of one tick per nanosecond, so that this example gives the same numbers everywhere. A real program calls
+// NewClock, and reads the counter with polling.TSC.
 func clock() *latency.Clock {
 	return latency.FixedClock(latency.ClockInfo{Source: "tsc", Frequency: 1e9}, 0, time.Unix(0, 0))
 }
 
-// A probe leaves every millisecond. Each reply takes 50 µs, but for 30 ms the sender is descheduled. The main series counts from the
-// intended time of each probe, so that it shows the wait of all the probes that were due meanwhile (coordinated omission).
+// A probe is sent every millisecond, and each reply takes 50 µs, but for 30 ms the sender is descheduled. The main
+// series counts from the intended time of each probe, so it includes the wait of all the probes that were due meanwhile
+// (coordinated omission).
 func ExampleRecorder() {
 	const probes, stall = 1000, 30 * time.Millisecond
 	rec, err := latency.NewRecorder(clock(), latency.RecorderOptions{OpenLoop: true})
@@ -53,8 +54,8 @@ func ExampleFromValues() {
 	// Output: 5 round trips, p50 3001 ns, max 41000 ns, 1 above 10 µs
 }
 
-// How long a frame waits for a loop that polls every 100 ns, but pauses once for a millisecond: an iteration is short nearly always,
-// and yet a frame that arrives at a random moment meets the pause half of the time, and mostly early in it.
+// How long a frame waits for a loop that polls every 100 ns, but pauses once for a millisecond: nearly every iteration
+// is short, yet half of the frames that arrive at a random moment arrive during the pause, most of them early in it.
 func ExampleHistogram_Wait() {
 	gaps := latency.FromCounts([]int64{100, 1_000_000}, []int64{10_000, 1})
 	fmt.Println("per iteration: p50", gaps.Quantile(0.5), "ns")

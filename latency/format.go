@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// FormatNS returns nanoseconds with four significant digits in a suitable unit: "812 ns", "3.412 µs", "1.208 s". NaN, which is
-// unknown, becomes a dash.
+// FormatNS returns nanoseconds with four significant digits in a suitable unit: "812 ns", "3.412 µs", "1.208 s". NaN
+// (unknown) becomes a dash.
 func FormatNS(ns float64) string {
 	if math.IsNaN(ns) {
 		return "–"
@@ -43,8 +43,8 @@ func FormatSigned(ns float64) string {
 	return "+" + FormatNS(ns)
 }
 
-// FormatShare returns a share as a percentage with two significant digits, and all digits of whole ones: "0.0012 %", "7.3 %",
-// "100 %". Unlike %.2g it never uses an exponent.
+// FormatShare returns a share as a percentage with two significant digits, or all digits of the integer part: "0.0012
+// %", "7.3 %", "100 %". Unlike %.2g it never uses an exponent.
 func FormatShare(share float64) string {
 	percent := 100 * share
 	if math.Abs(percent) >= 99.5 {

@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// The geometry of every histogram in a report, in HdrHistogram's terms: values from 1 ns to one hour with three significant
-// digits, which gives 2048 linear steps in the first bucket and 1024 in each doubling above it.
+// The geometry of every histogram in a report, in HdrHistogram's terms: values from 1 ns to one hour with three
+// significant digits, which gives 2048 linear steps in the first bucket and 1024 in each doubling above it.
 const (
 	lowestValue  = 1
 	highestValue = 3_600_000_000_000 // ns
@@ -52,11 +52,11 @@ type Bucket struct {
 	Count     int64
 }
 
-// Histogram is a finished distribution of nanoseconds: three significant digits, 0 to one hour. Values above an hour are counted
-// as an hour; Max is exact. It stores only non-zero counters, so one for each second is cheap.
+// Histogram is a finished distribution of nanoseconds: three significant digits, 0 to one hour. Values above an hour
+// are counted as an hour; Max is exact. It stores only non-zero counters, so one histogram per second is cheap.
 type Histogram struct {
 	Count    int64
-	Min, Max int64   // exact if recorded here; of the histogram's resolution if read from a .hlog
+	Min, Max int64   // exact if recorded here; at the histogram's resolution if read from a .hlog
 	Sum      float64 // ns; as exact as Min and Max
 
 	index []int32 // ascending
@@ -80,14 +80,14 @@ func (h *Histogram) Quantile(q float64) int64 {
 	return h.Max
 }
 
-// RefineMax sets Max to v where v is in the same bucket: a log knows the maximum more exactly than its buckets.
+// RefineMax sets Max to v if v is in the same bucket: a log has the maximum more exactly than its buckets.
 func (h *Histogram) RefineMax(v int64) {
 	if h.Count > 0 && countsIndex(v) == countsIndex(h.Max) {
 		h.Max = v
 	}
 }
 
-// CountAbove returns how many values lie above v, by the histogram's resolution.
+// CountAbove returns how many values are above v, at the histogram's resolution.
 func (h *Histogram) CountAbove(v int64) int64 {
 	var n int64
 	at := countsIndex(v)
@@ -105,7 +105,7 @@ func (h *Histogram) Mean() float64 {
 	return h.Sum / float64(h.Count)
 }
 
-// StdDev returns the standard deviation in nanoseconds, by the middles of the buckets.
+// StdDev returns the standard deviation in nanoseconds, computed from the middles of the buckets.
 func (h *Histogram) StdDev() float64 {
 	if h.Count == 0 {
 		return 0
@@ -138,8 +138,8 @@ type Percentile struct {
 	Count    int64
 }
 
-// Percentiles yields the distribution in steps that get finer toward 1, as HdrHistogram's percentile iterator does: ticks
-// steps in each halving of what is left above. The last point is the maximum at quantile 1.
+// Percentiles yields the distribution in steps that get finer toward 1, as HdrHistogram's percentile iterator does:
+// ticks steps in each halving of the remaining range. The last point is the maximum at quantile 1.
 func (h *Histogram) Percentiles(ticks int) func(yield func(Percentile) bool) {
 	return func(yield func(Percentile) bool) {
 		level, seen := 0.0, int64(0)
@@ -157,7 +157,7 @@ func (h *Histogram) Percentiles(ticks int) func(yield func(Percentile) bool) {
 				if step++; step == ticks {
 					halving, step = halving+1, 0
 				}
-				// Computed from scratch each time, because a running sum would drift past the counts.
+				// Computed from scratch each time, because a running sum would accumulate rounding errors.
 				level = 1 - math.Ldexp(1, -halving) + math.Ldexp(float64(step)/float64(ticks), -halving-1)
 			}
 		}
@@ -224,7 +224,7 @@ func FromTicks(counts *[polling.Buckets]uint64, greatest uint64, c *Clock) *Hist
 	return fromBuckets(counts, greatest, c.Nanoseconds)
 }
 
-// FromNanoseconds is FromTicks for values that are nanoseconds already, as the XDP program records them.
+// FromNanoseconds is FromTicks for values that are already nanoseconds, as the XDP program records them.
 func FromNanoseconds(counts *[polling.Buckets]uint64, greatest uint64) *Histogram {
 	return fromBuckets(counts, greatest, func(ns uint64) int64 { return int64(ns) })
 }
@@ -264,7 +264,8 @@ func (h *Histogram) HDR() *hdrhistogram.Histogram {
 	})
 }
 
-// FromHDR converts a histogram of any geometry. One with another resolution is recorded again by the middles of its buckets.
+// FromHDR converts a histogram of any geometry. A histogram with another resolution is recorded again, with the middles
+// of its buckets.
 func FromHDR(h *hdrhistogram.Histogram) (*Histogram, error) {
 	var out counters
 	out.reset()

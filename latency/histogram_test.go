@@ -54,7 +54,7 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// No outlier is dropped: a value beyond the range is counted at its end, and Max is exact.
+// No outlier is dropped: a value out of range is counted in the last bucket, and Max is exact.
 func TestOutliersAreKept(t *testing.T) {
 	h := FromValues([]int64{100, 60_000_000_000, 2 * highestValue, -5})
 	if h.Count != 4 || h.Max != 2*highestValue || h.Min != 0 {

@@ -7,9 +7,9 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// SelfTest only reads the counter for d on the calling thread, and returns the gaps between successive reads: the time that the
-// machine takes from a loop on this core. A tail in the round trips that appears here too comes from the bench's own host. The
-// caller must have pinned the thread to the core that will measure.
+// SelfTest only reads the counter for d on the calling thread, and returns the gaps between successive reads: the time
+// during which the core did not run the loop. A tail in the round trips that appears here too comes from the bench's
+// own host. The caller must have pinned the thread to the core that will measure.
 func SelfTest(c *Clock, d time.Duration) *Histogram {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -7,27 +7,28 @@ import (
 
 // RecorderOptions selects what a Recorder keeps.
 type RecorderOptions struct {
-	// OpenLoop adds the time from the intended send and makes it the main series; the time from the actual send is kept too. A
-	// delayed sender then counts the wait of every probe that it should have sent meanwhile.
+	// OpenLoop adds the time from the intended send and makes it the main series; the time from the actual send is kept
+	// too. If the sender is delayed, the main series includes the wait of every probe that it should have sent
+	// meanwhile.
 	OpenLoop bool
 	// Interval is the length of the intervals into which the recording is divided; 1 s if zero.
 	Interval time.Duration
-	// Raw is the number of single samples to keep for raw.csv.zst, from the first on; 0 keeps none. A sample takes 24 bytes,
-	// allocated and touched beforehand.
+	// Raw is the number of single samples to keep for raw.csv.zst, starting with the first; 0 keeps none. A sample
+	// takes 24 bytes, allocated and touched in advance.
 	Raw int
 }
 
 // Sample is one round trip.
 type Sample struct {
-	At           int64 // ns from the beginning of the first run to the reply
-	FromIntended int64 // ns; the same as FromSent in a closed loop
+	At           int64 // ns from the start of the first run to the reply
+	FromIntended int64 // ns; equal to FromSent in a closed loop
 	FromSent     int64 // ns
 }
 
-// Recorder keeps what one goroutine measures. Recording a value takes a few nanoseconds and allocates nothing. At the end of an
-// interval, storing it takes a few microseconds for each track, between two samples.
+// Recorder records the measurements of one goroutine. Recording a value takes a few nanoseconds and allocates nothing.
+// At the end of an interval, storing it takes a few microseconds for each track, between two samples.
 //
-// Values recorded outside of Begin and End are dropped, such as those of a warm-up.
+// Values recorded outside of Begin and End, such as those of a warm-up, are dropped.
 type Recorder struct {
 	clock   *Clock
 	opt     RecorderOptions
@@ -111,9 +112,9 @@ func (r *Recorder) End(tsc uint64) {
 	r.runs[len(r.runs)-1].End = r.clock.Between(r.origin, tsc)
 }
 
-// Record counts one round trip, given in ticks: when it should have been sent, when it was sent, and when the reply was seen. In
-// a closed loop, intended equals sent. To leave out time that is not the network's (a reflector's residence), subtract it from
-// received. It reports whether a run is active, and so whether the round trip was counted.
+// Record counts one round trip, given in ticks: when it should have been sent, when it was sent, and when the reply was
+// seen. In a closed loop, intended equals sent. To exclude time outside the network (a reflector's residence), subtract
+// it from received. It reports whether a run is active, and so whether the round trip was counted.
 func (r *Recorder) Record(intended, sent, received uint64) bool {
 	if !r.tick(received) {
 		return false
@@ -142,7 +143,7 @@ func (t *Track) Record(at uint64, ns int64) {
 	}
 }
 
-// tick ends the interval if tick at is beyond it, and reports whether a run is active.
+// tick ends the interval if tick at is past its end, and reports whether a run is active.
 func (r *Recorder) tick(at uint64) bool {
 	if !r.running {
 		return false
@@ -181,10 +182,10 @@ type Recording struct {
 	Runs       []Run
 	Series     []*Series
 	Raw        []Sample
-	RawDropped int64 // samples beyond those in Raw
+	RawDropped int64 // samples in excess of those in Raw
 }
 
-// Recording returns what was recorded. Call it after End.
+// Recording returns the recorded data. Call it after End.
 func (r *Recorder) Recording() Recording {
 	out := Recording{Clock: r.clock.Info(), Runs: append([]Run(nil), r.runs...), Interval: r.opt.Interval, Raw: r.raw, RawDropped: r.rawDropped}
 	if len(r.runs) > 0 {
@@ -201,8 +202,8 @@ func (r *Recorder) Recording() Recording {
 	return out
 }
 
-// LastRun returns the last run and what each series recorded since the previous call of LastRun, as one interval. Call it after
-// End.
+// LastRun returns the last run and what each series recorded since the previous call of LastRun, as one interval. Call
+// it after End.
 func (r *Recorder) LastRun() (Run, []*Series) {
 	run := r.runs[len(r.runs)-1]
 	tracks := append([]*Track{r.sent}, r.extra...)
@@ -220,7 +221,7 @@ func (r *Recorder) LastRun() (Run, []*Series) {
 	return run, out
 }
 
-// Runs returns the number of runs begun.
+// Runs returns the number of runs started.
 func (r *Recorder) Runs() int { return len(r.runs) }
 
 func (t *Track) series() *Series {

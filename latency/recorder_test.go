@@ -27,7 +27,8 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The sum over intervals equals what was recorded; both ways of timing are kept; values of the warm-up and between runs are not.
+// The sum over intervals equals the recorded values; both the intended and the actual send time are kept; values of the
+// warm-up and between runs are dropped.
 func TestRecorder(t *testing.T) {
 	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Raw: 5})
 	if err != nil {
@@ -113,7 +114,8 @@ func (a *arena) blocks() (n int) {
 	return n
 }
 
-// A follower that reads while another goroutine records gets each interval once, whole, over many blocks; run it with -race.
+// A follower that reads while another goroutine records gets each interval exactly once and complete, over many blocks;
+// run it with -race.
 func TestFollower(t *testing.T) {
 	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Interval: 10 * time.Millisecond})
 	if err != nil {
@@ -169,7 +171,7 @@ func BenchmarkRecord(b *testing.B) {
 	}
 }
 
-// The results of LastRun after each run add up to the recording, over many chunks of memory.
+// The results of LastRun after each run add up to the recording, over many blocks of memory.
 func TestLastRun(t *testing.T) {
 	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Interval: 10 * time.Millisecond})
 	if err != nil {
@@ -187,7 +189,7 @@ func TestLastRun(t *testing.T) {
 		now += 1 << 31
 		r.End(now)
 		if i%3 == 2 {
-			continue // not called after each run
+			continue // skip some runs
 		}
 		run, series := r.LastRun()
 		if run != r.runs[i] {

@@ -7,16 +7,16 @@ const (
 	GapSeries         = "gap"         // iterations of a polling loop
 	TurnaroundSeries  = "turnaround"  // a responder's own time for a reply
 	JitterSeries      = "self-test"   // gaps that SelfTest saw on the bench's own core
-	LagSeries         = "send_lag"    // open loop only: actual minus intended send, the bench's own part of a stall
+	LagSeries         = "send_lag"    // open loop only: actual minus intended send, the bench's own part of a delay
 	ResidenceSeries   = "residence"   // residence time reported by a STAMP reflector
 	KernelSeries      = "kernel"      // between the kernel's own timestamps
 	HardwareSeries    = "hardware"    // between the interface's own timestamps
 
-	ThereSeries = "one_way_there" // from sending to the STAMP reflector's receipt, by both hosts' clocks
-	BackSeries  = "one_way_back"  // from the reflector's sending to receipt
+	ThereSeries = "one_way_there" // from sending to receipt by the STAMP reflector, by both hosts' clocks
+	BackSeries  = "one_way_back"  // from sending by the reflector to receipt, by both hosts' clocks
 )
 
-// OneWay reports whether a series has one-way delays, whose error includes that of both clocks.
+// OneWay reports whether a series has one-way delays, whose error includes the errors of both clocks.
 func OneWay(name string) bool { return name == ThereSeries || name == BackSeries }
 
 // Run is one of a report's runs.
@@ -28,8 +28,8 @@ type Run struct {
 // Series is the distribution of one quantity, as a whole and by interval.
 type Series struct {
 	Name      string     `json:"name"`
-	Wait      *Summary   `json:"wait,omitempty"` // of gaps only: what a frame that arrives at a random moment waits, see Histogram.Wait
-	Summary   Summary    `json:"summary"`        // of gaps: by passes
+	Wait      *Summary   `json:"wait,omitempty"` // gaps only: how long a frame that arrives at a random moment waits, see Histogram.Wait
+	Summary   Summary    `json:"summary"`        // of gaps: per iteration
 	Intervals []Interval `json:"-"`              // in rtt.hlog
 	Total     *Histogram `json:"-"`
 }

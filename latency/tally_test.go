@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A tally equals the histogram of its values, also when it is reused, and allocates no memory for empty doublings.
+// A tally equals the histogram of its values, even if it is reused, and allocates no memory for empty doublings.
 func TestTally(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var tally Tally

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Wait summarises how long a frame waits that arrives at a random moment while a loop polls with these gaps: until the end of the
-// gap in which it arrives. Gaps are thus weighted by their length, since more frames arrive in a long one. Per iteration, a long
-// gap is one among millions. Count is the number of gaps; Min is 0.
+// Wait summarises how long a frame that arrives at a random moment waits while a loop polls with these gaps: until the
+// end of the gap in which it arrives. Gaps are thus weighted by their length, because more frames arrive in a long gap.
+// Per iteration, a long gap is one among millions. Count is the number of gaps; Min is 0.
 func (h *Histogram) Wait() Summary {
 	w := Summary{Count: h.Count, Max: h.Max}
 	if h.Count == 0 {
@@ -45,14 +45,14 @@ func (h *Histogram) WaitAbove(ns int64) float64 {
 	return above / total
 }
 
-// WaitQuantile returns the wait that the fraction q (0 to 1) of all frames arriving at random moments does not exceed. gap
-// returns the length of the i-th of n kinds of gaps, the longest first, and how many there were; total is the sum of all lengths.
-// It allocates nothing.
+// WaitQuantile returns the wait that the fraction q (0 to 1) of all frames arriving at random moments does not exceed.
+// gap returns the length of the i-th of n kinds of gaps, the longest first, and their number; total is the sum of all
+// lengths. It allocates nothing.
 func WaitQuantile(q, total float64, n int, gap func(i int) (length, count float64)) float64 {
-	// In a gap of length g, the frames of its first g-x wait longer than x. So the sum of g-x over all gaps longer than x is the
-	// share of time in which one waits longer than x.
+	// In a gap of length g, the frames of its first g-x wait longer than x. So the sum of g-x over all gaps longer than
+	// x is proportional to the share of frames that wait longer than x.
 	target := (1 - q) * total
-	var longer, sum float64 // number and lengths of the longer gaps
+	var longer, sum float64 // number and total length of the gaps so far, which are longer
 	for i := range n {
 		length, count := gap(i)
 		if sum-longer*length >= target {

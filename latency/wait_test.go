@@ -9,8 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// One stall of 50 ms in every second, and iterations of 200 ns otherwise: a twentieth of all frames arrives in the stall, and one
-// frame in a hundred waits longer than 40 ms. Per iteration, p99.9 of the gaps is 200 ns.
+// One stall of 50 ms in every second, and otherwise iterations of 200 ns: a twentieth of all frames arrive in the
+// stall, and one frame in a hundred waits longer than 40 ms. Per iteration, p99.9 of the gaps is 200 ns.
 func TestWaitOfAStall(t *testing.T) {
 	gaps := make([]int64, 0, 4_750_001)
 	for range cap(gaps) - 1 {

@@ -1,4 +1,4 @@
-// Package calibration simulates comparisons whose truth is known, and counts what compare says of them.
+// Package calibration simulates comparisons whose true outcome is known, and counts the verdicts that compare gives.
 package calibration
 
 import (
@@ -26,13 +26,13 @@ var (
 	write = flag.String("write", "", "write the table to this file, of a run with -long")
 )
 
-// A run is 2 s long, and half a second is between two; a single run is 10 s long.
+// A run is 2 s long, with a pause of half a second between runs; a single run is 10 s long.
 const (
 	runLength, pause, single = 2.0, 0.5, 10.0
 	base                     = 4000.0 // ns
 )
 
-// when returns the slots of n runs of each side. Sides that alternate have a schedule, drawn from the seed.
+// when returns the slots of n runs of each side. If the sides alternate, the schedule is drawn from the seed.
 type when = func(seed uint64, n int) synthetic.Session
 
 func consecutive(_ uint64, n int) synthetic.Session {
@@ -96,7 +96,7 @@ type scenario struct {
 	runs       int
 	machine    synthetic.Machine
 	level      level
-	short      bool // part of the ordinary tests
+	short      bool // part of the default test run
 }
 
 var plain = synthetic.Machine{Samples: 200_000, Noise: 0.005, Tail: 0.05}
@@ -162,7 +162,7 @@ func (s scenario) seed(i uint64) uint64 {
 	return h.Sum64()
 }
 
-// draw returns a comparison of a machine with itself, or with one that is slower by shift.
+// draw returns a comparison of a machine with itself, or with one slower by shift.
 func (s scenario) draw(seed uint64, shift float64) *compare.Comparison {
 	rnd := rand.New(rand.NewPCG(seed, 11))
 	at := s.when(seed, s.runs)
@@ -181,13 +181,13 @@ func (s scenario) draw(seed uint64, shift float64) *compare.Comparison {
 
 var rows = []string{"min", "p50", "p90", "p99", "p99.9", "p99.99", "max", "mean"}
 
-// tally counts verdicts by row, those on p50 of one comparison as "p50", and comparisons with any as whole.
+// tally counts verdicts by row, with p50 as "p50", and comparisons with any verdict as whole.
 type tally struct {
 	n                       int
 	wrong, right, undecided map[string]int
 }
 
-// whole is the key of a tally for comparisons with a wrong verdict in any row.
+// whole is the key of a tally that counts comparisons with a wrong verdict in any row.
 const whole = "any row"
 
 func (s scenario) simulate(n int, shift float64) tally {
@@ -227,7 +227,7 @@ func (s scenario) simulate(n int, shift float64) tally {
 	return t
 }
 
-// limit is the share of false verdicts that is allowed, in per cent: in a row, or in a whole table.
+// limit is the permitted share of false verdicts in per cent, for a row or for the whole table.
 func limit(row string) float64 {
 	if row == whole {
 		return 5
@@ -235,16 +235,15 @@ func limit(row string) float64 {
 	return 1.5
 }
 
-// bound is the greatest number of n verdicts that a true share of no more than limit makes, except for one case of a
-// thousand.
+// bound is the number of verdicts out of n that a true share of limit exceeds with a probability of only 0.1 %.
 func bound(row string, n int) int {
 	mean := limit(row) / 100 * float64(n)
 	return int(mean + 3*math.Sqrt(mean) + 0.5)
 }
 
-// TestCalibration holds compare to its confidence: at most 1.5 % of the comparisons of a machine with itself find a
-// difference, in each row of every mode, and no scenario is significantly above that. With -long it does so on many
-// comparisons of each, which takes a quarter of an hour, and -write makes docs/calibration.md of them.
+// TestCalibration checks compare's confidence level: at most 1.5 % of the comparisons of a machine with itself find a
+// difference, in each row of every mode, and no scenario is significantly above that. With -long it runs many
+// comparisons of each scenario, which takes a quarter of an hour, and -write writes docs/calibration.md from them.
 func TestCalibration(t *testing.T) {
 	n := 40
 	if *long {

@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// Slices of bench run -ab at its default, with the warm-up before each. Periods count in their distance.
+// Slices of bench run -ab with default settings, each preceded by its warm-up, which is included in the period.
 const (
 	sliceLength, slicePause = 0.25, 0.03
 	pitch                   = sliceLength + slicePause
@@ -23,8 +23,8 @@ func sliced(seed uint64, n int) synthetic.Session {
 	return synthetic.Slices(seed, n, sliceLength, slicePause)
 }
 
-// fixedOrder is what versions before schedules measured, A B, B A, ..., with slices of one length. Its schedule claims that this
-// order was drawn.
+// fixedOrder is the order in which versions without schedules measured: A B, B A, ..., with slices of equal length. Its
+// schedule falsely claims that this order was drawn at random.
 func fixedOrder(seed uint64, n int) (s synthetic.Session) {
 	s.Schedule[0].Seed, s.Schedule[1].Seed = schedule.Text(seed), schedule.Text(seed)
 	for i := range n {
@@ -40,8 +40,9 @@ func fixedOrder(seed uint64, n int) (s synthetic.Session) {
 	return s
 }
 
-// periodic returns the disturbances with a period of that many slices: a swing of 5 %, and a stall that slows a fifth of the time
-// down a thousandfold. Their phase is random, and their true period 1 % off, so that they drift through the slices.
+// periodic returns disturbances with a period of the given number of slices: a 5 % oscillation, and a stall that slows
+// a fifth of the time down a thousandfold. Their phase is random, and their true period is 1 % off, so that they drift
+// through the slices.
 func periodic(at when, period float64) []scenario {
 	m := with(func(m *synthetic.Machine) { m.Samples = 8000 })
 	mode := fmt.Sprintf("%d pairs, alternating, periodic disturbance", slicePairs)
@@ -58,8 +59,8 @@ func periodic(at when, period float64) []scenario {
 	}
 }
 
-// A disturbance with a period of 1 to 16 slices makes no more false verdicts than chance: at most 1.5 % in any row, and a mark
-// in at most 5 % of all tables.
+// A disturbance with a period of 1 to 16 slices causes no more false verdicts than chance: at most 1.5 % in any row,
+// and a mark in at most 5 % of all tables.
 func TestPeriodicDisturbances(t *testing.T) {
 	needs.Long(t)
 	n := 60
@@ -89,7 +90,7 @@ func TestPeriodicDisturbances(t *testing.T) {
 	t.Logf("of %d tables: %v", all, wrong)
 }
 
-// The same simulation finds the fault of a fixed order, so that it would find one of a random one.
+// The same simulation detects the flaw of a fixed order, so it would also detect one in a random order.
 func TestFixedOrderFails(t *testing.T) {
 	for _, s := range append(periodic(fixedOrder, 4), periodic(fixedOrder, 8)[1]) {
 		const n = 40

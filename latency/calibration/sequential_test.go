@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// until returns a copy of a report as it was after n slices of a session that is tested a number of times.
+// until returns a copy of a report as it was after n slices of a session that is tested the given number of times.
 func until(r *report.Report, n, looks int) *report.Report {
 	out, s := *r, *r.Main()
 	s.Intervals = s.Intervals[:n]
@@ -21,8 +21,8 @@ func until(r *report.Report, n, looks int) *report.Report {
 	return &out
 }
 
-// A session that ends at its first verdict (-auto) has a false one, in any row of any of its looks, in at most 5 % of sessions. It finds a
-// difference at the first looks. docs/calibration.md has the results.
+// A session that ends at its first verdict (-auto) has a false verdict, in any row at any look, in at most 5 % of
+// sessions. It finds a real difference at one of the first looks. docs/calibration.md has the results.
 func TestSequential(t *testing.T) {
 	needs.Long(t)
 	n, plan := 40, compare.Plan{Slices: 96}

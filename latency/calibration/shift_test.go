@@ -59,11 +59,11 @@ func TestShiftFunctionCalibration(t *testing.T) {
 	}
 }
 
-// A change of the body alone, or of the tail alone, shows where it is.
+// A change in the body alone, or in the tail alone, shows up only there.
 func TestShiftFunctionShowsWhere(t *testing.T) {
 	for _, x := range []struct {
 		name              string
-		body, tail        float64 // how much greater B's are, in the logarithm
+		body, tail        float64 // how much greater B's values are, as a logarithm
 		shifted, notAbove []string
 	}{
 		{"body", 0.1, 0, []string{"p1", "p10", "p50", "p90", "p95"}, nil},
@@ -96,7 +96,7 @@ func TestShiftFunctionShowsWhere(t *testing.T) {
 	}
 }
 
-// Too few runs for all points leave fewer points, and too few for any leave none.
+// Too few runs for all points give fewer points, and too few for any give none.
 func TestShiftFunctionPoints(t *testing.T) {
 	for runs, want := range map[int]int{7: 0, 8: 5, 9: 10, 10: 20} {
 		s := scenario{"", "points", alternating, runs, plain, quiet, false}

@@ -1,4 +1,4 @@
-// Package compare compares reports: what differs, and which differences are more than chance.
+// Package compare compares reports: which numbers differ, and which differences exceed chance.
 package compare
 
 import (
@@ -13,15 +13,16 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// ErrNotComparable is returned for limits on reports whose numbers must not be compared.
+// ErrNotComparable is returned for limits on reports that must not be compared.
 var ErrNotComparable = errors.New("reports are not comparable")
 
 // Comparison compares several reports with the first of them.
 type Comparison struct {
 	Reports []*report.Report
-	// Obstacles are the reasons why numbers must not be compared, of all pairs; they are printed before any number.
+	// Obstacles are the reasons, for all pairs, why the numbers must not be compared. They are printed before any
+	// number.
 	Obstacles []string
-	// Notes are what a reader should know and what does not forbid a comparison.
+	// Notes are what a reader should know about a comparison although it does not prevent it.
 	Notes []string
 	// Pairs has one element for each report after the first.
 	Pairs []Pair
@@ -32,11 +33,11 @@ type Comparison struct {
 // Pair is one report, B, compared with the base, A.
 type Pair struct {
 	A, B      *report.Report
-	Obstacles []string // why these two must not be compared: their Rows then carry no verdict
+	Obstacles []string // why these two must not be compared; if there are any, Rows carry no verdict
 	Rows      []Row
-	OneWay    []Way // of STAMP alone
+	OneWay    []Way // STAMP only
 
-	clocks       float64 // ns of any shift that may be the clocks'
+	clocks       float64 // ns; a smaller shift may be clock error
 	runsA, runsB []part
 	random       bool // the two were measured alternately, in random order
 }
@@ -76,14 +77,14 @@ func Against(limits []Limit, base *report.Report, others ...*report.Report) *Com
 	return c
 }
 
-// severalTables says how many false marks n tables may have between them, each of which has its own rate.
+// severalTables states how many false marks to expect from n tables in total, because each has its own rate.
 func severalTables(n int) string {
 	return fmt.Sprintf("%d tables have verdicts, each with its own rate of false marks: where nothing changed, up to %.0f %% of such groups show a + or - somewhere; "+
 		"measure again what only one table shows", n, min(100, 100*tableLevel*float64(n)))
 }
 
-// Among compares b with a in some statistics only, as one of a number of tables: if nothing changed in any of them, at most 5 % of such
-// groups of tables have a verdict anywhere.
+// Among compares some statistics of b with those of a, as one of several tables: if nothing changed in any of them, at
+// most 5 % of such groups of tables have a verdict anywhere.
 func Among(tables int, stats []Stat, a, b *report.Report) Pair {
 	p := Pair{A: a, B: b, Obstacles: obstacles(a, b)}
 	if !a.Measured() || !b.Measured() {
@@ -96,7 +97,7 @@ func Among(tables int, stats []Stat, a, b *report.Report) Pair {
 	return p
 }
 
-// RunsAmong returns how many runs of each side a verdict needs where Among compares a number of tables.
+// RunsAmong returns how many runs of each side a verdict needs when Among compares the given number of tables.
 func RunsAmong(tables int, stats []Stat) int {
 	n := MinRuns
 	for leastP(n, n) > tableLevel/float64(max(tables, 1)*len(stats)) {
@@ -105,7 +106,7 @@ func RunsAmong(tables int, stats []Stat) int {
 	return n
 }
 
-// judge fills in the rows of all statistics, and of those that limits name.
+// judge fills in the rows of all statistics, and of those named by limits.
 func (p *Pair) judge(limits []Limit) {
 	all, asked := slices.Clone(Stats), map[Stat]bool{}
 	for _, l := range limits {
@@ -149,7 +150,8 @@ func (p *Pair) see() {
 	p.random = random(p.A, p.B, p.runsA, p.runsB)
 }
 
-// distinct gives reports of the same name, of one target before and after a change, the names of their folders as well.
+// distinct appends folder names to reports that have the same name, such as reports of one target before and after a
+// change.
 func distinct(all []*report.Report) []*report.Report {
 	count := map[string]int{}
 	for _, r := range all {
@@ -166,7 +168,7 @@ func distinct(all []*report.Report) []*report.Report {
 	return out
 }
 
-// inspect notes what is to be known of one report.
+// inspect adds the notes about one report.
 func (c *Comparison) inspect(r *report.Report) {
 	if text := r.UnfinishedText(); text != "" {
 		c.Notes = append(c.Notes, r.Name()+" is "+text)
@@ -192,7 +194,8 @@ func (c *Comparison) inspect(r *report.Report) {
 	}
 }
 
-// varied returns the differences of traffic that -ab may vary within one session. Between sessions they are obstacles.
+// varied returns the differences in traffic settings that -ab may vary within one session. Between sessions they are
+// obstacles.
 func varied(a, b *report.Report) (out []string) {
 	x, y := a.Traffic, b.Traffic
 	return slices.Concat(differ("protocol", a, b, x.Protocol, y.Protocol), differ("IP version", a, b, x.IPVersion, y.IPVersion),
@@ -206,7 +209,7 @@ func differ(what string, a, b *report.Report, x, y any) []string {
 		return nil
 	}
 	known := func(v any) bool { return v != report.Unlabeled && orNone(v) != "none" }
-	if (a.Foreign != nil || b.Foreign != nil) && !(known(x) && known(y)) { // another tool's output does not say
+	if (a.Foreign != nil || b.Foreign != nil) && !(known(x) && known(y)) { // another tool's output does not state it
 		return nil
 	}
 	return []string{fmt.Sprintf("%s: %s has %v, %s has %v", what, a.Name(), orNone(x), b.Name(), orNone(y))}
@@ -233,8 +236,8 @@ func obstacles(a, b *report.Report) (out []string) {
 	return out
 }
 
-// differences notes what makes a difference harder to read, without forbidding it. What an anonymous report leaves out is
-// unknown, which is no difference.
+// differences returns notes about differences that complicate a comparison without preventing it. Values missing from
+// an anonymous report are unknown, which does not count as a difference.
 func differences(a, b *report.Report) (out []string) {
 	if a.Foreign != nil || b.Foreign != nil {
 		if a.Tool != b.Tool {
@@ -265,8 +268,8 @@ func differences(a, b *report.Report) (out []string) {
 	return out
 }
 
-// Differences says in what two reports of the same kind differ beside their results: machine, kernel, driver, version of the tool, and
-// what was not ideal on one of the hosts alone.
+// Differences lists how two reports of the same kind differ apart from their results: machine, kernel, driver, version
+// of the tool, and findings that only one of the hosts has.
 func Differences(a, b *report.Report) []string {
 	out := slices.Concat(differences(a, b), differ("driver", a, b, a.Device.Driver, b.Device.Driver), differ("version", a, b, a.Version, b.Version))
 	only := func(r, other *report.Report) {
@@ -281,7 +284,7 @@ func Differences(a, b *report.Report) []string {
 	return out
 }
 
-// machine is the host's name for a note.
+// machine is the host name as a note shows it.
 func machine(r *report.Report) any {
 	if r.Anonymous && r.Host.Hostname == "" {
 		return "a machine left unnamed"

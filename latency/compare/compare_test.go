@@ -67,7 +67,7 @@ func TestParseLimits(t *testing.T) {
 	}
 }
 
-// TestCompareAnonymous: what is left out is unknown, not different.
+// Values missing from an anonymous report are unknown, not different.
 func TestCompareAnonymous(t *testing.T) {
 	facts := func(name, kernel, cmdline string) host.Facts {
 		return host.Facts{Hostname: name, Kernel: kernel, Cmdline: cmdline}
@@ -101,7 +101,7 @@ func TestCompareAnonymous(t *testing.T) {
 	}
 }
 
-// Three reports make two tables, whose false marks add up. The output says so.
+// Three reports make two tables, whose expected false marks add up. The output says so.
 func TestSeveralTables(t *testing.T) {
 	a, b := machines(3, 10, true, steady, 0)
 	want := "2 tables have verdicts"
@@ -113,8 +113,8 @@ func TestSeveralTables(t *testing.T) {
 	}
 }
 
-// Tables share the rate of false marks: each row of many is tested at its part, and what no number of runs could show at that
-// level is unknown, not unchanged.
+// Several tables share the rate of false marks: each row of many is tested at its share of the level, and a row that no
+// number of runs could decide at that level is unknown, not unchanged.
 func TestAmong(t *testing.T) {
 	a, b := machines(3, 10, false, steady, 3)
 	for tables, want := range map[int]Verdict{1: Slower, 200: Slower, 100_000: Unknown} {
@@ -156,7 +156,8 @@ func find(c *Comparison, stat string) Row {
 	panic(stat)
 }
 
-// A real difference is found alternately, with its sign, and its interval holds it; backwards it is the same.
+// A real difference between alternating runs is found, with its sign, and the interval contains it. With the sides
+// swapped the result is the same.
 func TestDifferencesAreFound(t *testing.T) {
 	for seed := range uint64(20) {
 		a, b := machines(seed, 10, true, steady, 0.02)
@@ -170,8 +171,8 @@ func TestDifferencesAreFound(t *testing.T) {
 	}
 }
 
-// A shift alternately that the bench's own two series may have has no verdict, however sure the test is of it; the
-// interval says so, and the same shift of a longer round trip is found.
+// In an alternating session, a shift that may come from the bench's own two series has no verdict, however significant
+// the test; the interval says so. The same shift of a longer round trip is found.
 func TestBenchsOwnShift(t *testing.T) {
 	m := steady
 	m.Noise = 0.0005
@@ -189,7 +190,7 @@ func TestBenchsOwnShift(t *testing.T) {
 	}
 }
 
-// A drift that both sides share hides nothing from pairs, in whichever direction it goes.
+// A drift that both sides share does not mask a difference between pairs, in either direction.
 func TestPairsCancelDrift(t *testing.T) {
 	m := steady
 	m.Level = func(t float64) float64 { return 0.3 * math.Sin(t/5) }
@@ -203,7 +204,7 @@ func TestPairsCancelDrift(t *testing.T) {
 	}
 }
 
-// What was measured one after the other has a verdict only beyond what drift may account for, and says so.
+// Sides measured one after the other get a verdict only beyond what drift may explain, and the output says so.
 func TestApart(t *testing.T) {
 	a, b := machines(1, 8, false, steady, 0.03)
 	row := find(Reports(a, b), "p50")
@@ -219,11 +220,11 @@ func TestApart(t *testing.T) {
 	if row = find(Reports(a, b), "p50"); row.Verdict != Slower || row.Lo < 300 || row.Hi > 2100 {
 		t.Errorf("30 %%: %+v", row)
 	}
-	b.Start = b.Start.Add(24 * time.Hour) // the drift that a series shows may go on for longer
+	b.Start = b.Start.Add(24 * time.Hour) // the drift seen in a series may have continued for longer
 	if far := find(Reports(a, b), "p50"); far.Lo >= row.Lo {
 		t.Errorf("a day later the interval is narrower: %v, then %v", row.Lo, far.Lo)
 	}
-	// At the same time there is no drift between them.
+	// Sides measured at the same time have no drift between them.
 	a, b = machines(1, 8, false, steady, 0.03)
 	b.Start = a.Start
 	if row := find(Reports(a, b), "p50"); row.Verdict != Slower || row.How != "8+8 runs" {
@@ -231,7 +232,7 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// Single runs show nothing of what changes from run to run: they have no verdict, and say what to do.
+// Single runs do not show the variation between runs: they have no verdict, and the output says what to do.
 func TestSingleRuns(t *testing.T) {
 	for _, n := range []int{1, 7} {
 		a, b := machines(1, n, false, steady, 1)
@@ -245,11 +246,11 @@ func TestSingleRuns(t *testing.T) {
 
 var p50, _ = ParseStat("p50")
 
-// A percentile with too few samples above it has no verdict, and says what it needs; slices that are too short each are
-// joined while there are enough of them.
+// A percentile with too few samples above it has no verdict, and the output says how many are needed. Slices that are
+// too short are joined if there are enough of them.
 func TestTooFewSamples(t *testing.T) {
 	m := steady
-	m.Samples = 100 // of each of two intervals
+	m.Samples = 100 // in each of two intervals
 	a, b := machines(1, 20, true, m, 1)
 	for _, c := range []struct {
 		stat    string
@@ -277,8 +278,8 @@ func TestTooFewSamples(t *testing.T) {
 	}
 }
 
-// A log knows the ends of intervals to the microsecond, report.json those of runs to the nanosecond: no interval is lost
-// for it.
+// A log has the ends of intervals in microseconds, report.json the ends of runs in nanoseconds: this causes no interval
+// to be lost.
 func TestIntervalsOfRuns(t *testing.T) {
 	a, _ := machines(1, 8, false, steady, 0)
 	for i := range a.Runs {
@@ -288,7 +289,7 @@ func TestIntervalsOfRuns(t *testing.T) {
 	got := int64(0)
 	parts := runs(a)
 	for _, p := range parts {
-		got += p.Count // a run that lost its interval has no histogram
+		got += p.Count // a run whose interval was lost has no histogram
 	}
 	if len(parts) != 8 || got != a.Main().Total.Count {
 		t.Errorf("%d runs with %d samples, want 8 with %d", len(parts), got, a.Main().Total.Count)
@@ -325,7 +326,7 @@ func TestExtremes(t *testing.T) {
 	}
 }
 
-// One very slow run moves the pooled numbers, and neither the estimate, nor the verdict, nor the exit status.
+// One very slow run changes the pooled numbers, but not the estimate, the verdict or the exit status.
 func TestOneSlowRun(t *testing.T) {
 	a, b := machines(3, 10, true, steady, -0.001)
 	slow, _ := machines(3, 1, true, steady, 0)
@@ -349,7 +350,8 @@ func TestOneSlowRun(t *testing.T) {
 	}
 }
 
-// Both parts of a limit must be exceeded by what is proven; what cannot be told is an error and neither a pass nor worse.
+// A limit is exceeded only if the proven shift exceeds both of its parts. A statistic without a verdict is an error: it
+// neither passes nor counts as worse.
 func TestExceeded(t *testing.T) {
 	a, b := machines(2, 8, true, steady, 0.1) // +10 %, +400 ns
 	check := func(limit string, want int, undecided string) {
@@ -379,13 +381,13 @@ func TestExceeded(t *testing.T) {
 	check("p50>+0.0001%", 0, "") // noise exceeds nothing
 	a, b = machines(2, 8, false, steady, 0.08)
 	check("p50>+5%", 0, "measure alternately") // beyond the limit, perhaps by drift
-	check("p50>+20%", 0, "")                   // not even so
+	check("p50>+20%", 0, "")                   // below the limit even if none of it is drift
 	a, b = machines(2, 3, true, steady, 0.5)
 	check("p50>+5%", 0, "3 pairs of runs")
 }
 
-// A change in per cent has what A's runs had as its base, whatever the runs scatter: it is never below -100 %, and it has the
-// sign of the shift.
+// A percentage is relative to the same base as the shift, however widely A's runs scatter: it is never below -100 %,
+// and it has the sign of the shift.
 func TestPercent(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 5))
 	low := 0.0
@@ -412,8 +414,8 @@ func TestPercent(t *testing.T) {
 	}
 }
 
-// Slices that were measured in a fixed order, as old versions did, prove nothing: a disturbance can have the same period. So do
-// slices whose schedule is not that of the runs.
+// Slices measured in a fixed order, as old versions did, prove nothing: a disturbance can have the same period. The
+// same holds for slices whose schedule does not match the runs.
 func TestFixedOrder(t *testing.T) {
 	for name, change := range map[string]func(a, b *report.Report){
 		"no schedule":          func(a, b *report.Report) { a.Schedule, b.Schedule = nil, nil },
@@ -441,7 +443,8 @@ func TestFixedOrder(t *testing.T) {
 	}
 }
 
-// What could have been seen is said where nothing was, and it is true: twice that is seen, half of it is not.
+// Without a verdict, the output states the smallest change that would have been seen. It is correct: twice that change
+// is seen, half of it is not.
 func TestVisible(t *testing.T) {
 	for _, alternating := range []bool{true, false} {
 		a, b := machines(4, 10, alternating, steady, 0)
@@ -477,7 +480,7 @@ func TestLevels(t *testing.T) {
 			}
 		}
 	}
-	a, b := machines(2, 8, true, steady, 0.1) // eight pairs are enough for what was requested, and for nothing else
+	a, b := machines(2, 8, true, steady, 0.1) // eight pairs are enough only for the requested statistics
 	limits, _ := ParseLimits("p50>+1%,p95>+1%")
 	c := Against(limits, a, b)
 	if p50, p95, p90 := find(c, "p50"), find(c, "p95"), find(c, "p90"); p50.Verdict != Slower || p95.Verdict != Slower || !p95.Asked || p90.Tested() || !strings.Contains(p90.Why, "needs 9") {
@@ -488,7 +491,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// What -ab varies in one session is the question, and no obstacle. The same difference between two sessions is one.
+// A setting that -ab varies within one session is not an obstacle. The same difference between two sessions is one.
 func TestVariedOnPurpose(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 8))
 	for _, c := range []struct {

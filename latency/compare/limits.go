@@ -11,19 +11,19 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// errLimit is returned for a fail-if expression that cannot be understood.
+// errLimit is returned for a fail-if expression that cannot be parsed.
 var errLimit = errors.New("bad limit")
 
-// errUndecided is returned where a limit is on a statistic whose verdict is Unknown.
+// errUndecided is returned for a limit on a statistic whose verdict is Unknown.
 var errUndecided = errors.New("cannot be told")
 
-// Limit is one fail-if expression, "p99>+5%+200ns": the difference to the base beyond which a comparison fails. If it
-// has both parts, both must be exceeded: the relative one alone would trip over a nanosecond of a fast link, the
-// absolute one alone over a slow link's breath.
+// Limit is one fail-if expression, "p99>+5%+200ns": the difference from the base beyond which a comparison fails. If it
+// has both parts, both must be exceeded: a relative limit alone would fail over a nanosecond on a fast link, an
+// absolute limit alone over normal variation on a slow link.
 type Limit struct {
 	Stat     Stat
-	Relative float64 // per cent; 0 where only Absolute counts
-	Absolute float64 // ns; 0 where only Relative counts
+	Relative float64 // per cent; 0 if only Absolute applies
+	Absolute float64 // ns; 0 if only Relative applies
 }
 
 func (l Limit) String() string {
@@ -42,8 +42,8 @@ var limitUnits = []struct {
 	ns     float64
 }{{"ns", 1}, {"us", 1e3}, {"µs", 1e3}, {"μs", 1e3}, {"ms", 1e6}, {"s", 1e9}}
 
-// ParseLimits parses expressions separated by commas: a statistic, '>', and one or two amounts with their plus signs,
-// one in per cent, one in ns, us, ms or s. Spaces do not matter.
+// ParseLimits parses expressions separated by commas: a statistic, '>', and one or two amounts with plus signs, one in
+// per cent, one in ns, us, ms or s. Spaces are ignored.
 func ParseLimits(s string) ([]Limit, error) {
 	var out []Limit
 	for part := range strings.SplitSeq(s, ",") {
@@ -94,9 +94,9 @@ func parseLimit(s string) (l Limit, err error) {
 	return l, nil
 }
 
-// Exceeded returns one line for each limit of Against that a report exceeds against the base, none if all is well: its verdict
-// is Slower, and the shift is beyond the limit. The error is ErrNotComparable, or errUndecided where a limit's statistic could
-// not be tested, or shifted beyond the limit by what may be drift.
+// Exceeded returns one line for each limit given to Against that a report exceeds: the verdict is Slower, and the shift
+// is beyond the limit. It returns none if all limits hold. The error is ErrNotComparable, or errUndecided if a limit's
+// statistic could not be tested or if its shift exceeds the limit but may be drift.
 func (c *Comparison) Exceeded() ([]string, error) {
 	if len(c.Obstacles) > 0 {
 		return nil, fmt.Errorf("%w: %s", ErrNotComparable, strings.Join(c.Obstacles, "; "))

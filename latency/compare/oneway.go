@@ -9,7 +9,7 @@ import (
 type Way struct {
 	Series string // latency.ThereSeries, latency.BackSeries
 	ErrorA float64
-	ErrorB float64 // ns by which the delays of each side may be wrong, all alike
+	ErrorB float64 // ns; error bound of each side's delays, the same for all of them
 	Rows   []Row
 }
 
@@ -22,9 +22,9 @@ type way struct {
 	pair Pair
 }
 
-// ways finds one-way delays that both reports have. Any shift within the sum of the clock errors may be theirs, and no number of
-// samples tells: such a shift has no verdict. That holds for alternating runs, too: the clocks of the two ends move against each
-// other meanwhile.
+// ways compares the one-way delays that both reports have. A shift within the sum of the clock errors may be clock
+// error, and no number of samples can decide it: such a shift has no verdict. This applies to alternating runs, too,
+// because the clocks of the two hosts drift against each other during the session.
 func (p *Pair) ways() (all []way) {
 	for _, name := range []string{latency.ThereSeries, latency.BackSeries} {
 		a, b := alone(p.A, name), alone(p.B, name)
@@ -44,7 +44,7 @@ func (w *way) judge(level float64) {
 	}
 }
 
-// alone returns r with the series of that name in the place of the main one, nil where it has none.
+// alone returns r with the named series as its main series, nil if r does not have it.
 func alone(r *report.Report, name string) *report.Report {
 	s := r.Find(name)
 	if s == nil || s.Total == nil || s.Total.Count == 0 || r.STAMP == nil || !r.STAMP.OneWay.Known() {

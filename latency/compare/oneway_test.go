@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// oneWay gives a report's main series a second name, as that of a way whose delays may be wrong by so much.
+// oneWay adds a report's main series a second time, as a one-way series with the given clock error.
 func oneWay(r *report.Report, ns int64) {
 	there := *r.Main()
 	there.Name = latency.ThereSeries
@@ -16,8 +16,8 @@ func oneWay(r *report.Report, ns int64) {
 	r.STAMP = &report.STAMP{OneWay: report.OneWay{ErrorNS: ns}}
 }
 
-// The same shift, by 1 µs, which is plain between round trips, has a verdict between one-way delays only where it is beyond what both reports'
-// clocks may be wrong by.
+// A shift of 1 µs, which has a verdict between round trips, has one between one-way delays only if it exceeds the sum
+// of both reports' clock errors.
 func TestNoVerdictBelowTheClocks(t *testing.T) {
 	for _, c := range []struct {
 		errA, errB int64

@@ -8,15 +8,15 @@ import (
 	"github.com/rebound-nic/rebound/latency/schedule"
 )
 
-// Plan is a measurement that alternates between variants, before it is made.
+// Plan describes a measurement that will alternate between variants.
 type Plan struct {
 	Slices  int     // of each variant
 	Samples float64 // in a slice of average length; 0 if unknown, as in a closed loop
-	Looks   int     // tests that share the chance of a false verdict, as a report's Schedule has them; 0 is 1
+	Looks   int     // tests that share the chance of a false verdict, as in a report's Schedule; 0 means 1
 }
 
-// Needs returns how many slices of each variant a verdict on st needs, in a table of all Stats. Slices with too few samples for st are
-// joined; the shortest ones decide.
+// Needs returns how many slices of each variant a verdict on st needs, in a table of all Stats. Slices with too few
+// samples for st are joined; the shortest slices determine the number.
 func (p Plan) Needs(st Stat) int {
 	_, level := levels(0, len(Stats))
 	return p.needs(st, level/float64(max(p.Looks, 1)))
@@ -30,9 +30,10 @@ func (p Plan) needs(st Stat, level float64) int {
 	return max(MinRuns, fewestPairs(level)) * max(joined, 1)
 }
 
-// LooksAt returns after how many slices a measurement that a verdict on st may end is tested: p.Slices last, half of them before that, and
-// so on, but none before first slices. It is empty if p.Slices are too few. Each look costs confidence, so there are few: a measurement that
-// could have ended continues for its own length at most.
+// LooksAt returns the numbers of slices after which a measurement that ends at a verdict on st is tested: p.Slices
+// last, half of them before that, and so on, but none before first slices. It is empty if p.Slices are too few. Each
+// look reduces the confidence, so there are few: a measurement continues for at most its own length after it could have
+// ended.
 func (p Plan) LooksAt(st Stat, first int) (at []int) {
 	for looks := 1; ; looks++ {
 		p.Looks = looks
@@ -51,8 +52,9 @@ func (p Plan) LooksAt(st Stat, first int) (at []int) {
 // Allows reports whether a verdict on st is possible.
 func (p Plan) Allows(st Stat) bool { return p.Slices >= p.Needs(st) }
 
-// More returns about how much longer the two would have to be measured, in the same way, before the statistic of a row can have a verdict. It
-// is 0 if the row has one, if something else than time is missing, and if the time is not known.
+// More returns about how much longer both reports would have to be measured, in the same way, before the statistic of a
+// row can have a verdict. It is 0 if the row has a verdict, if a verdict needs something other than time, or if the
+// time is unknown.
 func (p *Pair) More(r Row) time.Duration {
 	if r.Verdict != Unknown || r.Tested() || len(p.Obstacles) > 0 || p.A.Foreign != nil || p.B.Foreign != nil {
 		return 0
@@ -65,7 +67,7 @@ func (p *Pair) More(r Row) time.Duration {
 	}
 	more := time.Duration(0)
 	for _, runs := range [][]part{measured(p.runsA), measured(p.runsB)} {
-		if len(runs) < MinRuns { // a longer run is still one
+		if len(runs) < MinRuns { // a longer run still counts as one
 			return 0
 		}
 		more += longer(runs, len(runs), MinRuns*int(math.Ceil(float64(r.Stat.Needs())/average(runs))))
@@ -73,7 +75,7 @@ func (p *Pair) More(r Row) time.Duration {
 	return more
 }
 
-// longer returns the time that is missing where parts took theirs to make n of needed runs.
+// longer returns the additional time needed, given that parts took their own duration to provide n of the needed runs.
 func longer(parts []part, n, needed int) time.Duration {
 	first, last := parts[0].start, parts[0].end
 	for _, x := range parts {

@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
-// A plan that is said to allow a verdict does, and one slice of each variant less does not.
+// If Needs says that a plan allows a verdict, it does, and one slice of each variant fewer does not.
 func TestPlan(t *testing.T) {
 	for _, c := range []struct {
 		stat     string
@@ -41,7 +41,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Measuring longer by what More returns makes a verdict possible, alternating or not. Half of that does not.
+// Measuring for the additional time that More returns makes a verdict possible, alternating or not. Half of it does
+// not.
 func TestMore(t *testing.T) {
 	p99, err := ParseStat("p99")
 	if err != nil {

@@ -7,23 +7,22 @@ import (
 	"sort"
 )
 
-// ranked is a rank test, read three ways: its estimate, its interval and its p come from one statistic, the number of
-// elementary differences on one side of a supposed shift, and from that number's exact distribution. They can therefore
-// not contradict each other. No distribution of the samples is assumed.
+// ranked is a rank test. Its estimate, interval and p value all come from one statistic, the number of elementary
+// differences on one side of a hypothesised shift, and from that number's exact distribution, so they cannot contradict
+// each other. No distribution of the samples is assumed.
 //
-// A difference that is exactly the supposed shift, a tie, counts against the verdict: the test would say the same
-// whichever way ties were broken, so that its level holds with ties and zeros, too.
+// A difference equal to the hypothesised shift, a tie, counts against the verdict: the result would be the same however
+// ties were broken, so the level holds with ties and zeros, too.
 type ranked struct {
 	diffs []difference // ascending
-	tail  []float64    // tail[k] is the chance that no more than k of diffs lie below the true shift; up to half of them
+	tail  []float64    // tail[k] is the probability that at most k of diffs are below the true shift; up to half of them
 }
 
-// difference is an elementary difference between two sides, and what it is a difference to: base + diff is b's part, and
-// not below 0.
+// difference is an elementary difference between two sides, with its base: base + diff is b's value, never below 0.
 type difference struct{ diff, base float64 }
 
-// unpaired is the Mann-Whitney test of two independent samples: the differences are those of each b to each a, their
-// median is the estimate of Hodges and Lehmann.
+// unpaired is the Mann-Whitney test of two independent samples: the differences are those between each b and each a,
+// and their median is the Hodges-Lehmann estimate.
 func unpaired(a, b []float64) ranked {
 	r := ranked{diffs: make([]difference, 0, len(a)*len(b))}
 	for _, x := range a {
@@ -36,10 +35,11 @@ func unpaired(a, b []float64) ranked {
 	return r
 }
 
-// paired is the signed rank test of pairs: the differences are Walsh's averages, of each two differences within a pair and
-// of each with itself. It is a randomisation test where a fair coin decided the order of each pair (package schedule): if the
-// two sides are the same, that coin alone decides the sign of the pair's difference, whatever disturbs the machine. It holds
-// for joined pairs, too: swapping all of them is one of the orders that were equally likely.
+// paired is the signed rank test of pairs: the differences are the Walsh averages, the mean of each two differences
+// within pairs, each with itself included. It is a randomisation test if a fair coin decided the order of each pair
+// (package schedule): if the two sides are the same, that coin alone decides the sign of the pair's difference,
+// whatever disturbs the machine. This holds for joined pairs, too: swapping all of them is one of the orders that were
+// equally likely.
 func paired(a, b []float64) ranked {
 	r := ranked{diffs: make([]difference, 0, len(a)*(len(a)+1)/2)}
 	for i := range a {
@@ -52,12 +52,12 @@ func paired(a, b []float64) ranked {
 	return r
 }
 
-// mannWhitney returns the cumulative distribution of the number of pairs, out of m times n, in which the one is greater
-// than the other, up to the middle. The greatest of all values is one of the m with a chance of m/(m+n), and is then
-// greater than all n.
+// mannWhitney returns the cumulative distribution, up to the middle, of the number of the m times n pairs in which the
+// first value is greater than the second. The greatest of all values is one of the m with probability m/(m+n), and is
+// then greater than all n.
 func mannWhitney(m, n int) []float64 {
 	most := m * n / 2
-	row := make([][]float64, n+1) // by the number of the second kind, for the number of the first so far
+	row := make([][]float64, n+1) // indexed by the number of the second kind, for the current number of the first
 	for j := range row {
 		row[j] = make([]float64, most+1)
 		row[j][0] = 1
@@ -77,8 +77,8 @@ func mannWhitney(m, n int) []float64 {
 	return cumulate(row[n])
 }
 
-// signedRank returns the cumulative distribution of the sum of those of the ranks 1 to n whose coin shows heads, up to the
-// middle.
+// signedRank returns the cumulative distribution, up to the middle, of the sum of the ranks 1 to n whose coin shows
+// heads.
 func signedRank(n int) []float64 {
 	p := make([]float64, n*(n+1)/4+1)
 	p[0] = 1
@@ -104,16 +104,16 @@ func (r ranked) sort() {
 	slices.SortFunc(r.diffs, func(x, y difference) int { return cmp.Or(cmp.Compare(x.diff, y.diff), cmp.Compare(x.base, y.base)) })
 }
 
-// estimate returns the median of the elementary differences, and what it is a difference to. The median of one side's values
-// would be the wrong base: where values scatter widely, the shift can be greater than it.
+// estimate returns the median of the elementary differences, and its base. The median of one side's values would be the
+// wrong base: if values scatter widely, the shift can be greater than that median.
 func (r ranked) estimate() (shift, base float64) {
 	n := len(r.diffs)
 	x, y := r.diffs[(n-1)/2], r.diffs[n/2]
 	return x.diff/2 + y.diff/2, x.base/2 + y.base/2
 }
 
-// interval returns the shifts that the test does not refuse at a level. It is infinite where there are too few samples to
-// refuse any.
+// interval returns the range of shifts that the test does not reject at a level. It is infinite if there are too few
+// samples to reject any.
 func (r ranked) interval(level float64) (lo, hi float64) {
 	k := sort.Search(len(r.tail), func(k int) bool { return 2*r.tail[k] > level })
 	if k == 0 {
@@ -122,8 +122,8 @@ func (r ranked) interval(level float64) (lo, hi float64) {
 	return r.diffs[k-1].diff, r.diffs[len(r.diffs)-k].diff
 }
 
-// p returns the chance of such an estimate, or one farther out, if the shift is no more than allowed in its direction. It
-// is at most a level exactly where the interval of that level, widened by allowed on both sides, excludes 0.
+// p returns the probability of such an estimate, or a more extreme one, if the true shift is at most allowed in its
+// direction. It is at most a level exactly if the interval of that level, widened by allowed on both sides, excludes 0.
 func (r ranked) p(allowed float64) float64 {
 	below := sort.Search(len(r.diffs), func(i int) bool { return r.diffs[i].diff > allowed })                  // at most allowed
 	above := len(r.diffs) - sort.Search(len(r.diffs), func(i int) bool { return r.diffs[i].diff >= -allowed }) // at least -allowed

@@ -18,7 +18,7 @@ func TestRankDistributions(t *testing.T) {
 			if bits.OnesCount32(set) != c.m {
 				continue
 			}
-			u, seen := 0, 0 // for each of the m, how many of the n lie below it
+			u, seen := 0, 0 // for each of the m, how many of the n are below it
 			for i := range c.m + c.n {
 				if set>>i&1 == 1 {
 					u += seen
@@ -69,13 +69,13 @@ func TestKnownTests(t *testing.T) {
 	if e, base := unpaired(a, b).estimate(); e != 10 || base < 1 || base > 8 {
 		t.Errorf("estimate %v, want 10", e)
 	}
-	// Four pairs can never be significant: their interval has no ends.
+	// Four pairs can never be significant: their interval is unbounded.
 	if lo, hi := paired(a[:4], b[:4]).interval(alpha); !math.IsInf(lo, -1) || !math.IsInf(hi, 1) {
 		t.Errorf("interval of four pairs: %v to %v", lo, hi)
 	}
 }
 
-// Verdict, interval and p agree in every sample, with ties, zeros and outliers, and with an allowance.
+// Verdict, interval and p agree in every sample, with ties, zeros and outliers, and with an allowed drift.
 func TestOneInference(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	refused, tied := 0, 0
@@ -117,7 +117,7 @@ func TestOneInference(t *testing.T) {
 	}
 }
 
-// The level holds where values are tied, and whatever the distribution.
+// The level holds with tied values and for every distribution.
 func TestLevelWithTies(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	const rounds = 8_000
@@ -145,7 +145,7 @@ func TestLevelWithTies(t *testing.T) {
 	}
 }
 
-// Seven pairs slightly faster and one very slow are no proof of a slow-down, and more pairs with outliers find more.
+// Seven pairs slightly faster and one very slow do not prove a slow-down, and more pairs with outliers find more.
 func TestOutlierRuns(t *testing.T) {
 	a := []float64{100, 101, 102, 100, 101, 103, 99, 100}
 	b := []float64{99.5, 100.4, 101.3, 99.2, 100.1, 102, 98, 2000}

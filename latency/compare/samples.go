@@ -10,47 +10,50 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// MinRuns is the number of runs on each side below which there is no verdict. Of pairs it takes 9 in a table that nobody
-// named a row of, see fewestPairs.
+// MinRuns is the number of runs on each side below which there is no verdict. With pairs, 9 are needed in a table
+// without requested rows; see fewestPairs.
 const MinRuns = 8
 
 const (
-	// maxSamples bounds what is tested: from more runs than that, neighbours are joined, or some left out where the other side has few.
+	// maxSamples bounds the number of samples tested: with more runs, neighbours are joined, or some are left out if
+	// the other side has few.
 	maxSamples = 64
-	// unseen is the change of level, as a share of the lesser of the two, that a machine may make between two series of
-	// runs without showing it within them: a step in the pause between them.
+	// unseen is a change of level between two series of runs that may not show within them, such as a step during the
+	// pause, as a share of the lower level.
 	unseen = 0.1
-	// own is by how many ns two series that a bench measures alternately may differ with nothing changed: each has
-	// probes and its own memory. On a real machine 5 of 45 comparisons of a target with itself found p50 some 25 ns
-	// slower, never faster.
+	// own is by how many ns two series that a bench measures alternately may differ with nothing changed: each has its
+	// own probes and memory. On a real machine 5 of 45 comparisons of a target with itself found p50 some 25 ns slower,
+	// never faster.
 	own = 50
-	// together is how far the middles of two series may lie apart, in lengths of the shorter one, for them to count as
-	// measured at the same time.
+	// together is the greatest distance between the middles of two series, in lengths of the shorter one, at which they
+	// count as measured at the same time.
 	together = 0.05
-	// shown is the permitted drift between two series, in ranges of the same runs. The calibration test checks it.
+	// shown is the permitted drift between two series, in multiples of the range of their runs. The calibration test
+	// checks it.
 	shown = 2
-	// farthest bounds how far the drift within a series is carried on, in lengths of the series.
+	// farthest bounds how far the drift within a series is extrapolated, in lengths of the series.
 	farthest = 3
 )
 
-// samples are the values of a statistic that are tested against each other.
+// samples are the values of a statistic that a test compares.
 type samples struct {
 	a, b    []float64
 	paired  bool
 	apart   bool    // one side was measured after the other
-	allowed float64 // ns of the shift that may be drift; infinite where the samples prove nothing
+	allowed float64 // ns of the shift that may be drift; infinite if the samples prove nothing
 	how     string  // "8 pairs of runs"
 }
 
-// collect returns the samples for st of two reports to be tested at a level, or why there are none.
+// collect returns the samples of two reports for testing st at a level, or the reason why there are none.
 //
-// If the two were measured alternately in one session, the runs are paired: both of a pair saw the same drift. Else
-// they are the runs of each. A single run shows nothing of what changes from start to start, and its parts are
-// correlated: there are at least MinRuns. Runs of both that were made at the same time saw the same drift, too. What
-// was measured one after the other is carried apart by every drift and step of the machine, and no test of
-// exchangeable samples can tell that from a difference: such a shift must exceed what the machine has shown to drift.
+// If the two were measured alternately in one session, the runs are paired: both of a pair were exposed to the same
+// drift. Otherwise the samples are the runs of each report. A single run does not show the variation from start to
+// start, and its parts are correlated, so at least MinRuns are required. Runs of both reports made at the same time
+// were exposed to the same drift, too. Reports measured one after the other are shifted by every drift and step of the
+// machine, and no test of exchangeable samples can tell that from a difference: such a shift must exceed the drift that
+// the machine has shown.
 //
-// Runs that are too short for the statistic are joined with their neighbours, while there are enough.
+// Runs that are too short for the statistic are joined with their neighbours, if there are enough.
 func (p *Pair) collect(st Stat, level float64) (samples, string) {
 	need := st.Needs()
 	for _, r := range []*report.Report{p.A, p.B} {
@@ -111,20 +114,21 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 	return samples{}, fmt.Sprintf("%s needs %d samples in each of %d runs: measure longer", st, need, least)
 }
 
-// part is a stretch of a recording; its moments are absolute, in ns.
+// part is a section of a recording; its times are absolute, in ns.
 type part struct {
 	start, end int64
 	*latency.Histogram
 }
 
-// fewestPairs is the number of pairs whose test can reach a level: all signs alike have a chance of two in 2^n.
+// fewestPairs is the number of pairs whose test can reach a level: all signs are alike with probability 2/2^n.
 func fewestPairs(level float64) (n int) {
 	for n = 1; math.Ldexp(1, 1-n) > level; n++ {
 	}
 	return n
 }
 
-// leastP is the least p of the rank test of m runs against n: all of one side above all of the other, in either direction.
+// leastP is the lowest p that the rank test of m runs against n can reach: all of one side above all of the other, in
+// either direction.
 func leastP(m, n int) float64 {
 	lg := func(k int) float64 {
 		v, _ := math.Lgamma(float64(k + 1))
@@ -133,9 +137,9 @@ func leastP(m, n int) float64 {
 	return 2 * math.Exp(lg(m)+lg(n)-lg(m+n))
 }
 
-// random reports whether the slices of two reports were measured in an order drawn at random, as both of their schedules say
-// and as their runs show. Versions before schedules measured in a fixed order, ABBA. A disturbance with the period of that
-// order is a difference between the two sides that no test can tell from one of the targets.
+// random reports whether the slices of two reports were measured in an order drawn at random, according to both
+// schedules and consistent with the runs. Versions before schedules measured in a fixed order, ABBA. No test can tell a
+// disturbance with the period of that order from a difference between the targets.
 func random(a, b *report.Report, ra, rb []part) bool {
 	x, y := a.Schedule, b.Schedule
 	n := min(len(ra), len(rb))
@@ -150,7 +154,7 @@ func random(a, b *report.Report, ra, rb []part) bool {
 	return true
 }
 
-// runs returns the main series by run; a run with nothing in it has no histogram.
+// runs returns the main series by run; an empty run has no histogram.
 func runs(r *report.Report) []part {
 	origin := r.Start.UnixNano()
 	var out []part
@@ -160,12 +164,12 @@ func runs(r *report.Report) []part {
 	return out
 }
 
-// measured leaves out runs with nothing in them.
+// measured drops empty runs.
 func measured(parts []part) []part {
 	return slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return p.Histogram == nil })
 }
 
-// pairs leaves out runs that have no partner.
+// pairs drops runs without a partner.
 func pairs(a, b []part) (x, y []part) {
 	for i := range min(len(a), len(b)) {
 		if a[i].Histogram != nil && b[i].Histogram != nil {
@@ -175,7 +179,7 @@ func pairs(a, b []part) (x, y []part) {
 	return x, y
 }
 
-// join makes parts of size neighbours each; what is left over at the end is left out.
+// join makes parts of size neighbours each, and drops the remainder at the end.
 func join(parts []part, size int) []part {
 	if size == 1 {
 		return parts
@@ -191,7 +195,7 @@ func join(parts []part, size int) []part {
 	return out
 }
 
-// thin keeps maxSamples parts at most, spread evenly over all.
+// thin keeps at most maxSamples parts, spread evenly over all.
 func thin(parts []part) []part {
 	if len(parts) <= maxSamples {
 		return parts
@@ -207,7 +211,8 @@ func enough(parts []part, need int64) bool {
 	return !slices.ContainsFunc(parts, func(p part) bool { return p.Count < need })
 }
 
-// uneven says so where st is an extreme, which grows with the number of samples, and the sides differ in that.
+// uneven returns a note if st is an extreme, which grows with the number of samples, and the sides have different
+// numbers of samples.
 func uneven(st Stat, a, b []part) string {
 	count := func(parts []part) float64 {
 		n := make([]float64, len(parts))
@@ -235,8 +240,8 @@ func spread(s samples) float64 {
 	return max(slices.Max(s.a)-slices.Min(s.a), slices.Max(s.b)-slices.Min(s.b))
 }
 
-// distance is that between the runs of the two sides. Another tool's output never counts as measured at the same time, and if it does
-// not say when it was measured, it counts as far apart.
+// distance is the distance between the runs of the two sides. Another tool's output never counts as measured at the
+// same time, and if it does not say when it was measured, it counts as far apart.
 func (p *Pair) distance(a, b []part) float64 {
 	apart := distance(a, b)
 	for _, r := range []*report.Report{p.A, p.B} {
@@ -251,7 +256,7 @@ func (p *Pair) distance(a, b []part) float64 {
 	return apart
 }
 
-// untestable says why another tool's output has no runs to test, empty if it has.
+// untestable says why another tool's output has no runs to test; it is empty if there are runs.
 func untestable(r *report.Report) string {
 	switch f := r.Foreign; {
 	case f == nil:
@@ -272,7 +277,7 @@ func moreRuns(r *report.Report) string {
 	return "use rebound-bench run -runs, or -ab"
 }
 
-// distance is how far the middles of two series lie apart in time, in lengths of the shorter one.
+// distance is how far the middles of two series are apart in time, in lengths of the shorter one.
 func distance(a, b []part) float64 {
 	first, last := func(p []part) float64 { return float64(p[0].start) }, func(p []part) float64 { return float64(p[len(p)-1].end) }
 	middle := math.Abs(first(a)+last(a)-first(b)-last(b)) / 2

@@ -6,18 +6,19 @@ import (
 	"strconv"
 )
 
-// shiftPercentiles are the points of a shift function. Each group refines the groups before it, and is left out if there are too few runs
-// for so many points.
+// shiftPercentiles are the points of a shift function. Each group refines the previous groups, and is left out if there
+// are too few runs for so many points.
 var shiftPercentiles = [][]float64{
 	{10, 50, 90, 99, 99.9},
 	{1, 30, 70, 95, 99.99},
 	{5, 20, 40, 60, 80, 98, 99.5, 99.8, 99.95, 99.98},
 }
 
-// ShiftFunction returns how far B's runs lie above A's at percentiles across the whole distribution, in ascending order. Each Row is what the
-// table would say of that percentile, at a level that all points share (Bonferroni). Their intervals are therefore a simultaneous band: if
-// nothing changed, it excludes zero anywhere in at most 5 % of comparisons. Where a percentile has too few samples, its Row has no interval
-// and a reason in Why. The result is empty if no percentile can be tested.
+// ShiftFunction returns how far B's runs are above A's at percentiles across the whole distribution, in ascending
+// order. Each Row is the table's result for that percentile, at a level that all points share (Bonferroni). Their
+// intervals are therefore a simultaneous band: if nothing changed, it excludes zero anywhere in at most 5 % of
+// comparisons. If a percentile has too few samples, its Row has no interval and a reason in Why. The result is empty if
+// no percentile can be tested.
 func (p *Pair) ShiftFunction() []Row {
 	if len(p.Obstacles) > 0 {
 		return nil

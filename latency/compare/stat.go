@@ -10,20 +10,20 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Stat names one number of a distribution: "min", "max", "mean", or a percentile, "p99.9".
+// Stat is a statistic of a distribution: "min", "max", "mean", or a percentile, "p99.9".
 type Stat struct {
 	name string
 	q    float64 // percentiles only
 }
 
-// Statistics that are treated apart.
+// Statistics with special treatment.
 var (
 	Min  = Stat{name: "min"}
 	Max  = Stat{name: "max"}
 	Mean = Stat{name: "mean"}
 )
 
-// Stats are the lines of every comparison. The mean is last: it is no headline for latency.
+// Stats are the rows of every comparison. The mean is last: it is no headline for latency.
 var Stats = []Stat{Min, {"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}, {"p99.99", 0.9999}, Max, Mean}
 
 // ParseStat returns the Stat with that name. Percentiles are above 0 and below 100.
@@ -60,13 +60,14 @@ func (s Stat) OfReport(r *report.Report) float64 {
 	return r.Quantile(s.q)
 }
 
-// OfSummary returns the statistic of what there is the summary of; the percentiles are those that a summary has.
+// OfSummary returns the statistic from a summary, which has only certain percentiles.
 func (s Stat) OfSummary(m *latency.Summary) float64 {
 	return map[string]float64{"min": float64(m.Min), "p50": float64(m.P50), "p90": float64(m.P90), "p99": float64(m.P99), "p99.9": float64(m.P999),
 		"p99.99": float64(m.P9999), "max": float64(m.Max), "mean": m.Mean}[s.name]
 }
 
-// Needs returns the number of samples below which the statistic is luck: MinTail of them on the percentile's thin side.
+// Needs returns the number of samples below which the statistic is unreliable: MinTail of them on the percentile's thin
+// side.
 func (s Stat) Needs() int64 {
 	if s.q == 0 {
 		return MinTail
@@ -74,11 +75,11 @@ func (s Stat) Needs() int64 {
 	return int64(math.Ceil(MinTail/(1-max(s.q, 1-s.q)) - 1e-3))
 }
 
-// Single reports whether the statistic is a single sample: it grows with their number, so what is found in intervals
-// tells whether it differs, not by how much.
+// Single reports whether the statistic is a single sample: it grows with the number of samples, so a comparison of
+// intervals shows whether it differs, but not by how much.
 func (s Stat) Single() bool { return s == Min || s == Max }
 
-// MinTail is the number of samples above a percentile below which it is luck.
+// MinTail is the number of samples above a percentile below which the percentile is unreliable.
 const MinTail = 10
 
 // Of returns the statistic of h, in ns.

@@ -10,50 +10,51 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// Verdict says what a difference is worth.
+// Verdict is the conclusion of a test.
 type Verdict int
 
 const (
-	Unknown Verdict = iota // cannot be told
+	Unknown Verdict = iota // not decidable
 	Noise                  // no more than chance
 	Faster
 	Slower
 )
 
-// Mark is the sign of a verdict in a table: "~" noise, "?" unknown, "-" faster, "+" slower.
+// Mark is the symbol of a verdict in a table: "~" noise, "?" unknown, "-" faster, "+" slower.
 func (v Verdict) Mark() string { return [...]string{"?", "~", "-", "+"}[v] }
 
 func (v Verdict) String() string { return [...]string{"unknown", "noise", "faster", "slower"}[v] }
 
-// Row is one statistic of a Pair. Pooled is the statistic of all samples of a side. All that follows is of the runs: Shift
-// is by how much B's lie above A's. The two can differ widely where one run was slow; a verdict is on Shift.
+// Row is one statistic of a Pair. Pooled is the statistic of all samples of a side. All other fields are computed from
+// the runs: Shift is how far B's runs are above A's. The two can differ widely if one run was slow; the verdict is
+// about Shift.
 type Row struct {
 	Stat             Stat
-	Asked            bool    // a limit names it: it was chosen before the result was seen
+	Asked            bool    // named by a limit, so chosen before the result was seen
 	PooledA, PooledB float64 // ns
-	Shift            float64 // ns, B's runs against A's; NaN, as all numbers below, where Why says that there are too few samples
-	Base             float64 // ns, what Shift is a difference to: A's part of it. Base + Shift is B's, and not below 0
-	Level            float64 // chance of a false verdict in this row: its part of tableLevel
-	Lo, Hi           float64 // ns, the interval of Shift at 1 - Level; it holds 0 exactly where the verdict is neither Faster nor Slower
-	P                float64 // chance of a row like this anywhere in a table of the same thing, drift included: at most tableLevel where there is a verdict
-	Least            float64 // ns, the smallest change that these samples could have shown; infinite where none
+	Shift            float64 // ns, B's runs compared with A's; NaN, like all numbers below, if there are too few samples (see Why)
+	Base             float64 // ns, A's value that Shift is relative to; Base + Shift is B's, and not below 0
+	Level            float64 // probability of a false verdict in this row: its part of tableLevel
+	Lo, Hi           float64 // ns, the interval of Shift at 1 - Level; it contains 0 exactly if the verdict is neither Faster nor Slower
+	P                float64 // probability, under the null hypothesis with drift, that any row of the table is as extreme as this one; at most tableLevel if there is a verdict
+	Least            float64 // ns, the smallest change that these samples could have shown; infinite if none
 	Verdict          Verdict
-	Diffs            []float64 // ns, ascending: the elementary differences whose median Shift is and whose ranks the test counts
-	Allowed          float64   // ns of Shift that may be drift, or the bench's own
-	Resolution       float64   // of the values, as a share of Base: a smaller Shift is not known
-	How              string    // what the samples were
+	Diffs            []float64 // ns, ascending: the elementary differences whose median is Shift and whose ranks the test counts
+	Allowed          float64   // ns of Shift that may be drift or caused by the bench
+	Resolution       float64   // of the values, as a share of Base; a smaller Shift is not resolved
+	How              string    // description of the samples
 	Why              string    // why the verdict is Unknown
 
 	apart bool // the two sides were measured one after the other
 }
 
-// Tested reports whether there were enough samples to test; a verdict may be Unknown all the same.
+// Tested reports whether there were enough samples to test; the verdict may still be Unknown.
 func (r Row) Tested() bool { return r.How != "" }
 
-// Percent returns Shift in per cent of Base, never below -100; NaN where Base is 0.
+// Percent returns Shift in per cent of Base, never below -100; NaN if Base is 0.
 func (r Row) Percent() float64 { return r.percent(r.Shift) }
 
-// Visible writes Least in per cent of Base, or in ns where that is no useful number.
+// Visible formats Least in per cent of Base, or in ns if a percentage would not be useful.
 func (r Row) Visible() string {
 	switch v := r.percent(r.Least); {
 	case math.IsInf(r.Least, 0):
@@ -73,16 +74,16 @@ func (r Row) percent(ns float64) float64 {
 }
 
 const (
-	// tableLevel is the chance that a table of two things that are the same has any verdict.
+	// tableLevel is the probability that a comparison of two identical things has any verdict.
 	tableLevel = 0.05
-	// askedLevel is the most that a row which was requested gets of it, and askedShare the most that all of them get.
+	// askedLevel is the greatest part of it that one requested row gets, and askedShare the greatest part that all of
+	// them get.
 	askedLevel, askedShare = 0.01, 0.04
 )
 
-// levels divides tableLevel among the rows of a table (Bonferroni): those that were requested get the greater part.
-// The rows depend on each other, so that the true chance is less; but their intervals hold all at once, and each of
-// them agrees with the verdict of its row. A step-down method (Holm) would find slightly more, without such
-// intervals.
+// levels divides tableLevel among the rows of a table (Bonferroni): requested rows get the greater part. The rows
+// depend on each other, so the true probability is lower, but their intervals hold simultaneously, and each agrees with
+// the verdict of its row. A step-down method (Holm) would find slightly more, without such intervals.
 func levels(asked, all int) (named, other float64) {
 	if asked > 0 {
 		named = min(askedLevel, askedShare/float64(asked))
@@ -90,7 +91,7 @@ func levels(asked, all int) (named, other float64) {
 	return named, (tableLevel - named*float64(asked)) / float64(max(all-asked, 1))
 }
 
-// row judges statistic st between the main series of the two, at a level.
+// row tests statistic st of the two main series at a level.
 func (p *Pair) row(st Stat, level float64) Row {
 	nan := math.NaN()
 	r := Row{Stat: st, Level: level, PooledA: st.OfReport(p.A), PooledB: st.OfReport(p.B), Base: nan, Shift: nan, Lo: nan, Hi: nan, P: nan, Least: nan}
@@ -148,7 +149,7 @@ func (p *Pair) row(st Stat, level float64) Row {
 	return r
 }
 
-// Visible says which changes the rows without a verdict could have shown, and how to see smaller ones. It is empty where
+// Visible says which changes the rows without a verdict could have shown, and how to see smaller ones. It is empty if
 // there is no such row.
 func (p *Pair) Visible() string {
 	var parts []string
@@ -171,8 +172,8 @@ func (p *Pair) Visible() string {
 	return "only a change above this could have been seen: " + strings.Join(parts, ", ") + "; to see smaller ones, measure longer"
 }
 
-// Untested describes how the pooled percentiles differ where nothing could be tested because of what another tool's output lacks. It is
-// empty in all other cases.
+// Untested describes how the pooled percentiles differ if nothing could be tested because another tool's output lacks
+// data. Otherwise it is empty.
 func (p *Pair) Untested() string {
 	if p.A.Foreign == nil && p.B.Foreign == nil || len(p.Obstacles) > 0 || slices.ContainsFunc(p.Rows, Row.Tested) {
 		return ""

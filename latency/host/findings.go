@@ -114,7 +114,7 @@ func (c *collector) frequency() {
 	}
 }
 
-// deepState is the exit latency in µs from which an idle state is a finding: C1 of current CPUs leaves within 2 µs.
+// deepState is the exit latency in µs from which an idle state is a finding: C1 of current CPUs exits within 2 µs.
 const deepState = 3
 
 func (c *collector) idleStates() {
@@ -177,7 +177,7 @@ func (c *collector) isolation() {
 	}
 }
 
-// interrupts finds device interrupts that may be delivered to the core and have been: those of /proc/interrupts with a
+// interrupts finds device interrupts that were delivered to the core and may be again: those of /proc/interrupts with a
 // count in its column whose affinity still includes it.
 func (c *collector) interrupts() {
 	lines := strings.Split(c.read("proc/interrupts"), "\n")
@@ -195,7 +195,7 @@ func (c *collector) interrupts() {
 		}
 		irq, err := strconv.Atoi(strings.TrimSuffix(f[0], ":"))
 		if err != nil || f[1+column] == "0" {
-			continue // a name is the kernel's own (timer, rescheduling)
+			continue // a named interrupt belongs to the kernel (timer, rescheduling)
 		}
 		where := c.read(fmt.Sprintf("proc/irq/%d/effective_affinity_list", irq))
 		if where == "" {
@@ -221,8 +221,8 @@ func (c *collector) interrupts() {
 		fmt.Sprintf("write a list of other CPUs to /proc/irq/%d/smp_affinity_list, and so on for each", first))
 }
 
-// realtime: a SCHED_FIFO loop that never sleeps runs into the kernel's guard for everything else: until Linux 6.11 the throttle,
-// from 6.12 on the fair server, whose state only root can read, in debugfs.
+// realtime checks the kernel's protection against a SCHED_FIFO loop that never sleeps: until Linux 6.11 real-time
+// throttling, from 6.12 on the fair server, whose state only root can read, in debugfs.
 func (c *collector) realtime() {
 	var major, minor int
 	fmt.Sscanf(c.Kernel, "%d.%d", &major, &minor)

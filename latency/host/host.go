@@ -1,5 +1,5 @@
-// Package host collects what a latency measurement must say of the machine that it ran on, and finds what about that
-// machine costs latency. It reads /proc and /sys and changes nothing.
+// Package host collects the facts about a machine that a latency report needs, and finds host settings that increase
+// latency. It reads /proc and /sys and changes nothing.
 package host
 
 import (
@@ -19,7 +19,7 @@ type Facts struct {
 	Hostname    string    `json:"hostname"`
 	CPU         string    `json:"cpu"`   // model name
 	Cores       int       `json:"cores"` // online logical CPUs
-	Core        int       `json:"core"`  // the logical CPU that measured; -1 if none in particular
+	Core        int       `json:"core"`  // the logical CPU that measured; -1 if unspecified
 	Kernel      string    `json:"kernel"`
 	Cmdline     string    `json:"cmdline"`
 	Arch        string    `json:"arch"`
@@ -32,25 +32,25 @@ type Facts struct {
 	Clocksource string    `json:"clocksource,omitempty"`
 	THP         string    `json:"thp,omitempty"`
 	Mitigations []string  `json:"mitigations,omitempty"`
-	Findings    []Finding `json:"findings"` // what is not ideal, the worst first
+	Findings    []Finding `json:"findings"` // findings, most serious first
 }
 
-// Severity orders findings by what they cost.
+// Severity orders findings by their effect on latency.
 type Severity string
 
 const (
-	Note    Severity = "note"    // good to know
-	Warning Severity = "warning" // costs microseconds, or shows in the tail
-	Serious Severity = "serious" // the measurement may say more about this than about the network
+	Note    Severity = "note"    // informational
+	Warning Severity = "warning" // costs microseconds, or affects the tail
+	Serious Severity = "serious" // may affect the measurement more than the network does
 )
 
 func (s Severity) rank() int { return slices.Index([]Severity{Serious, Warning, Note}, s) }
 
-// Finding is one thing about the machine that costs latency.
+// Finding is one host setting or condition that increases latency.
 type Finding struct {
 	ID       string   `json:"id"` // stable: "governor", "cstates", ...
 	Severity Severity `json:"severity"`
-	What     string   `json:"what"` // what was seen, and what it does
+	What     string   `json:"what"` // what was found, and its effect
 	Fix      string   `json:"fix"`  // the command or setting that removes it
 }
 
@@ -70,8 +70,8 @@ func (f *Finding) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Collect reads the facts from root, which is os.DirFS("/") but in tests. core is the logical CPU that measures or
-// answers, -1 for none in particular: findings about a core are then left out. What cannot be read stays empty.
+// Collect reads the facts from root, which is os.DirFS("/") except in tests. core is the logical CPU that measures or
+// answers, or -1 if unspecified: findings about a core are then left out. Fields that cannot be read stay empty.
 func Collect(root fs.FS, core int) Facts {
 	c := collector{root: root, core: core}
 	c.Core, c.Arch = core, runtime.GOARCH
@@ -107,7 +107,7 @@ type collector struct {
 	core int
 }
 
-// read returns a file's content without white space around it, "" where there is none.
+// read returns a file's content without surrounding white space, "" if there is no such file.
 func (c *collector) read(name string) string {
 	b, err := fs.ReadFile(c.root, name)
 	if err != nil {
@@ -116,7 +116,7 @@ func (c *collector) read(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// cpu returns the path of a file of the core's own directory.
+// cpu returns the path of a file in the core's sysfs directory.
 func (c *collector) cpu(name string) string {
 	return fmt.Sprintf("sys/devices/system/cpu/cpu%d/%s", c.core, name)
 }
@@ -139,13 +139,13 @@ func (c *collector) cpuModel() string {
 	if m := c.cpuField("model name"); m != "" {
 		return m
 	}
-	if i := c.cpuField("CPU implementer"); i != "" { // arm64 has no names there
+	if i := c.cpuField("CPU implementer"); i != "" { // arm64 does not list a model name there
 		return "implementer " + i + " part " + c.cpuField("CPU part")
 	}
 	return ""
 }
 
-// firmware joins what DMI says of the machine.
+// firmware joins the DMI strings of the machine.
 func (c *collector) firmware() string {
 	return strings.TrimSpace(c.read("sys/class/dmi/id/sys_vendor") + " " + c.read("sys/class/dmi/id/product_name"))
 }
@@ -172,7 +172,7 @@ func parseList(s string) []int {
 	return out
 }
 
-// directories returns the names in dir that are numbers, ascending.
+// directories returns the entries of dir whose names are numbers, ascending.
 func (c *collector) directories(dir string) []int {
 	entries, _ := fs.ReadDir(c.root, dir)
 	var out []int

@@ -8,7 +8,7 @@ import (
 	"testing/fstest"
 )
 
-// ideal is a machine with nothing to find on CPU 3.
+// ideal is a machine without findings for CPU 3.
 func ideal() map[string]string {
 	return map[string]string{
 		"proc/sys/kernel/hostname":                                        "bench1\n",
@@ -99,7 +99,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// Which of the kernel's two guards holds a real-time thread back depends on its release.
+// Which of the two kernel mechanisms limits a real-time thread depends on the release.
 func TestRealtimeGuard(t *testing.T) {
 	for _, c := range []struct {
 		release, runtime, server, want string

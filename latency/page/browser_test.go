@@ -25,7 +25,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// probe runs in the page after it was drawn and leaves what it saw in the document.
+// probe runs in the page after it is drawn and stores its observations in the document.
 const probe = `<script>addEventListener("load",()=>{
 const shown=[...document.querySelectorAll("svg.chart")].filter(s=>getComputedStyle(s).display!="none");
 const boxes=e=>[...e].map(p=>{const b=p.getBoundingClientRect();return{w:b.width,h:b.height,l:p.getTotalLength(),stroke:getComputedStyle(p).stroke}});
@@ -53,12 +53,12 @@ type probed struct {
 		W, H, L float64
 		Stroke  string
 	}
-	Outside []string // texts that stick out of their figure
-	Clipped []string // headline tiles that do not hold their text
+	Outside []string // texts that extend beyond their figure
+	Clipped []string // headline tiles whose text is cut off
 	Hidden  []string // verdicts that cannot be seen without scrolling
-	Tips    []string // what is shown with the pointer in the middle of each figure
+	Tips    []string // tooltips with the pointer in the middle of each figure
 	Dots    int
-	Heat    int // shades of heat maps
+	Heat    int // number of shades in heat maps
 }
 
 var probeResult = regexp.MustCompile(`(?s)<pre class="probe">(.*?)</pre>`)
@@ -72,7 +72,8 @@ func chromium(t *testing.T, args ...string) (stdout, stderr string) {
 	args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
 		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr", "--log-level=0",
 		"--disable-dev-shm-usage"}, args...) // a container's /dev/shm is too small for it
-	// A browser that falls over, or hangs, says nothing of the page: it is asked again. A page that it shows wrong stays wrong.
+	// A browser that crashes or hangs says nothing about the page, so it is started again. A page that is displayed
+	// wrongly still fails.
 	for try := 1; ; try++ {
 		profile, err := os.MkdirTemp("", "rebound-chromium-")
 		if err != nil {
@@ -80,14 +81,14 @@ func chromium(t *testing.T, args ...string) (stdout, stderr string) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		cmd := exec.CommandContext(ctx, path, append(args[:len(args):len(args)], "--user-data-dir="+profile)...)
-		cmd.WaitDelay = time.Second // its children may hold the pipes
+		cmd.WaitDelay = time.Second // its child processes may keep the pipes open
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		err = cmd.Run()
 		cancel()
-		// It leaves processes behind for a moment, which may still write there.
+		// The browser's processes outlive it for a moment and may still write there.
 		await.Holds(func() bool { return os.RemoveAll(profile) == nil })
 		complete := !slices.Contains(args, "--dump-dom") || strings.Contains(out.String(), "</html>")
 		if complete && (err == nil || errors.Is(err, exec.ErrWaitDelay)) {
@@ -100,7 +101,7 @@ func chromium(t *testing.T, args ...string) (stdout, stderr string) {
 	}
 }
 
-// The pages, opened from a file in a real browser: curves are drawn, nothing sticks out, nothing complains.
+// The pages, opened from a file in a real browser: curves are drawn, nothing overflows, and the console has no errors.
 func TestPagesInBrowser(t *testing.T) {
 	needs.Programs(t, "chromium")
 	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.12, Runs: 8, Seconds: 4, Rate: 3000}.Report()
@@ -129,7 +130,7 @@ func TestPagesInBrowser(t *testing.T) {
 	pages := []struct {
 		path           string
 		charts, curves int
-		high           int // curves that cannot be flat
+		high           int // curves that must not be flat
 		heat           bool
 	}{
 		{write("report.html", func(w *bytes.Buffer) error { return Report(w, a) }), 6, 5, 3, true},
@@ -140,7 +141,7 @@ func TestPagesInBrowser(t *testing.T) {
 		{write("rates.html", func(w *bytes.Buffer) error { return Sweep(w, rateSweep(), links(rateSweep())) }), 1, 3, 3, false},
 		{write("sizes.html", func(w *bytes.Buffer) error { return Sweep(w, sizeSweep(), links(sizeSweep())) }), 1, 3, 3, false},
 	}
-	// All pages are shown at once, each in a frame of its width: a frame is narrower than any window may be.
+	// All pages are shown at once, each in a frame of its width, because a frame can be narrower than a browser window.
 	grounds := map[string]string{}
 	for _, look := range []struct {
 		name, scheme string
@@ -202,7 +203,7 @@ func TestPagesInBrowser(t *testing.T) {
 	}
 }
 
-// tipPattern is a place on the horizontal axis, then a value for each curve.
+// tipPattern matches a position on the horizontal axis followed by a value for each curve.
 var tipPattern = regexp.MustCompile(`^(p[0-9.]+|(?:run|rank) \d+|[-+]?[0-9.]+\x{a0}\S+)(\n+.*[0-9.]+(\x{a0}\S+| samples| differences|\x{a0}%))+$`)
 
 func (got *probed) check(t *testing.T, name string, width, charts, curves, high int) {
@@ -265,7 +266,7 @@ func TestPagesSelfContained(t *testing.T) {
 	}
 }
 
-// word is one of pdftotext's; in points, from the page's upper left corner.
+// word is a word in pdftotext's output; in points, from the page's upper left corner.
 type word struct {
 	XMax float64 `xml:"xMax,attr"`
 	YMin float64 `xml:"yMin,attr"`

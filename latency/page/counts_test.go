@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
-// A place that no counter covers is unknown, not 0. What another tool does not count is not 0 either.
+// A place without a counter is unknown, not 0. The same applies to numbers that another tool does not count.
 func TestUncountedPlaces(t *testing.T) {
 	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 4000, Seconds: 1, Rate: 100}.Report()
 	a.Counts = report.Counts{Sent: 100, Received: 95, DroppedHere: 5, DroppedHereCounted: true, DroppedThereCounted: true}
@@ -43,7 +43,7 @@ func TestUncountedPlaces(t *testing.T) {
 	}
 }
 
-// The headline says "between the hosts" only of a target whose counters were read.
+// The headline says "between the hosts" only if the target's counters were read.
 func TestHeadlineSaysWhereProbesWereLost(t *testing.T) {
 	r := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report()
 	for where, c := range map[string]report.Counts{
@@ -65,7 +65,8 @@ func TestHeadlineSaysWhereProbesWereLost(t *testing.T) {
 	}
 }
 
-// A responder does not know what became of its replies: its report says nothing of loss, and has no outages when no requests came.
+// A responder cannot observe whether its replies arrive: its report does not mention loss, and has no outages when no
+// requests came.
 func TestResponderLosesNothing(t *testing.T) {
 	rep := synthetic.Link{Seed: 1, Median: 90, Seconds: 1, Rate: 100}.Report()
 	rep.Tool, rep.Metric, rep.Counts = "responder", report.Turnaround, report.Counts{Sent: 5001, Received: 5003}
@@ -84,7 +85,7 @@ func TestResponderLosesNothing(t *testing.T) {
 	}
 }
 
-// A percentile with fewer than ten samples beyond it is named.
+// A percentile with fewer than ten samples above it is named.
 func TestFewSamples(t *testing.T) {
 	for seconds, want := range map[int]string{1: "too few samples for p99.9, p99.99: fewer than 10 lie beyond (measure longer)\n", 11: "too few samples for p99.99: ", 110: ""} {
 		var text bytes.Buffer
@@ -97,7 +98,7 @@ func TestFewSamples(t *testing.T) {
 	}
 }
 
-// That a report is unfinished is among the first notes of a comparison, whatever else there is to say.
+// An unfinished report is mentioned among the first notes of a comparison, however many other notes there are.
 func TestSummaryBeginsWithUnfinished(t *testing.T) {
 	a := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report()
 	a.Unfinished, a.Warnings = &report.Unfinished{Runs: 100, Run: 1e9}, []string{"one", "two", "three", "four"}

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// data returns what a figure shows as lines of tab-separated values with a header, for readers who want to draw it themselves. Times are in
-// ns and s, percentiles in per cent.
+// data returns the data of a figure as lines of tab-separated values with a header, for readers who want to plot it
+// themselves. Times are in ns and s, percentiles in per cent.
 func (f *figure) data() string {
 	if f.table != "" {
 		return f.table
@@ -50,7 +50,7 @@ func (a *axis) column() string {
 	return field(a.title)
 }
 
-// number writes a value of the axis, nothing if it is not finite.
+// number formats a value of the axis; it is empty if the value is not finite.
 func (a *axis) number(v float64) string {
 	if a.unit == "nines" {
 		v = 100 * (1 - math.Pow(10, -v))
@@ -61,7 +61,8 @@ func (a *axis) number(v float64) string {
 	return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64)
 }
 
-// field is text as one field of a table. A spreadsheet must not take the name of a report for a formula.
+// field is text as one field of a table, escaped so that a spreadsheet does not interpret the name of a report as a
+// formula.
 func field(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if text != "" && strings.ContainsAny(text[:1], "=+-@") {

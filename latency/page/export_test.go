@@ -23,7 +23,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/browser"
 )
 
-// exported are the pages of these tests: a report, and a comparison of alternating slices with a clear difference.
+// exported are the pages that these tests use: a report, and a comparison of alternating slices with a clear
+// difference.
 func exported(t *testing.T) map[string]string {
 	t.Helper()
 	a, b := session()
@@ -45,7 +46,7 @@ func exported(t *testing.T) map[string]string {
 	return urls
 }
 
-// session is two variants measured alternately, the second slower by 10 %; its name looks like a formula.
+// session is two variants measured alternately, the second slower by 10 %, with a name that looks like a formula.
 func session() (a, b *report.Report) {
 	m := synthetic.Machine{Rnd: rand.New(rand.NewPCG(4, 4)), Samples: 20_000, Noise: 0.005, Tail: 0.05, Level: synthetic.Quiet}
 	a, b = m.Both(4000, 4400, synthetic.Slices(5, 12, 2, 0.5), 4)
@@ -55,7 +56,8 @@ func session() (a, b *report.Report) {
 
 const button = `[...document.querySelectorAll("section.plot")].find(p => p.querySelector("h2").textContent == %q).querySelectorAll(".export button")[%d]`
 
-// Each plot of both pages offers its pictures and its data, at a desk and on a phone; what is copied is what is drawn.
+// Each plot of both pages offers its image and its data for copying, on desktop and phone; the copied data is the
+// plotted data.
 func TestPlotsAreCopied(t *testing.T) {
 	urls := exported(t)
 	b := browser.Start(t)
@@ -101,7 +103,7 @@ func TestPlotsAreCopied(t *testing.T) {
 	}
 }
 
-// The copied points of the shift function are those of the comparison, and a name is not a formula.
+// The copied points of the shift function are those of the comparison, and a name is not copied as a formula.
 func TestShiftFunctionIsCopied(t *testing.T) {
 	x, y := session()
 	c := compare.Reports(x, y)
@@ -150,7 +152,7 @@ func TestShiftFunctionIsCopied(t *testing.T) {
 	}
 }
 
-// Pictures are whole by themselves: an SVG with its styles, title and legend, and a PNG that shows the curves.
+// Saved images are self-contained: an SVG with its styles, title and legend, and a PNG that shows the curves.
 func TestPlotsAreSaved(t *testing.T) {
 	urls := exported(t)
 	b := browser.Start(t)
@@ -209,7 +211,7 @@ func TestPlotsAreSaved(t *testing.T) {
 	}
 }
 
-// A matrix is saved as it is drawn, and copied with a line for each path.
+// A matrix is saved as displayed, and copied with one line per path.
 func TestMatrixIsSaved(t *testing.T) {
 	m := &Matrix{Title: "Mesh", From: []string{"a", "=b"}, To: []string{"a", "c"}, Cells: map[Pair]*Cell{
 		{"a", "c"}:  {P50: 5000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 3, LostUncertain: 1}, Verdict: compare.Slower, Stat: "p50", Shift: 400},

@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 )
 
-// drawn is a distribution with the colour and name that it has on a page.
+// drawn is a distribution with its colour and name on a page.
 type drawn struct {
 	colour int
 	class  string
@@ -29,8 +29,8 @@ func span(ds []drawn) (lo, hi float64, most int64) {
 	return lo, hi, most
 }
 
-// percentileFigure draws value over percentile, the latter by the logarithm of 1/(1-q), so that each nine takes the same
-// room: the tail is most of what there is to see.
+// percentileFigure plots value over percentile, with the percentile scaled by the logarithm of 1/(1-q), so that each
+// nine takes the same width and the tail is visible.
 func percentileFigure(ds []drawn, unit string) template.HTML {
 	lo, hi, most := span(ds)
 	if most == 0 {
@@ -64,7 +64,7 @@ func percentileFigure(ds []drawn, unit string) template.HTML {
 	return f.svg()
 }
 
-// nines is the place of a quantile on an axis where each nine takes the same width.
+// nines is the position of a quantile on an axis where each nine takes the same width.
 func nines(q float64) float64 { return -math.Log10(max(1-q, 1e-15)) }
 
 // ninesAxis is an axis of percentiles from 0 to end.
@@ -85,7 +85,7 @@ func ninesAxis(end float64) axis {
 	return a
 }
 
-// distributionFigure draws how often each value was seen, both by their logarithms: a single outlier shows.
+// distributionFigure plots the count of each value on two logarithmic axes, so that a single outlier is visible.
 func distributionFigure(ds []drawn, unit string) template.HTML {
 	lo, hi, most := span(ds)
 	if most == 0 {
@@ -121,14 +121,14 @@ func distributionFigure(ds []drawn, unit string) template.HTML {
 		c.x, c.y = append(c.x, edges[len(edges)-1]), append(c.y, 0)
 		f.curves = append(f.curves, c)
 	}
-	// The axis begins below one sample, so that one sample has a height.
+	// The axis starts below one sample, so that one sample has a visible height.
 	f.y = axis{lo: 0.5, hi: top * 1.5, log: true, unit: "count", title: "samples (logarithmic)"}
 	f.y.ticks = logTicks(0.9, f.y.hi, func(v float64) string { return tickCount(v) })
 	f.alt = fmt.Sprintf("Distribution: how many samples there were of each duration between %s and %s.", latency.FormatNS(lo), latency.FormatNS(hi))
 	return f.svg()
 }
 
-// binEdges cuts lo to hi into at most 140 bins of equal ratio, none narrower than the resolution of what was recorded.
+// binEdges cuts lo to hi into at most 140 bins of equal ratio, none narrower than the resolution of the recording.
 func binEdges(lo, hi float64) []float64 {
 	lo, hi = max(lo, 1), max(hi, lo+1)+1
 	n := int(min(max(math.Log(hi/lo)/math.Log(1.015), 1), 140))

@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/trend"
 )
 
-// History is what results did over many reports.
+// History is the development of results over many reports.
 type History struct {
 	Lines []trend.Line
 	Notes []string
@@ -29,7 +29,7 @@ type historyPage struct {
 	Differ        []fact
 }
 
-// steps counts the changes, and returns the last of them with its line, nil if there is none.
+// steps counts the changes, and returns the last of them with its line, or nil if there is none.
 func (h *History) steps() (n int, line *trend.Line, last *trend.Step) {
 	var at time.Time
 	for i := range h.Lines {
@@ -103,7 +103,7 @@ func PrintHistory(w io.Writer, h *History) error {
 	return b.Flush()
 }
 
-// at names the i-th report of a line, with its day.
+// at formats the i-th report of a line with its date.
 func at(l *trend.Line, i int) string {
 	p := l.Points[i]
 	if p.Start.IsZero() {
@@ -112,7 +112,7 @@ func at(l *trend.Line, i int) string {
 	return p.Name + " of " + p.Start.Format(time.DateOnly)
 }
 
-// WriteHistory writes the history as one page that needs nothing but itself.
+// WriteHistory writes the history as one self-contained page.
 func WriteHistory(w io.Writer, h *History) error {
 	p := historyPage{Title: plain.Count(h.reports(), "report"), Answer: h.answer(), Notes: h.Notes}
 	for i := range h.Lines {

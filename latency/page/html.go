@@ -1,4 +1,4 @@
-// Package page shows reports and comparisons: as text, and as one HTML page that needs nothing but itself.
+// Package page shows reports and comparisons: as text, and as one self-contained HTML page.
 package page
 
 import (
@@ -92,7 +92,7 @@ type statRow struct {
 	Values []string
 }
 
-// Report writes the report as one page that needs nothing but itself.
+// Report writes the report as one self-contained page.
 func Report(w io.Writer, rep *report.Report) error {
 	p := reportPage{R: rep, Sim: rep.Device.Sim(), Title: rep.Title(), Answer: answer(rep), Summary: lede(rep), Facts: facts(rep)}
 	unit := string(rep.Metric)
@@ -218,7 +218,7 @@ func Report(w io.Writer, rep *report.Report) error {
 	return page.ExecuteTemplate(w, "report", p)
 }
 
-// curves are the plots of whole distributions, none where there is none.
+// curves are the plots of whole distributions, none if there are no distributions.
 func curves(ds []drawn, legends []legend, unit string) []plot {
 	if len(ds) == 0 {
 		return nil
@@ -328,8 +328,8 @@ func clockOf(c latency.ClockInfo) string {
 	return fmt.Sprintf("%s at %.6f GHz ±%.2g ppm, %s; %.1f ns to read, steps of %.2g ns", c.Source, c.Frequency/1e9, c.ErrorPPM, c.Method, c.ReadNS, c.StepNS)
 }
 
-// stripStats are the statistics that strips of runs show: the median, and the farthest percentile up to p99 that each run
-// has the samples for.
+// stripStats are the statistics shown per run: the median, and the highest percentile up to p99 for which each run has
+// enough samples.
 func stripStats(rs ...*report.Report) []compare.Stat {
 	var out []compare.Stat
 	for _, name := range []string{"p50", "p99"} {
@@ -350,7 +350,7 @@ func stripStats(rs ...*report.Report) []compare.Stat {
 	return out
 }
 
-// joined is one plot of several figures, none if all are empty.
+// joined combines several figures into one plot, none if all are empty.
 func joined(title, caption string, legends []legend, figures []template.HTML) []plot {
 	var all template.HTML
 	for _, f := range figures {

@@ -29,14 +29,15 @@ type pairTable struct {
 	Rows []pairRow
 	Foot []string
 	Diff []plot
-	Not  bool // comparable
+	Not  bool // not comparable
 }
 
 type pairRow struct {
 	Stat, A, B, Diff, Percent, Mark, Verdict, Word, CI, Least, P string
 }
 
-// Comparison writes the comparison as one page that needs nothing but itself. links are those of the reports, if it is beside them.
+// Comparison writes the comparison as one self-contained page. links lead to the pages of the reports, if they are
+// saved next to it.
 func Comparison(w io.Writer, c *compare.Comparison, links ...Link) error {
 	p := comparePage{C: c, Answer: Answer(c), Links: links}
 	var ds []drawn
@@ -135,7 +136,7 @@ func Comparison(w io.Writer, c *compare.Comparison, links ...Link) error {
 	return page.ExecuteTemplate(w, "compare", p)
 }
 
-// sentence begins a text with a capital letter, unless it begins with the name of a report.
+// sentence capitalises the first letter of a text, unless it starts with the name of a report.
 func sentence(text string, all []*report.Report) string {
 	for _, r := range all {
 		if strings.HasPrefix(text, r.Name()) {
@@ -145,14 +146,14 @@ func sentence(text string, all []*report.Report) string {
 	return upperFirst(text)
 }
 
-// verdictWords are what the page calls a verdict.
+// verdictWords are the words for verdicts on the page.
 var verdictWords = map[compare.Verdict]string{compare.Unknown: "cannot tell", compare.Noise: "no change seen", compare.Faster: "faster", compare.Slower: "slower"}
 
 // palette is the number of colours in page.css.
 const palette = 6
 
-// factRows lines up the environments; what is the same everywhere is left out, except for what every reader asks
-// first.
+// factRows aligns the environments. It leaves out rows that are the same everywhere, except those that every reader
+// looks for first.
 func factRows(rs []*report.Report) []statRow {
 	var order []string
 	values := map[string][]string{}

@@ -14,7 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Matrix is what many hosts measured of many targets.
+// Matrix is the result of many hosts measuring many targets.
 type Matrix struct {
 	Title   string
 	Summary string
@@ -24,26 +24,26 @@ type Matrix struct {
 	Cells   map[Pair]*Cell
 }
 
-// Pair names a cell.
+// Pair identifies a cell.
 type Pair struct{ From, To string }
 
-// Cell is what one host measured of one target.
+// Cell is the result of one host measuring one target.
 type Cell struct {
 	P50, P99 float64 // ns; 0 if there were no replies
 	Samples  int64
 	report.Counts
 	Silent  bool            // no probe had a reply
-	Verdict compare.Verdict // of what changed against the baseline
-	Stat    string          // that the verdict is on
+	Verdict compare.Verdict // on the change from the baseline
+	Stat    string          // statistic of the verdict
 	Shift   float64         // ns
-	Now     float64         // ns, of Stat
-	Why     string          // the verdict is Unknown
+	Now     float64         // ns, current value of Stat
+	Why     string          // why the verdict is Unknown
 }
 
-// elsewhere reports whether probes without a reply in time have another place than between the hosts.
+// elsewhere reports whether probes without a timely reply are accounted for somewhere other than between the hosts.
 func (c *Cell) elsewhere() bool { return c.Late > 0 || c.CorruptOnly > 0 || c.Elsewhere() != "" }
 
-// loss returns the share of probes lost, NaN where none was sent.
+// loss returns the share of probes lost, NaN if none was sent.
 func (c *Cell) loss() float64 {
 	if c.Sent == 0 {
 		return math.NaN()
@@ -72,16 +72,16 @@ type matrixRow struct {
 
 type matrixCell struct {
 	Empty               bool
-	Heat                int // 0 to 4, by p50
+	Heat                int // 0 to 4, according to p50
 	P50, P99, Loss      string
 	Mark, Verdict, Hint string
 	Lossy               bool
 }
 
-// heats are the levels that cells are shaded in.
+// heats is the number of shades of cells.
 const heats = 5
 
-// WriteMatrix writes the matrix as one page that needs nothing but itself.
+// WriteMatrix writes the matrix as one self-contained page.
 func WriteMatrix(w io.Writer, m *Matrix) error {
 	p := matrixPage{Title: m.Title, Answer: m.answer(), Summary: m.Summary, Notes: m.Notes, To: m.To, Data: m.data()}
 	low, high := math.Inf(1), 0.0
@@ -228,7 +228,7 @@ func (c *Cell) lost(write func(int64) string) string {
 	return report.Range(c.Lost-c.LostUncertain, c.Lost, write)
 }
 
-// lossColumns are what the table of loss counts: sent, lost, and each other place that any path has.
+// lossColumns are the columns of the loss table: sent, lost, and each other place that any path has counted.
 func (m *Matrix) lossColumns() (all []*countRow) {
 	for _, row := range countRows {
 		shown := row.name == "sent" || row.name == "lost"
@@ -242,7 +242,7 @@ func (m *Matrix) lossColumns() (all []*countRow) {
 	return all
 }
 
-// without lists the probes that had no good reply in time, by place.
+// without lists the probes without a good, timely reply, by place.
 func (c *Cell) without() (all []string) {
 	if c.Lost > 0 {
 		all = append(all, fmt.Sprintf("%s lost (%s of %d)", lossText(c), c.lost(decimal), c.Sent))
@@ -258,7 +258,8 @@ func (c *Cell) without() (all []string) {
 	return all
 }
 
-// answer is the matrix in one sentence: how many paths are slower, lose probes or are silent, and the slowest of them.
+// answer summarises the matrix in one sentence: how many paths are slower, lose probes or are silent, and the slowest
+// path.
 func (m *Matrix) answer() string {
 	slower, lossy, perhaps, silent, empty, slowest, at := 0, 0, 0, 0, 0, 0.0, Pair{}
 	for _, from := range m.From {
@@ -298,7 +299,7 @@ func (m *Matrix) answer() string {
 	return text
 }
 
-// PrintMatrix writes what stands out as text: each path that changed or loses, and how many there are.
+// PrintMatrix writes the notable paths as text: each path that changed or loses probes, and the total number of paths.
 func PrintMatrix(w io.Writer, m *Matrix) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n%s\n%s\n", m.answer(), m.Title, m.Summary)

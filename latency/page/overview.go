@@ -52,8 +52,9 @@ func backendText(r *report.Report) string {
 	return "unknown"
 }
 
-// Overview writes many reports as one page, ranked by p50. c compares them with the first, and may be nil: then there are no verdicts.
-// Reports of device models are in a table apart, with their bus transactions and without their times.
+// Overview writes many reports as one page, ranked by p50. c compares them with the first report; if it is nil, there
+// are no verdicts. Reports of device models are in a separate table, with their bus transactions and without their
+// times.
 func Overview(w io.Writer, title string, all []Item, c *compare.Comparison) error {
 	var measured, models []Item
 	for _, i := range all {
@@ -93,7 +94,7 @@ func Overview(w io.Writer, title string, all []Item, c *compare.Comparison) erro
 	return page.ExecuteTemplate(w, "overview", p)
 }
 
-// OverviewAnswer is many reports in one sentence: the lowest and the highest p50, and how many lost probes.
+// OverviewAnswer summarises many reports in one sentence: the lowest and the highest p50, and how many lost probes.
 func OverviewAnswer(all []Item) string {
 	var least, most *Item
 	models, lossy := 0, 0
@@ -142,7 +143,7 @@ func verdictsOf(c *compare.Comparison) map[*report.Report]map[string]compare.Row
 	return out
 }
 
-// what a report measured, in a few words.
+// trafficText describes in a few words what a report measured.
 func trafficText(r *report.Report) string {
 	t := r.Traffic
 	parts := []string{t.Protocol}

@@ -13,14 +13,14 @@ import (
 	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
-// targets are n made-up targets; the k-th is slower by 20 % times k than the fastest, which is the last.
+// targets are n synthetic targets; the k-th is slower by 20 % times k than the fastest, which is the last.
 func targets(n int) (all []Item) {
 	var rs []*report.Report
 	for k := range n {
 		m := synthetic.Machine{Rnd: rand.New(rand.NewPCG(uint64(k), 1)), Samples: 20_000, Noise: 0.002, Level: synthetic.Quiet}
 		s := synthetic.Slices(7, 12, 2, 0.5)
 		r, _ := m.Both(4000*(1+0.2*float64(n-1-k)), 4000, s, 2)
-		r.Session, r.Schedule = "", nil // made at the same time, which is enough
+		r.Session, r.Schedule = "", nil // made at the same time, which is sufficient
 		r.Label, r.Device.Backend, r.Device.Driver = fmt.Sprintf("10.0.0.%d", k+2), "socket", "afpacket"
 		rs = append(rs, r)
 	}
@@ -75,7 +75,7 @@ func TestOverview(t *testing.T) {
 	}
 }
 
-// With a comparison each percentile has its mark against the first.
+// With a comparison, each percentile has its mark relative to the first report.
 func TestOverviewMarks(t *testing.T) {
 	all := targets(7)
 	var rs []*report.Report

@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// shiftFunction draws by how much B's runs lie above A's at percentiles across the whole distribution, with the band of their intervals.
-// Shifts are in per cent of A, so that the body and the tail fit into one figure.
+// shiftFunction plots how far B's runs are above A's at percentiles across the whole distribution, with the band of
+// their intervals. Shifts are in per cent of A, so that the body and the tail fit into one figure.
 func shiftFunction(p *compare.Pair, b legend) []plot {
 	c := curve{name: "shift", colour: b.Colour, class: b.Class, lo: []float64{}}
 	lo, hi := 0.0, 0.0
@@ -41,7 +41,7 @@ func shiftFunction(p *compare.Pair, b legend) []plot {
 	if len(c.marks) == 0 {
 		return nil
 	}
-	// The band of the tail can be many times as wide as that of the body, which would then be a line.
+	// The band of the tail can be many times as wide as the band of the body, which would then look like a line.
 	room := max(hi-lo, 1) * 0.1
 	if slices.Sort(widths); len(widths) > 0 {
 		room = max(room, 1.5*widths[len(widths)/2])
@@ -61,7 +61,7 @@ func shiftFunction(p *compare.Pair, b legend) []plot {
 		nil, f.svg()}}
 }
 
-// percentTick writes a round number of per cent.
+// percentTick formats a round percentage.
 func percentTick(v float64) string {
 	if math.Abs(v) < 1e-9 {
 		return "0%"
@@ -69,8 +69,8 @@ func percentTick(v float64) string {
 	return fmt.Sprintf("%+.4g%%", v)
 }
 
-// timesFigure draws p50, and of few reports p99, of all reports over time: over the session's time if they alternate, else each from its own
-// start.
+// timesFigure plots p50 of all reports over time, and also p99 if there are few reports. The time is that of the
+// session if they alternate, else relative to each report's start.
 func timesFigure(all []*report.Report, names []legend, unit string) []plot {
 	session := all[0].Session
 	for _, r := range all {
@@ -78,7 +78,7 @@ func timesFigure(all []*report.Report, names []legend, unit string) []plot {
 			session = ""
 		}
 	}
-	const most = 3 // reports whose p99 is drawn, too
+	const most = 3 // greatest number of reports whose p99 is plotted, too
 	f := figure{x: axis{unit: "s", title: "seconds since the start of each report"}}
 	if session != "" {
 		f.x.title = "seconds since the start of the session"
@@ -104,7 +104,7 @@ func timesFigure(all []*report.Report, names []legend, unit string) []plot {
 		for i, st := range stretches {
 			for n, v := range []int64{st.Quantile(0.5), st.Quantile(0.99)}[:len(lines)] {
 				c := &lines[n]
-				// Between two slices of a session, the others are measured.
+				// Between two slices of a session, the other variants are measured.
 				if i > 0 && silence(stretches[i-1], st) && (session == "" || st.run == stretches[i-1].run) {
 					c.x, c.y = append(c.x, offset+st.start), append(c.y, math.NaN())
 				}

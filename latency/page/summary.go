@@ -16,8 +16,9 @@ import (
 // summaryStats are the rows of a summary, and the columns if there are more than two reports.
 var summaryStats = []string{"p50", "p90", "p99", "p99.9"}
 
-// PrintSummary writes the comparison of two reports in at most twelve lines, not counting rows that a limit names: the answer, the most
-// important notes, and a table. More reports take a line each. PrintComparison writes everything.
+// PrintSummary writes the comparison of two reports in at most twelve lines, plus one for each row that a limit names:
+// the answer, the most important notes, and a table. If there are more reports, each takes a line. PrintComparison
+// writes everything.
 func PrintSummary(w io.Writer, c *compare.Comparison) error {
 	b := bufio.NewWriter(w)
 	hidden := 0
@@ -55,11 +56,12 @@ func PrintSummary(w io.Writer, c *compare.Comparison) error {
 	return b.Flush()
 }
 
-// remarks are what a reader has to know of a comparison, the most important first: unfinished reports, warnings of the reports, why a row has no verdict, the rest.
+// remarks are what a reader should know about a comparison, most important first: unfinished reports, warnings of the
+// reports, why a row has no verdict, the rest.
 func remarks(c *compare.Comparison) (all []string) {
 	for _, r := range c.Reports {
 		if text := r.UnfinishedText(); text != "" {
-			all = append(all, r.Name()+" is "+text) // as in c.Notes
+			all = append(all, r.Name()+" is "+text) // same text as in c.Notes
 		}
 	}
 	for _, r := range c.Reports {
@@ -89,7 +91,7 @@ func remarks(c *compare.Comparison) (all []string) {
 // summarized reports whether a row is part of a summary.
 func summarized(r compare.Row) bool { return r.Asked || slices.Contains(summaryStats, r.Stat.String()) }
 
-// metric is what the values of a comparison are.
+// metric names the measured quantity of a comparison.
 func metric(a, b *report.Report) string {
 	if a.Device.Sim() && b.Device.Sim() {
 		return string(a.Metric) + " in the model"
@@ -150,7 +152,7 @@ func summarizeAll(w io.Writer, c *compare.Comparison) {
 	}
 }
 
-// lostText is how many probes of a report were lost, out of how many.
+// lostText says how many probes of a report were lost, out of how many.
 func lostText(r *report.Report) string {
 	if !counted(r) || answers(r) {
 		return "–"
@@ -158,5 +160,5 @@ func lostText(r *report.Report) string {
 	return fmt.Sprintf("%s of %s", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
 }
 
-// warned is a report's warning among others'.
+// warned prefixes a report's warning with its name.
 func warned(r *report.Report, text string) string { return r.Name() + ": " + text }

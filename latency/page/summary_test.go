@@ -13,7 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
-// A summary has twelve lines and begins with the answer, however much there is to say; a limit's row and each report after the fifth add one.
+// A summary has twelve lines and starts with the answer, however many notes there are; a limit's row and each report
+// after the fifth add one.
 func TestSummary(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 9))
 	var all []*report.Report

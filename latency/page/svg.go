@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A figure is drawn twice, for a desk and for a phone: scaling one drawing would make its letters unreadable on the other.
+// A figure is drawn twice, for desktop and phone: scaling one drawing would make its text unreadable on the other.
 var figureSizes = []struct {
 	class string
 	w, h  float64
@@ -19,37 +19,37 @@ const (
 	marginLeft, marginRight, marginTop, marginBottom = 62, 14, 14, 44
 )
 
-// curve is one line of a figure, in nanoseconds or counts; colour is an index of the page's palette. If y is NaN, the
-// line is interrupted.
+// curve is one line of a figure, in nanoseconds or counts; colour is an index of the page's palette. The line is
+// interrupted where y is NaN.
 type curve struct {
-	name   string // shown with a value under the pointer
+	name   string // shown in the tooltip with a value
 	colour int
 	class  string // "", "dashed", "thin", "dots" (marks only)
 	x, y   []float64
 	marks  []mark
 	area   bool      // filled to the axis
-	steps  bool      // each y holds until the next x
-	lo, hi []float64 // a band around the line, nil for none; infinite where nothing is known
+	steps  bool      // each y is constant until the next x
+	lo, hi []float64 // a band around the line, nil for none; infinite where unbounded
 }
 
-// mark is a dot on a curve, with a text that shows when pointed at.
+// mark is a dot on a curve, with a tooltip.
 type mark struct {
 	x, y float64
 	text string
 }
 
-// axis maps values to a length in pixels, by their logarithms where log is set.
+// axis maps values to a length in pixels, logarithmically if log is set.
 type axis struct {
 	lo, hi float64
 	log    bool
-	unit   string // how page.js shows a value: ns, shift, percent, s, run, rank, rate, bytes, count, pairs, nines
+	unit   string // how page.js formats a value: ns, shift, percent, s, run, rank, rate, bytes, count, pairs, nines
 	title  string
 	ticks  []tick
 }
 
 type tick struct {
 	at    float64
-	label string // "" for a minor one
+	label string // "" for a minor tick
 }
 
 func (a *axis) share(v float64) float64 {
@@ -60,8 +60,8 @@ func (a *axis) share(v float64) float64 {
 	return min(max((v-lo)/(hi-lo), 0), 1)
 }
 
-// figure draws curves over two axes as inline SVG, in each of figureSizes. alt tells what is to be seen to those who
-// cannot see it.
+// figure draws curves over two axes as inline SVG, in each of figureSizes. alt is the text alternative for screen
+// readers.
 type figure struct {
 	alt     string
 	x, y    axis
@@ -71,10 +71,10 @@ type figure struct {
 	outages []shade   // parts without replies
 	rules   []mark    // vertical lines at x
 	level   []float64 // horizontal lines at y
-	table   string    // the data as a reader copies it, if they are not the curves' points
+	table   string    // the data as copied, if different from the curves' points
 }
 
-// shade greys what is between two values of x.
+// shade is a grey area between two values of x.
 type shade struct {
 	from, to float64
 	note     string
@@ -180,7 +180,7 @@ func (a *axis) pixels(lo, hi float64) string {
 	return fmt.Sprintf("%g %g %d %g %g %s", a.lo, a.hi, log, lo, hi, a.unit)
 }
 
-// drawCells draws the cells, all of a level as one path.
+// drawCells draws the cells, with one path for all cells of a level.
 func (f *figure) drawCells(b *strings.Builder, px, py func(float64) float64) {
 	for level := 1; level <= heatLevels; level++ {
 		var path strings.Builder
@@ -203,7 +203,7 @@ func minor(t tick) string {
 	return ""
 }
 
-// pathOf returns the path of a curve. If gaps is set, a stretch without samples is not drawn along the axis.
+// pathOf returns the path of a curve. If gaps is set, ranges without samples are not drawn as a line along the axis.
 func pathOf(c curve, px, py func(float64) float64, gaps bool) string {
 	b := make([]byte, 0, 16*len(c.x))
 	point := func(op byte, x, y float64) {
@@ -231,13 +231,13 @@ func pathOf(c curve, px, py func(float64) float64, gaps bool) string {
 			point('L', x, y)
 		}
 		if begins && ends {
-			point('L', x+2, y) // a lone point would not show
+			point('L', x+2, y) // a single point would be invisible
 		}
 	}
 	return string(b)
 }
 
-// bandOf returns the outline of a curve's band, a part for each uninterrupted stretch.
+// bandOf returns the outline of a curve's band, one part for each uninterrupted section.
 func bandOf(c curve, px, py func(float64) float64) string {
 	var b strings.Builder
 	for from := 0; from < len(c.x); from++ {
@@ -259,7 +259,7 @@ func bandOf(c curve, px, py func(float64) float64) string {
 	return b.String()
 }
 
-// valueAxis is a logarithmic axis of nanoseconds that holds lo to hi with a little room.
+// valueAxis is a logarithmic axis of nanoseconds from lo to hi with a small margin.
 func valueAxis(title string, lo, hi float64) axis {
 	lo, hi = max(lo, 1), max(hi, 2)
 	a := axis{lo: lo * math.Pow(lo/hi, 0.04), hi: hi * math.Pow(hi/lo, 0.04), log: true, unit: "ns", title: title}
@@ -270,7 +270,7 @@ func valueAxis(title string, lo, hi float64) axis {
 	return a
 }
 
-// logTicks labels decades where there are many, and finer steps where there are few.
+// logTicks labels decades if there are many, and finer steps if there are few.
 func logTicks(lo, hi float64, label func(float64) string) []tick {
 	var out []tick
 	decades := math.Log10(hi / lo)
@@ -317,7 +317,7 @@ func linearTicks(lo, hi float64, n int, label func(float64) string) []tick {
 	return out
 }
 
-// tickNS writes a round number of nanoseconds.
+// tickNS formats a round number of nanoseconds.
 func tickNS(ns float64) string {
 	for _, u := range []struct {
 		ns   float64

@@ -44,8 +44,8 @@ func different(all []*report.Report, of func(*report.Report) float64) bool {
 	return slices.ContainsFunc(all, func(r *report.Report) bool { return of(r) != of(all[0]) })
 }
 
-// SweepAnswer is a sweep in one sentence: p50 of the points that are least and most, how many lost probes, and what the points tell about the
-// rate or the size that they differ in.
+// SweepAnswer summarises a sweep in one sentence: p50 of the lowest and the highest point, how many points lost probes,
+// and how the results depend on the rate or the size.
 func SweepAnswer(all []*report.Report) string {
 	least, most, lossy, perhaps := all[0], all[0], 0, 0
 	for _, r := range all {
@@ -79,12 +79,13 @@ func SweepAnswer(all []*report.Report) string {
 	return text
 }
 
-// sorted returns the points in ascending order of what they differ in.
+// sorted returns the points in ascending order of the varied parameter.
 func sorted(all []*report.Report, of func(*report.Report) float64) []*report.Report {
 	return slices.SortedStableFunc(slices.Values(all), func(a, b *report.Report) int { return cmp.Compare(of(a), of(b)) })
 }
 
-// lossless returns the rate up to which no point lost a probe, 0 if the lowest did. A point that did not offer its rate does not count.
+// lossless returns the rate up to which no point lost a probe, 0 if the lowest rate lost one. A point that did not
+// reach its rate does not count.
 func lossless(all []*report.Report) (rate float64) {
 	for _, r := range sorted(all, rateOf) {
 		if r.Counts.Received+r.Counts.Late < r.Counts.Sent || len(r.Warnings) > 0 {
@@ -95,7 +96,8 @@ func lossless(all []*report.Report) (rate float64) {
 	return rate
 }
 
-// knee returns the highest rate up to which p99 is at most twice that of the lowest rate, and whether there is a higher one.
+// knee returns the highest rate up to which p99 is at most twice that of the lowest rate, and whether there is a higher
+// one.
 func knee(all []*report.Report) (rate float64, over bool) {
 	points := sorted(all, rateOf)
 	for _, r := range points {
@@ -107,7 +109,8 @@ func knee(all []*report.Report) (rate float64, over bool) {
 	return rate, false
 }
 
-// perByte is the growth of p50 with the frame: the median of the slopes between all pairs of sizes (Theil and Sen).
+// perByte is the increase of p50 per byte of frame size: the median of the slopes between all pairs of sizes (Theil-Sen
+// estimator).
 func perByte(all []*report.Report) string {
 	var slopes []float64
 	for i, a := range all {
@@ -122,7 +125,8 @@ func perByte(all []*report.Report) string {
 	return strconv.FormatFloat((slopes[(n-1)/2]+slopes[n/2])/2, 'g', 3, 64) + " ns per byte"
 }
 
-// Sweep writes the points of a sweep, reports with samples, as one page. links are those of the points.
+// Sweep writes the points of a sweep, given as reports with samples, as one page. links lead to the pages of the
+// points.
 func Sweep(w io.Writer, all []*report.Report, links []Link) error {
 	p := sweepPage{Title: plain.Count(len(all), "point") + " of a sweep", Answer: SweepAnswer(all)}
 	over := sizeOf
@@ -151,8 +155,8 @@ func Sweep(w io.Writer, all []*report.Report, links []Link) error {
 	return page.ExecuteTemplate(w, "sweep", p)
 }
 
-// sweepPlots are the curves of a sweep: of one group of points three percentiles in one figure, of several a figure for each percentile. The
-// groups are what differs besides over.
+// sweepPlots are the curves of a sweep: with one group of points, three percentiles in one figure; with several groups,
+// a figure for each percentile. Points are grouped by the parameters other than over.
 func sweepPlots(all []*report.Report, over func(*report.Report) float64) (plots []plot) {
 	rates := byRate(all)
 	other, name, title := rateOf, func(v float64) string { return FormatRate(v) + "/s" }, "Latency by frame size"
@@ -211,7 +215,8 @@ func sweepPlots(all []*report.Report, over func(*report.Report) float64) (plots 
 	return plots
 }
 
-// sweepFigure draws curves over a rate or a size. Of points of one group, it marks the highest rate without loss.
+// sweepFigure plots curves over a rate or a size. If there is one group of points, it marks the highest rate without
+// loss.
 func sweepFigure(title, caption, unit string, cs []curve, rates bool, points []*report.Report) plot {
 	var legends []legend
 	ylo, yhi, xlo, xhi := math.Inf(1), 0.0, math.Inf(1), 0.0

@@ -18,7 +18,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// formatPercent writes nothing for a share of nothing.
+// formatPercent formats a percentage; it is empty if there is no base.
 func formatPercent(v float64) string {
 	if math.IsNaN(v) {
 		return ""
@@ -33,7 +33,7 @@ func formatP(p float64) string {
 	return fmt.Sprintf("%.3f", p)
 }
 
-// PrintComparison writes the comparison as text: first what stands in the way of comparing, then the tables.
+// PrintComparison writes the comparison as text: first the obstacles, then the tables.
 func PrintComparison(w io.Writer, c *compare.Comparison) error {
 	b := bufio.NewWriter(w)
 	if len(c.Obstacles) > 0 {
@@ -68,8 +68,8 @@ func PrintComparison(w io.Writer, c *compare.Comparison) error {
 // answeredStats are the statistics that Answer names.
 var answeredStats = []string{"p50", "p99", "p99.9"}
 
-// Answer is the comparison in one sentence: by how much each report is slower or faster than the first, and where that is not known. It
-// is empty where they cannot be compared.
+// Answer summarises the comparison in one sentence: by how much each report is slower or faster than the first, and
+// which statistics are undecided. It is empty if the reports cannot be compared.
 func Answer(c *compare.Comparison) string {
 	var all []string
 	for _, p := range c.Pairs {
@@ -119,7 +119,7 @@ func Answer(c *compare.Comparison) string {
 	return strings.Join(all, ". ")
 }
 
-// moreText is a further duration, rounded up, as "12 more minutes".
+// moreText formats an additional duration, rounded up, as "12 more minutes".
 func moreText(d time.Duration) string {
 	for _, u := range []struct {
 		size time.Duration
@@ -177,7 +177,8 @@ func printPair(b *bufio.Writer, p compare.Pair) {
 	fmt.Fprintln(b)
 }
 
-// caveats are the sentences below a table: what could have been seen, and how sure its marks are.
+// caveats are the sentences below a table: the smallest change that would have been visible, and the confidence of its
+// marks.
 func caveats(p compare.Pair) (all []string) {
 	if len(p.Obstacles) > 0 {
 		return nil
@@ -194,7 +195,7 @@ func caveats(p compare.Pair) (all []string) {
 	return all
 }
 
-// formatInterval writes the interval of a tested row; there is none where the samples exclude no shift.
+// formatInterval formats the interval of a tested row; it is empty if the samples exclude no shift.
 func formatInterval(r compare.Row, format string) string {
 	if math.IsInf(r.Lo, 0) || math.IsInf(r.Hi, 0) {
 		return "none"
@@ -202,8 +203,8 @@ func formatInterval(r compare.Row, format string) string {
 	return fmt.Sprintf(format, latency.FormatSigned(r.Lo), latency.FormatSigned(r.Hi))
 }
 
-// formatShift writes the shift of a tested row, in time and as a share. One within the resolution of the values is only known to be
-// less than that.
+// formatShift formats the shift of a tested row, in time and as a share. A shift below the resolution of the values is
+// shown as "less than" the resolution.
 func formatShift(r compare.Row) (shift, percent string) {
 	if grain := r.Resolution * r.Base; math.Abs(r.Shift) < grain {
 		return "<" + latency.FormatNS(grain), "<" + strings.ReplaceAll(latency.FormatShare(r.Resolution), " ", "")
@@ -211,13 +212,13 @@ func formatShift(r compare.Row) (shift, percent string) {
 	return latency.FormatSigned(r.Shift), formatPercent(r.Percent())
 }
 
-// namedRow is a row of a comparison with what a table calls it.
+// namedRow is a row of a comparison with its name in a table.
 type namedRow struct {
 	name string
 	compare.Row
 }
 
-// namedRows are all rows of a pair, those of one-way delays at the end.
+// namedRows are all rows of a pair, with one-way delays at the end.
 func namedRows(p compare.Pair) (all []namedRow) {
 	for _, r := range p.Rows {
 		all = append(all, namedRow{r.Stat.String(), r})
@@ -230,7 +231,7 @@ func namedRows(p compare.Pair) (all []namedRow) {
 	return all
 }
 
-// wayName is what texts call a series of one-way delays.
+// wayName is the display name of a series of one-way delays.
 func wayName(series string) string { return strings.ReplaceAll(series, "_", " ") }
 
 func printTransfers(b *bufio.Writer, c *compare.Comparison) {
@@ -282,13 +283,13 @@ func printCounts(b *bufio.Writer, c *compare.Comparison) {
 	t.Flush()
 }
 
-// counted reports whether it is known what became of the probes. Some other tools' output does not say.
+// counted reports whether the probes' outcomes are known. Some other tools' output does not include them.
 func counted(r *report.Report) bool { return r.Foreign == nil || r.Counts.Sent > 0 }
 
-// frames is a row's number of a report.
+// frames formats a row's number for a report.
 func (row *countRow) frames(r *report.Report, write func(int64) string) string {
 	switch {
-	case !counted(r), r.Foreign != nil && !row.always && row.number(&r.Counts) == 0: // few tools say that there was none
+	case !counted(r), r.Foreign != nil && !row.always && row.number(&r.Counts) == 0: // few tools state a zero
 		return "–"
 	case answers(r) && row.name != "sent" && row.name != "received":
 		return "–"
@@ -296,10 +297,10 @@ func (row *countRow) frames(r *report.Report, write func(int64) string) string {
 	return row.text(&r.Counts, write)
 }
 
-// answers reports whether a report is a responder's, which sends replies: nothing says what became of them.
+// answers reports whether a report is a responder's. A responder cannot observe whether its replies arrive.
 func answers(r *report.Report) bool { return r.Tool == "responder" }
 
-// FormatRate writes probes a second: whole ones, and a slow rate to four digits.
+// FormatRate formats probes per second: as an integer, or with four digits for a slow rate.
 func FormatRate(r float64) string {
 	if r >= 100 {
 		return fmt.Sprintf("%.0f", r)
@@ -309,7 +310,7 @@ func FormatRate(r float64) string {
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// number is the row's number, of the lost ones the most.
+// number is the row's number; for lost probes, the upper bound.
 func (row *countRow) number(c *report.Counts) int64 {
 	if row.of == nil {
 		return c.At(row.place)
@@ -317,7 +318,7 @@ func (row *countRow) number(c *report.Counts) int64 {
 	return row.of(c)
 }
 
-// text is a row's number; of the lost ones their range where they cannot be told from others.
+// text formats a row's number; for lost probes, the range if they cannot be told from others.
 func (row *countRow) text(c *report.Counts, write func(int64) string) string {
 	switch {
 	case row.of == nil:
@@ -331,11 +332,11 @@ func (row *countRow) text(c *report.Counts, write func(int64) string) string {
 type countRow struct {
 	name  string
 	of    func(*report.Counts) int64 // nil for the number of a place
-	least func(*report.Counts) int64 // nil where it is known exactly
+	least func(*report.Counts) int64 // nil if the number is exact
 	place report.Place
 
 	always     bool // shown even if it is 0
-	unanswered bool // of probes that got no reply in time but were not lost between the hosts
+	unanswered bool // of probes without a timely reply that were not lost between the hosts
 }
 
 var countRows = slices.Concat([]*countRow{
@@ -358,11 +359,11 @@ func placeRows() (all []*countRow) {
 	return all
 }
 
-// mostWarnings is how many warnings PrintReport writes: a reader skips a longer list. The report's page has all.
+// mostWarnings is how many warnings PrintReport writes, because readers skip longer lists. The report's page has all.
 const mostWarnings = 3
 
-// PrintReport writes a report as text: the headline, at most three warnings with their remedy, and then what was measured with its
-// percentiles and what became of the frames.
+// PrintReport writes a report as text: the headline, at most three warnings with their remedy, then what was measured
+// with its percentiles and the frame counts.
 func PrintReport(w io.Writer, r *report.Report) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprintln(b, answer(r))
@@ -417,7 +418,7 @@ func PrintReport(w io.Writer, r *report.Report) error {
 	return b.Flush()
 }
 
-// fewSamples names the percentiles that fewer than ten samples lie beyond, "" if there are none.
+// fewSamples names the percentiles with fewer than ten samples above them, "" if there are none.
 func fewSamples(r *report.Report) string {
 	if !r.Measured() || r.Main().Total.Count == 0 || r.Foreign.Partial() {
 		return ""
@@ -434,7 +435,7 @@ func fewSamples(r *report.Report) string {
 	return fmt.Sprintf("too few samples for %s: fewer than %d lie beyond (measure longer)", strings.Join(few, ", "), compare.MinTail)
 }
 
-// answer is the result in one sentence: three percentiles and the loss.
+// answer summarises the result in one sentence: three percentiles and the loss.
 func answer(r *report.Report) string {
 	if !r.Measured() {
 		return fmt.Sprintf("no %s was measured", r.Metric)
@@ -459,10 +460,10 @@ func answer(r *report.Report) string {
 	return text
 }
 
-// commas is grouped for a terminal.
+// commas is grouped with commas, for a terminal.
 func commas(n int64) string { return strings.ReplaceAll(grouped(n), "\u202f", ",") }
 
-// warnings are what a reader has to know before using the numbers, the most important first.
+// warnings are what a reader should know before using the numbers, most important first.
 func warnings(r *report.Report) (all []string) {
 	if text := r.UnfinishedText(); text != "" {
 		all = append(all, text)
@@ -487,7 +488,7 @@ func warnings(r *report.Report) (all []string) {
 	return all
 }
 
-// oneWayError is what the values of the series of that name may be wrong by, where they are one-way delays.
+// oneWayError describes the error bound of the named series if its values are one-way delays.
 func oneWayError(r *report.Report, name string) string {
 	if !latency.OneWay(name) || r.STAMP == nil {
 		return ""
@@ -495,7 +496,7 @@ func oneWayError(r *report.Report, name string) string {
 	return " ± " + latency.FormatNS(float64(r.STAMP.OneWay.ErrorNS))
 }
 
-// describe is the line that tells a report from another.
+// describe is the line that distinguishes a report from others.
 func describe(r *report.Report) string {
 	s := []string{r.Name()}
 	add := func(format string, args ...any) { s = append(s, fmt.Sprintf(format, args...)) }

@@ -17,7 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
-// What cannot be compared is said to be so before any number, and has no verdict.
+// Obstacles are printed before any number, and reports that cannot be compared have no verdict.
 func TestObstacles(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 7))
 	base := synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.NoDrift)
@@ -63,7 +63,7 @@ func TestObstacles(t *testing.T) {
 	}
 }
 
-// Reports of models: their bus transactions are compared, and their time is called the model's.
+// Reports of models: their bus transactions are compared, and their times are labelled as the model's.
 func TestSimReports(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 8))
 	a, b := synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.NoDrift), synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.NoDrift)
@@ -109,7 +109,7 @@ func TestSameNames(t *testing.T) {
 	}
 }
 
-// A report with nothing in it can be written, read and shown: an interrupted run may have no reply.
+// An empty report can be written, read and shown: an interrupted run may have no replies.
 func TestEmptyReport(t *testing.T) {
 	r, err := latency.NewRecorder(synthetic.Clock(), latency.RecorderOptions{})
 	if err != nil {
@@ -150,7 +150,7 @@ func FuzzReport(f *testing.F) {
 			}
 			return
 		}
-		// Whatever can be read can be shown.
+		// Every report that can be read can be shown.
 		var out bytes.Buffer
 		c := compare.Reports(rep, rep)
 		if err := errors.Join(PrintComparison(&out, c), Comparison(&out, c), Report(&out, rep), PrintReport(&out, rep)); err != nil {
@@ -230,7 +230,7 @@ func TestOwnTail(t *testing.T) {
 	}
 }
 
-// The opacities of heat maps must not hit the cells of a matrix, whose text would fade.
+// The opacities of heat maps must not apply to the cells of a matrix, whose text would fade.
 func TestHeatLevelsAreScoped(t *testing.T) {
 	css, err := os.ReadFile("page.css")
 	if err != nil {
@@ -241,7 +241,7 @@ func TestHeatLevelsAreScoped(t *testing.T) {
 	}
 }
 
-// A comparison answers the question in its first line, on its page and as the page's title; a matrix does so, too.
+// A comparison states its answer in the first line, on its page and in the page's title; so does a matrix.
 func TestAnswer(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 7))
 	a, b := synthetic.Sampled(rnd, 4000, 10, 1, 2000, synthetic.NoDrift), synthetic.Sampled(rnd, 8000, 10, 1, 2000, synthetic.NoDrift)

@@ -13,18 +13,19 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// maxColumns bounds the points of a figure over time, maxHeat the columns of a heat map: a page stays small.
+// maxColumns bounds the points of a figure over time, and maxHeat the columns of a heat map, to keep the page small.
 const maxColumns, maxHeat, heatRows = 400, 140, 40
 
-// stretch is a part of a recording that figures over time show as one. No stretch reaches over the end of a run.
+// stretch is a part of a recording that figures over time show as one point. It never extends beyond the end of a run.
 type stretch struct {
 	start, end float64 // s
 	run        int
 	*latency.Histogram
 }
 
-// timeline cuts a series into at most about the given number of stretches. What is left over at the end of a run, and has
-// less than half of the samples of the stretch before, joins it: the percentiles of a handful of samples say nothing.
+// timeline cuts a series into at most about the given number of stretches. A remainder at the end of a run with less
+// than half of the samples of the previous stretch is merged into it, because the percentiles of a few samples are
+// meaningless.
 func timeline(r *report.Report, s *latency.Series, most int) []stretch {
 	each := (len(s.Intervals) + most - 1) / most
 	var out []stretch
@@ -60,11 +61,11 @@ func timeline(r *report.Report, s *latency.Series, most int) []stretch {
 	return out
 }
 
-// silence reports whether no reply came for a while between two stretches, the second after the first.
+// silence reports whether there were no replies for a while between two consecutive stretches.
 func silence(a, b stretch) bool { return a.run != b.run || b.start > a.end }
 
-// outages returns the parts of the runs, in s, in which no reply came although at least five probes were sent at the average rate. They
-// are whole intervals of the recording. A responder's own report has none: it sends no probes.
+// outages returns the parts of the runs, in s, in which no reply came although at least five probes were sent at the
+// average rate. They are whole intervals of the recording. A responder's own report has none: it sends no probes.
 func outages(r *report.Report, s *latency.Series) (out [][2]float64) {
 	var length int64
 	for _, run := range r.Runs {
@@ -90,14 +91,14 @@ func outages(r *report.Report, s *latency.Series) (out [][2]float64) {
 			add(at, iv.Start)
 			at = max(at, iv.End)
 		}
-		if typical == 0 || run.End-at >= typical { // the last interval may end a little before its run
+		if typical == 0 || run.End-at >= typical { // the last interval may end slightly before its run
 			add(at, run.End)
 		}
 	}
 	return out
 }
 
-// stoppedAt returns when the last reply came, in s, if the target had stopped answering before the end.
+// stoppedAt returns when the last reply came, in s, if the target stopped answering before the end.
 func stoppedAt(r *report.Report) (at float64, ok bool) {
 	all := outages(r, r.Main())
 	if len(all) == 0 {
@@ -107,7 +108,7 @@ func stoppedAt(r *report.Report) (at float64, ok bool) {
 	return last[0], last[1] == float64(r.Runs[len(r.Runs)-1].End)/1e9
 }
 
-// outageAlerts names the longest outages, in their order.
+// outageAlerts describes the longest outages, in chronological order.
 func outageAlerts(all [][2]float64) (out []string) {
 	const most = 3
 	longest := slices.Clone(all)
@@ -123,13 +124,13 @@ func outageAlerts(all [][2]float64) (out []string) {
 	return out
 }
 
-// runAt returns the index of the run that holds an interval's middle, or of the one before.
+// runAt returns the index of the run that contains an interval's middle, or of the run before it.
 func runAt(r *report.Report, iv latency.Interval) int {
 	after := sort.Search(len(r.Runs), func(i int) bool { return r.Runs[i].Start > iv.Start/2+iv.End/2 })
 	return max(after-1, 0)
 }
 
-// secondsAxis spans all runs, also where no reply came, with a mark at the start of each run after the first.
+// secondsAxis spans all runs, including parts without replies, with a mark at the start of each run after the first.
 func secondsAxis(r *report.Report, all []stretch) axis {
 	a := axis{lo: all[0].start, hi: all[len(all)-1].end, unit: "s", title: "seconds since the start"}
 	if n := len(r.Runs); n > 0 {
@@ -146,7 +147,8 @@ func secondsAxis(r *report.Report, all []stretch) axis {
 
 func secondsText(v float64) string { return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64) }
 
-// timeFigure draws p50, p99 and the maximum of each stretch. Lines are interrupted between runs and in outages, which are shaded.
+// timeFigure plots p50, p99 and the maximum of each stretch. Lines are interrupted between runs and in outages, which
+// are shaded.
 func timeFigure(r *report.Report, s *latency.Series, unit string) template.HTML {
 	all := timeline(r, s, maxColumns)
 	if len(all) < 2 {
@@ -179,8 +181,8 @@ func timeFigure(r *report.Report, s *latency.Series, unit string) template.HTML 
 	return f.svg()
 }
 
-// heatFigure draws how many samples of each stretch had which duration: a level that jumps, or two levels side by side,
-// show where a median hides them.
+// heatFigure plots how many samples of each stretch had which duration. It shows steps and parallel levels that a
+// median hides.
 func heatFigure(r *report.Report, s *latency.Series, unit string) template.HTML {
 	all := timeline(r, s, maxHeat)
 	if len(all) < 4 {
@@ -211,7 +213,8 @@ func heatFigure(r *report.Report, s *latency.Series, unit string) template.HTML 
 			f.table += "\t"
 			if n > 0 {
 				f.table += strconv.FormatInt(n, 10)
-				// A level for each decade below the whole stretch, so that one sample of a hundred thousand shows.
+				// One level for each decade below the total of the stretch, so that one sample of a hundred thousand is
+				// visible.
 				level := max(1, heatLevels-int(math.Log10(float64(st.Count)/float64(n))))
 				f.cells = append(f.cells, cell{st.start, st.end, edge(k), edge(k + 1), level})
 			}
@@ -222,13 +225,13 @@ func heatFigure(r *report.Report, s *latency.Series, unit string) template.HTML 
 	return f.svg()
 }
 
-// side is a report as a strip shows it.
+// side is a report as shown in a strip.
 type side struct {
 	legend
 	r *report.Report
 }
 
-// stripFigure draws a statistic of each run as a dot, the runs of all sides in their order.
+// stripFigure plots a statistic of each run as a dot, with the runs of all sides in order.
 func stripFigure(st compare.Stat, sides []side, unit string) template.HTML {
 	lo, hi, most := math.Inf(1), 0.0, 0
 	var f figure
@@ -263,7 +266,7 @@ func stripFigure(st compare.Stat, sides []side, unit string) template.HTML {
 	return f.svg()
 }
 
-// shiftFigure draws the elementary differences that a row's verdict ranks, the interval as a grey ground.
+// shiftFigure plots the elementary differences that a row's verdict ranks, with the interval as a grey background.
 func shiftFigure(r compare.Row) template.HTML {
 	if !r.Tested() || len(r.Diffs) == 0 {
 		return ""

@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// cut is a report of two runs with a pause between them; the last interval of the second has a single sample.
+// cut is a report of two runs with a pause between them; the last interval of the second run has a single sample.
 func cut() (*report.Report, *latency.Series) {
 	many := make([]int64, 1000)
 	for i := range many {
@@ -28,7 +28,7 @@ func cut() (*report.Report, *latency.Series) {
 	return rep, s
 }
 
-// A last interval with one sample makes no separate point, and its sample is not lost.
+// A last interval with one sample is not a separate point, and its sample is not lost.
 func TestLastInterval(t *testing.T) {
 	rep, s := cut()
 	all := timeline(rep, s, maxColumns)
@@ -39,7 +39,7 @@ func TestLastInterval(t *testing.T) {
 	if last.Count != 1001 || last.Quantile(0.5) < 4000 || last.end != 12.01 || last.run != 1 {
 		t.Errorf("the last has %d samples, p50 %d, ends at %v", last.Count, last.Quantile(0.5), last.end)
 	}
-	// Fewer columns than intervals: still no stretch is of two runs.
+	// With fewer columns than intervals, still no stretch covers two runs.
 	n := int64(0)
 	for _, st := range timeline(rep, s, 2) {
 		if st.start < 4 && st.end > 9 {
@@ -68,10 +68,10 @@ func TestPauses(t *testing.T) {
 	}
 }
 
-// The axis covers the whole run, and a part without replies is shaded, in the middle of a run as at its end.
+// The axis covers the whole run, and a part without replies is shaded, both in the middle and at the end of a run.
 func TestOutagesAreShownOverTime(t *testing.T) {
 	rep, s := cut()
-	s.Intervals = append(s.Intervals[:1:1], s.Intervals[2:5]...) // nothing from 1 s to 2 s, and after 12 s
+	s.Intervals = append(s.Intervals[:1:1], s.Intervals[2:5]...) // nothing from 1 s to 2 s, nor after 12 s
 	rep.Runs[1].End, rep.Counts.Sent = 20e9, 13000
 	s.Sum()
 	want := [][2]float64{{1, 2}, {12, 20}}
@@ -108,7 +108,7 @@ func TestNoOutageInACompleteRecording(t *testing.T) {
 		t.Errorf("outages %v", got)
 	}
 	s.Intervals = append(s.Intervals[:1:1], s.Intervals[2:]...)
-	rep.Counts.Sent = 10 // two probes a second: a second without a reply is no outage
+	rep.Counts.Sent = 10 // two probes per second: a second without a reply is no outage
 	if got := outages(rep, s); len(got) != 0 {
 		t.Errorf("outages of a slow series: %v", got)
 	}

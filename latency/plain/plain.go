@@ -1,5 +1,5 @@
-// Package plain makes text from files and from the network safe to print: a terminal obeys control characters, and a newline
-// or a change of the writing direction can make a text look like another program's output.
+// Package plain makes text from files and from the network safe to print: a terminal interprets control characters, and
+// a newline or a change of writing direction can make a text look like another program's output.
 package plain
 
 import (
@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns s on one line, with everything that is not visible text or a space written as an escape sequence: \n, \t,
+// Text returns s on one line, with everything other than visible text and spaces written as an escape sequence: \n, \t,
 // \u001b, \u202e, and \x9b for a byte that is not UTF-8. The escapes of runes are those of JSON.
 func Text(s string) string {
 	if strings.IndexFunc(s, special) < 0 && utf8.ValidString(s) {
@@ -26,7 +26,7 @@ func Text(s string) string {
 // line separators, control and formatting characters are not.
 func special(r rune) bool { return !unicode.IsGraphic(r) }
 
-// escape appends text to out. The characters in keep stay as they are.
+// escape appends text to out. The characters in keep are not escaped.
 func escape(out, text []byte, keep string) []byte {
 	for len(text) > 0 {
 		r, n := utf8.DecodeRune(text)
@@ -50,7 +50,7 @@ func escape(out, text []byte, keep string) []byte {
 	return out
 }
 
-// Count writes a number of things: "1 window", "3 windows".
+// Count formats a number with its noun: "1 window", "3 windows".
 func Count[T int | int64](n T, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -58,30 +58,30 @@ func Count[T int | int64](n T, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// Writer writes text to a terminal, or to a file that one will show, escaped as Text does except for newlines and
-// tabs. It is the last line of defence: a text that must stay on its line has to go through Text. Several goroutines
-// may use it.
+// Writer writes text to a terminal, or to a file that may be shown on one, escaped as in Text except for newlines and
+// tabs. It is the last line of defence: text that must stay on one line has to go through Text. It is safe for
+// concurrent use.
 type Writer struct {
 	mu   sync.Mutex
 	to   io.Writer
-	rest []byte // the beginning of a rune whose other bytes have not come yet
-	err  error  // the first of the underlying writer
+	rest []byte // the start of a rune whose other bytes have not been written yet
+	err  error  // first error of the underlying writer
 }
 
 // NewWriter returns a Writer to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{to: w} }
 
-// File returns the file that w writes to, nil if it is none: for what shows progress on a terminal.
+// File returns the file that w writes to, nil if it is not a file. Progress displays on a terminal use it.
 func (w *Writer) File() *os.File {
 	f, _ := w.to.(*os.File)
 	return f
 }
 
-// longest is how much of an error is printed: the file that it quotes may have a line of megabytes.
+// longest is the greatest printed length of an error, because a quoted file may have a line of megabytes.
 const longest = 8 << 10
 
-// Error returns the text of err, escaped as a Writer does and cut off if it is very long, with its lines after the first indented: one that
-// comes from a file name cannot pass for another message.
+// Error returns the text of err, escaped as by a Writer and truncated if it is very long, with its lines after the
+// first indented, so that a line from a file name cannot pass for another message.
 func Error(err error) string {
 	text := err.Error()
 	more := ""
@@ -92,7 +92,7 @@ func Error(err error) string {
 	return strings.ReplaceAll(string(escape(nil, []byte(text), "\n\t")), "\n", "\n    ") + more
 }
 
-// Write returns len(b), or what the underlying writer reports.
+// Write returns len(b), or the result of the underlying writer.
 func (w *Writer) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -116,7 +116,7 @@ func (w *Writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Err returns the first error of the underlying writer: a result was not printed, or not all of it.
+// Err returns the first error of the underlying writer, in which case the output is incomplete.
 func (w *Writer) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -52,7 +52,7 @@ func TestWriter(t *testing.T) {
 func TestWriterKeepsJSON(t *testing.T) {
 	for _, c := range texts {
 		if !utf8.ValidString(c.in) {
-			continue // encoding/json replaces what is not UTF-8
+			continue // encoding/json replaces invalid UTF-8
 		}
 		var b bytes.Buffer
 		e := json.NewEncoder(plain.NewWriter(&b))

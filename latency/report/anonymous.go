@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Anonymize takes out of r what tells which machine made it, and keeps what its numbers depend on. It leaves out the host
-// name, the kernel's command line, the kernel release behind its version number, the tool's own command line (it names
-// hosts and folders), the interface's MAC address, and the folder of a simulated device's socket. In the target, the label
-// and all texts, MAC addresses and IP addresses that are not private to some network (Private) become "<mac>" and
-// "<address>". CPU, hypervisor, settings, interface name, counters and times stay, and so do other names in a label.
+// Anonymize removes from r everything that identifies the machine, and keeps everything that its numbers depend on. It
+// removes the host name, the kernel's command line, the kernel release after its version number, the tool's own command
+// line (it names hosts and folders), the interface's MAC address, and the folder of a simulated device's socket. In the
+// target, the label and all texts, MAC addresses and public IP addresses (see private) become "<mac>" and "<address>".
+// CPU, hypervisor, settings, interface name, counters, times and other names in a label are kept.
 func (r *Report) Anonymize() {
 	r.Anonymous = true
 	r.Args = nil
@@ -33,7 +33,7 @@ func (r *Report) Anonymize() {
 	r.Device.Device = Scrub(r.Device.Device)
 }
 
-// scrubAll returns a copy: the texts may be the device's own, or another report's as well.
+// scrubAll returns a copy, because the texts may be shared with the device or another report.
 func scrubAll(texts []string) []string {
 	out := slices.Clone(texts)
 	for i := range out {
@@ -42,7 +42,7 @@ func scrubAll(texts []string) []string {
 	return out
 }
 
-// KernelVersion returns what a release begins with: 6.1.0 of 6.1.0-28-cloud-amd64.
+// KernelVersion returns the version number of a release: 6.1.0 of 6.1.0-28-cloud-amd64.
 func KernelVersion(release string) string {
 	if i := strings.IndexFunc(release, func(r rune) bool { return r != '.' && (r < '0' || r > '9') }); i >= 0 {
 		release = release[:i]
@@ -52,12 +52,12 @@ func KernelVersion(release string) string {
 
 var (
 	macPattern     = regexp.MustCompile(`\b(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b`)
-	macNamePattern = regexp.MustCompile(`\benx[0-9a-f]{12}\b`) // systemd's interface names of last resort
+	macNamePattern = regexp.MustCompile(`\benx[0-9a-f]{12}\b`) // systemd's MAC-based interface names
 	addressPattern = regexp.MustCompile(`\b\d{1,3}(?:\.\d{1,3}){3}\b|[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*`)
 	socketPattern  = regexp.MustCompile(`vfio-user:\S+`)
 )
 
-// Scrub replaces addresses in a text as Anonymize says.
+// Scrub replaces addresses in a text as Anonymize does.
 func Scrub(s string) string {
 	s = macPattern.ReplaceAllString(s, "<mac>")
 	s = macNamePattern.ReplaceAllString(s, "enx<mac>")
@@ -76,12 +76,13 @@ func Scrub(s string) string {
 	})
 }
 
-// documentation are the networks of examples and benchmarks (RFC 5737, RFC 2544, RFC 3849).
+// documentation are the networks reserved for examples and benchmarks (RFC 5737, RFC 2544, RFC 3849).
 var documentation = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24"),
 	netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("2001:db8::/32")}
 
 // private reports whether an address is meaningless outside its network: RFC 1918, RFC 4193, loopback, link-local,
-// unspecified, and those of examples and benchmarks. One that was made of a MAC address (RFC 4291 appendix A) does.
+// unspecified, and those of examples and benchmarks. An address derived from a MAC address (RFC 4291 appendix A) is not
+// private.
 func private(a netip.Addr) bool {
 	a = a.Unmap()
 	if b := a.As16(); a.Is6() && b[11] == 0xff && b[12] == 0xfe {

@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
-// telling fills every field of a report that a machine's name, addresses or folders could be in.
+// telling fills every field of a report that could contain a machine's name, addresses or folders.
 func telling(t *testing.T) *report.Report {
 	r := synthetic.Link{Median: 10_000, Rate: 1000, Seconds: 1}.Report()
 	r.Label = "target=8.8.4.4,source=2a02:8071::7"
@@ -31,7 +31,7 @@ func telling(t *testing.T) *report.Report {
 
 var secrets = []string{"8.8.4.4", "2a02", "jane", "acme", "4e4901", "02:52", "UUID"}
 
-// TestAnonymize: nothing that tells which machine it was is left in any file, and all that the numbers depend on is.
+// No file of an anonymous report identifies the machine, and everything that the numbers depend on is kept.
 func TestAnonymize(t *testing.T) {
 	r := telling(t)
 	notes := r.Device.Notes
@@ -84,14 +84,14 @@ func TestScrub(t *testing.T) {
 	for in, want := range map[string]string{
 		"0000:03:00.0 at 12:30:45":                         "0000:03:00.0 at 12:30:45",
 		"fd98::2 fe80::1%eth0 ::1 192.168.1.4:7 127.0.0.1": "fd98::2 fe80::1%eth0 ::1 192.168.1.4:7 127.0.0.1",
-		"fe80::52:62ff:fe4e:4901":                          "<address>", // holds a MAC address
+		"fe80::52:62ff:fe4e:4901":                          "<address>", // contains a MAC address
 		"::ffff:9.9.9.9 ::ffff:10.0.0.1":                   "<address> ::ffff:10.0.0.1",
 		"2001:db8::1, 203.0.113.9, 198.18.0.1":             "2001:db8::1, 203.0.113.9, 198.18.0.1",
 		"9.9.9.9:862":                                      "<address>:862",
 		"firmware 14.12.1220, p99.9":                       "firmware 14.12.1220, p99.9",
 		"172.15.0.1 172.16.0.1":                            "<address> 172.16.0.1",
 		"to 2a00::1.":                                      "to <address>.", "2a00::": "<address>",
-		"2620:fe:::": "2620:fe:::", // no address
+		"2620:fe:::": "2620:fe:::", // not an address
 		"":           "",
 	} {
 		if got := report.Scrub(in); got != want {

@@ -10,18 +10,18 @@ import (
 	"github.com/rebound-nic/rebound/latency/plain"
 )
 
-// What a report from elsewhere may hold. Numbers within these bounds can be added up and converted without overflow.
+// Limits for reports from other machines. Numbers within these bounds can be added and converted without overflow.
 const (
 	maxFile   = 64 << 20 // bytes of report.json
-	maxRest   = 2 << 20  // of it besides the runs: a byte of JSON can become a hundred bytes of memory
+	maxRest   = 2 << 20  // without the runs: a byte of JSON can become a hundred bytes of memory
 	maxSeries = 256
-	maxCount  = 1 << 53 // that float64 has exactly
+	maxCount  = 1 << 53 // float64 represents it exactly
 	maxTime   = 1 << 60 // ns, 36 years
 	maxFloat  = 1e18
 )
 
-// check finds what no measurement has, so that no user of a report needs to. It escapes what texts should not have: a label
-// with a newline in it could pass for another line of a program's output.
+// check rejects values that no measurement can have, so that users of a report need not. It also escapes texts: a label
+// with a newline could pass for another line of a program's output.
 func (r *Report) check() error {
 	if err := sanitize(reflect.ValueOf(r).Elem()); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (r *Report) check() error {
 	return nil
 }
 
-// Escape makes the texts of a report that another tool's file has safe to print, as Read does with those of a report.
+// Escape makes the texts of a report that was made from another tool's file safe to print, as Read does for reports.
 func (r *Report) Escape() { escape(reflect.ValueOf(r).Elem()) }
 
 func escape(v reflect.Value) {
@@ -81,7 +81,7 @@ func escape(v reflect.Value) {
 	}
 }
 
-// ordered checks that the numbers of a summary can belong together.
+// ordered checks that the numbers of a summary are consistent.
 func ordered(m *latency.Summary) error {
 	type number struct {
 		name  string
@@ -93,13 +93,14 @@ func ordered(m *latency.Summary) error {
 			return fmt.Errorf("%s %d is above %s %d: want min <= p50 <= p90 <= ... <= max", before.name, before.value, n.name, n.value)
 		}
 	}
-	if slack := 1e-9 * float64(m.Max); m.Mean < float64(m.Min)-slack || m.Mean > float64(m.Max)+slack { // rounding
+	if slack := 1e-9 * float64(m.Max); m.Mean < float64(m.Min)-slack || m.Mean > float64(m.Max)+slack { // tolerance for rounding
 		return fmt.Errorf("mean_ns %v is not between min_ns %d and max_ns %d", m.Mean, m.Min, m.Max)
 	}
 	return nil
 }
 
-// sanitize escapes the texts below v, and checks that its numbers are in range. An error begins with the path of the number.
+// sanitize escapes the texts in v, and checks that its numbers are in range. An error starts with the path of the
+// number.
 func sanitize(v reflect.Value) error {
 	switch v.Kind() {
 	case reflect.String:
@@ -134,7 +135,7 @@ func sanitize(v reflect.Value) error {
 		for i := range v.NumField() {
 			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 			if name == "-" || name == "core" && v.Field(i).Int() == -1 {
-				continue // not in the file; a host on which no core was chosen
+				continue // not in the file; set if no core was chosen on the host
 			}
 			if err := sanitize(v.Field(i)); err != nil {
 				return within(name, err)
@@ -144,7 +145,7 @@ func sanitize(v reflect.Value) error {
 	return nil
 }
 
-// within puts the name of a field, or an index, before the path that an error begins with.
+// within puts the name of a field, or an index, before the path at the start of an error.
 func within(place string, err error) error {
 	if text := err.Error(); text[0] == ':' || text[0] == '[' {
 		return fmt.Errorf("%s%w", place, err)
@@ -152,7 +153,7 @@ func within(place string, err error) error {
 	return fmt.Errorf("%s.%w", place, err)
 }
 
-// sanitizeMap is sanitize for a map with texts as keys and numbers as values.
+// sanitizeMap is sanitize for a map from texts to numbers.
 func sanitizeMap(m reflect.Value) error {
 	for _, k := range m.MapKeys() {
 		name, v := reflect.New(k.Type()).Elem(), reflect.New(m.Type().Elem()).Elem()

@@ -8,18 +8,19 @@ import (
 	"slices"
 )
 
-// Folder is a report's folder that was opened before the process gave up its rights: writing to it needs no right to the folder that
-// it is in.
+// Folder is a report's folder that was opened before the process dropped its privileges: writing to it needs no
+// permission on the parent folder.
 type Folder struct {
 	root   *os.Root
-	parent *os.Root // nil where the folder was there before
+	parent *os.Root // nil if the folder existed before
 	name   string
 }
 
-// unfinished is where a Folder's files are written before they replace the ones of an earlier report.
+// unfinished is the subfolder in which a Folder's files are written before they replace those of an earlier report.
 const unfinished = ".unfinished"
 
-// OpenFolder makes the folder dir, or opens it where it is empty or a report already, and gives it to a user.
+// OpenFolder creates the folder dir, or opens it if it is empty or already a report, and changes its owner to the given
+// user.
 func OpenFolder(dir string, uid, gid int) (f *Folder, err error) {
 	name := filepath.Clean(dir)
 	defer func() {
@@ -37,7 +38,7 @@ func OpenFolder(dir string, uid, gid int) (f *Folder, err error) {
 			return nil, err
 		}
 	}
-	// A link could lead to a folder that is not meant to change its owner.
+	// A symbolic link could lead to a folder whose owner must not change.
 	named, err := os.Lstat(name)
 	if err != nil {
 		return nil, err
@@ -77,8 +78,8 @@ func (f *Folder) give(named os.FileInfo, uid, gid int) error {
 	return err
 }
 
-// Write saves rep in the folder, each file whole or not at all, and closes the folder. On an error before the first file is in place nothing changes, and a
-// folder that OpenFolder made is removed where its parent may be written.
+// Write saves rep in the folder, each file completely or not at all, and closes the folder. On an error before the
+// first file is in place nothing changes, and a folder that OpenFolder created is removed if the parent is writable.
 func (f *Folder) Write(rep *Report, page Page) error {
 	defer f.close()
 	err := f.write(rep.files(page))
@@ -87,7 +88,7 @@ func (f *Folder) Write(rep *Report, page Page) error {
 		return nil
 	}
 	if f.parent != nil {
-		f.parent.Remove(filepath.Base(f.name)) // unless some of it is there
+		f.parent.Remove(filepath.Base(f.name)) // fails if files are already in place
 	}
 	return fmt.Errorf("report %s is not written: %w", f.name, err)
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// A folder that is given to a user is new, empty or a report, belongs to that user afterwards, and a second report replaces the first.
+// OpenFolder accepts a new folder, an empty one or a report, the folder belongs to the user afterwards, and a second
+// report replaces the first.
 func TestFolder(t *testing.T) {
 	needs.Root(t, "giving a folder away")
 	const user = 65534

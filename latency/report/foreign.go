@@ -7,18 +7,18 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// Foreign describes a report that was read from another tool's output: its units, and what the output cannot support.
+// Foreign describes a report that was read from another tool's output: its units, and the limits of that output.
 type Foreign struct {
 	Format string // "ping output"
-	Unit   string // of the file's values, and how it is known: "ms (printed on each line)"
+	Unit   string // of the file's values, and how it was determined: "ms (printed on each line)"
 
-	Runs   string   // how its runs were made: "16 parts of one measurement"; empty where Single is set
+	Runs   string   // how its runs were made: "16 parts of one measurement"; empty if Single is set
 	Single string   // why it counts as one run: "samples have no order in time"
 	Timed  bool     // the times of the runs are known, not only their order
 	Limits []string // further limits of the format: "percentiles are interpolated"
 
-	// Points is the whole distribution, besides Min, Max and Mean, which are NaN where the file has none. It is nil where the file has
-	// more than percentiles.
+	// Points is the whole distribution except Min, Max and Mean, which are NaN if the file does not have them. It is
+	// nil if the file has more than percentiles.
 	Points         []latency.Percentile
 	Min, Max, Mean float64 // ns
 
@@ -26,7 +26,7 @@ type Foreign struct {
 	Beyond int64
 }
 
-// Lines returns the format and its limits, one sentence a line.
+// Lines returns the format and its limits, one sentence per line.
 func (f *Foreign) Lines() []string {
 	if f == nil {
 		return nil
@@ -46,13 +46,14 @@ func (f *Foreign) Lines() []string {
 	return append(out, f.Limits...)
 }
 
-// Partial reports whether f lacks a part of the distribution, so that no curve of it can be drawn. A nil Foreign lacks nothing.
+// Partial reports whether f lacks a part of the distribution, so that no curve can be plotted. A nil Foreign lacks
+// nothing.
 func (f *Foreign) Partial() bool { return f != nil && (f.Points != nil || f.Beyond > 0) }
 
 // Dated reports whether the times of the samples are known. A nil Foreign has them.
 func (f *Foreign) Dated() bool { return f == nil || f.Timed }
 
-// Quantile returns the percentile q (0 to 1) of all samples, NaN where another tool's output does not have it.
+// Quantile returns the percentile q (0 to 1) of all samples, NaN if another tool's output does not have it.
 func (r *Report) Quantile(q float64) float64 {
 	total := r.Main().Total
 	switch f := r.Foreign; {
@@ -72,7 +73,7 @@ func (r *Report) Quantile(q float64) float64 {
 	return math.NaN()
 }
 
-// Extremes returns minimum, maximum and mean of all samples in ns, NaN where another tool's output does not have them.
+// Extremes returns minimum, maximum and mean of all samples in ns, NaN if another tool's output does not have them.
 func (r *Report) Extremes() (least, greatest, mean float64) {
 	if f := r.Foreign; f.Partial() {
 		return f.Min, f.Max, f.Mean

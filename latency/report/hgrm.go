@@ -12,11 +12,12 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// ErrFormat is returned for a file that is not what its name says. The error names file and line.
+// ErrFormat is returned for a file that does not have the format that its name implies. The error names file and line.
 var ErrFormat = errors.New("malformed")
 
-// WriteHgrm writes h in the text form of HdrHistogram's outputPercentileDistribution, five steps for each halving of the
-// distance to 100 %. Values are in microseconds with three decimals, which is to the nanosecond.
+// WriteHgrm writes h in the text format of HdrHistogram's outputPercentileDistribution, with five steps for each
+// halving of the distance to 100 %. Values are in microseconds with three decimals, so they are exact to the
+// nanosecond.
 func WriteHgrm(w io.Writer, h *latency.Histogram) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, "%12s %14s %10s %14s\n\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)")
@@ -34,8 +35,8 @@ func WriteHgrm(w io.Writer, h *latency.Histogram) error {
 	return b.Flush()
 }
 
-// ReadHgrm reads what WriteHgrm, or another HdrHistogram, wrote: the points in the file's own unit times unit
-// nanoseconds (1000 for microseconds). name is for errors.
+// ReadHgrm reads the output of WriteHgrm or another HdrHistogram implementation: the points in the file's own unit
+// times unit nanoseconds (1000 for microseconds). name is for errors.
 func ReadHgrm(r io.Reader, name string, unit float64) ([]latency.Percentile, error) {
 	s := bufio.NewScanner(r)
 	var out []latency.Percentile

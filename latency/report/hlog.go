@@ -16,9 +16,9 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// WriteHlog writes the intervals of all series as an HdrHistogram log, format 1.3. The main series carries no tag, every
-// other one its name. Timestamps are relative to start, with StartTime and BaseTime lines to say so; Interval_Max is in
-// milliseconds with six decimals, which is to the nanosecond.
+// WriteHlog writes the intervals of all series as an HdrHistogram log, format 1.3. The main series carries no tag,
+// every other series its name. Timestamps are relative to start, as the StartTime and BaseTime lines state;
+// Interval_Max is in milliseconds with six decimals, so it is exact to the nanosecond.
 func WriteHlog(w io.Writer, start time.Time, series []*latency.Series) error {
 	b := bufio.NewWriter(w)
 	WriteHlogHead(b, start)
@@ -32,7 +32,7 @@ func WriteHlog(w io.Writer, start time.Time, series []*latency.Series) error {
 	return b.Flush()
 }
 
-// WriteHlogHead writes the lines that a log begins with. WriteHlogLine writes one interval of a series, relative to start.
+// WriteHlogHead writes the first lines of a log. WriteHlogLine writes one interval of a series, relative to start.
 func WriteHlogHead(w io.Writer, start time.Time) error {
 	seconds := float64(start.UnixMilli()) / 1e3
 	_, err := fmt.Fprintf(w, "#[Histogram log format version 1.3]\n#[StartTime: %.3f (seconds since epoch), %s]\n#[BaseTime: %.3f (seconds since epoch)]\n"+
@@ -42,7 +42,7 @@ func WriteHlogHead(w io.Writer, start time.Time) error {
 	return err
 }
 
-// WriteHlogLine writes an interval of the series of that name: letters, digits, '_' and '-'.
+// WriteHlogLine writes an interval of the named series. Names consist of letters, digits, '_' and '-'.
 func WriteHlogLine(w io.Writer, name string, iv latency.Interval) error {
 	tag := ""
 	if name != latency.MainSeries {
@@ -74,7 +74,7 @@ func ReadHlog(r io.Reader, name string) (start time.Time, series []*latency.Seri
 	haveBase := false
 	byName := map[string]*latency.Series{}
 	counted := map[string]int64{}
-	room, size := int64(1<<20), int64(0) // the counters that the intervals may have, by decodeHDR
+	room, size := int64(1<<20), int64(0) // remaining budget of counters, and the counters used, as counted by decodeHDR
 	bad := func(format string, args ...any) (time.Time, []*latency.Series, error) {
 		return time.Time{}, nil, fmt.Errorf("%s:%d: %w log: %s", name, line, ErrFormat, fmt.Sprintf(format, args...))
 	}
@@ -142,10 +142,10 @@ func ReadHlog(r io.Reader, name string) (start time.Time, series []*latency.Seri
 			return bad("counts of series %s add up to more than %d", tag, int64(maxCount))
 		}
 		counted[tag] += h.Count
-		h.RefineMax(int64(math.Round(num[2] * 1e6))) // exact, where the writer's Interval_Max is in milliseconds of nanoseconds
+		h.RefineMax(int64(math.Round(num[2] * 1e6))) // exact if the writer's Interval_Max has milliseconds with nanosecond precision
 		at := num[0]
 		if !haveBase && startSec != 0 && at > startSec-365*86400 || haveBase && baseSec != startSec {
-			at += baseSec - startSec // absolute timestamps, or relative to another moment
+			at += baseSec - startSec // absolute timestamps, or relative to another time
 		}
 		ser := byName[tag]
 		if ser == nil {
@@ -177,15 +177,15 @@ func ReadHlog(r io.Reader, name string) (start time.Time, series []*latency.Seri
 	return time.UnixMilli(int64(math.Round(startSec * 1e3))).UTC(), series, nil
 }
 
-// maxSeconds bounds the times of a log: a third of what an int64 has room for as nanoseconds.
+// maxSeconds bounds the times of a log: a third of the nanoseconds that fit in an int64.
 const maxSeconds = 3e9
 
 // maxCounters bounds the geometry of a foreign histogram: four digits over any range, or five over a short one.
 const maxCounters = 1 << 20
 
-// decodeHDR decodes a base64 V2 compressed histogram. It returns what the histogram costs in memory and time, in counters: a
-// line of a hundred bytes can hold thirty thousand counters of 1, and a file of such lines would not fit any memory. What was
-// measured has less than one counter for each byte; empty counters cost the time to look at them.
+// decodeHDR decodes a base64 V2 compressed histogram. It also returns the cost of the histogram in memory and time, in
+// counters: a line of a hundred bytes can contain thirty thousand counters of 1, and a file of such lines would exhaust
+// any memory. Measured data has less than one counter per byte; empty counters only cost the time to scan them.
 func decodeHDR(code string) (*latency.Histogram, int64, error) {
 	h, err := hdrhistogram.Decode([]byte(code))
 	if err != nil {

@@ -26,9 +26,9 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// independent is a reader of HdrHistogram logs and histograms that shares nothing with the code under test nor with
-// hdrhistogram-go: it was written from the published description of the V2 encoding. It gives each interval's counts by
-// the lowest value of their bucket.
+// independent is a reader of HdrHistogram logs and histograms that shares no code with the code under test or with
+// hdrhistogram-go: it was written from the published description of the V2 encoding. It maps the lowest value of each
+// bucket to its count, for each interval.
 type independent struct {
 	startTime, baseTime string
 	lines               []independentLine
@@ -81,7 +81,8 @@ func readIndependently(t *testing.T, r io.Reader) independent {
 
 // decodeIndependently: base64 of { cookie 0x1c849314 (V2 compressed, word size nibble 1), length, zlib of { cookie
 // 0x1c849313, payload length, normalising index offset, significant digits, lowest, highest, ratio, payload } }, big
-// endian. The payload is ZigZag LEB128: a positive number is the next counter, a negative one that many empty counters.
+// endian. The payload is ZigZag LEB128: a positive number is the next counter, a negative one the number of empty
+// counters.
 func decodeIndependently(t *testing.T, code string) map[int64]int64 {
 	t.Helper()
 	b, err := base64.StdEncoding.DecodeString(code)
@@ -120,7 +121,7 @@ func decodeIndependently(t *testing.T, code string) map[int64]int64 {
 	if highest < 60e9 {
 		t.Fatalf("highest trackable value %d is below a minute", highest)
 	}
-	// The layout, from the definition: enough linear steps that one is never wider than 10^-sig of its value.
+	// The layout, from the definition: enough linear steps that no step is wider than 10^-sig of its value.
 	steps := 1 << bits.Len(uint(2*math.Pow10(int(sig))-1))
 	unit := bits.Len64(lowest) - 1
 	counts := map[int64]int64{}
@@ -130,7 +131,7 @@ func decodeIndependently(t *testing.T, code string) map[int64]int64 {
 		for shift := 0; ; shift += 7 {
 			c := p[0]
 			p = p[1:]
-			if shift == 56 { // the ninth byte holds eight bits
+			if shift == 56 { // the ninth byte contains eight bits
 				u |= uint64(c) << 56
 				break
 			}
@@ -275,8 +276,8 @@ func TestHlogRoundTrip(t *testing.T) {
 	}
 }
 
-// Every log that lost its end, or a byte, is refused with its file and line, except for a cut at the end of a line,
-// which only report.json can know of (see TestReadErrors).
+// Every truncated log, and every log with a byte missing, is rejected with its file and line, except for a log
+// truncated at the end of a line, which only report.json can reveal (see TestReadErrors).
 func TestHlogDamaged(t *testing.T) {
 	rep := synthetic.Link{Seed: 5, Median: 4200, Spread: 0.1, Seconds: 2, Rate: 300}.Report()
 	var b bytes.Buffer
@@ -307,7 +308,7 @@ func TestHlogDamaged(t *testing.T) {
 	}
 }
 
-// The text form, read by its own rules: four columns, a header, percentiles that mean what they say.
+// The text format, read by an independent parser: four columns, a header, and percentiles that match their values.
 func TestHgrm(t *testing.T) {
 	rep := synthetic.Link{Seed: 8, Median: 4200, Spread: 0.4, Seconds: 5, Rate: 3000}.Report()
 	h := rep.Main().Total

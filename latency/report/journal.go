@@ -15,14 +15,14 @@ import (
 	"github.com/rebound-nic/rebound/latency/whole"
 )
 
-// Unfinished marks a report whose measurement has not ended yet, or whose program was ended before it could write the whole
-// report. Read takes its runs, counts and series from the log, as far as they were written.
+// Unfinished marks a report whose measurement has not ended yet, or whose program ended before it could write the
+// complete report. Read takes its runs, counts and series from the log, as far as they were written.
 type Unfinished struct {
 	Runs int   `json:"runs"`             // planned
-	Run  int64 `json:"run_ns,omitempty"` // planned length of each; 0 where they end by their count
+	Run  int64 `json:"run_ns,omitempty"` // planned length of each run; 0 if runs end after a number of samples
 }
 
-// UnfinishedText says how much of a report there is; empty for a finished one.
+// UnfinishedText says how much of a report was written; it is empty for a finished report.
 func (r *Report) UnfinishedText() string {
 	u := r.Unfinished
 	if u == nil {
@@ -43,27 +43,28 @@ func (r *Report) UnfinishedText() string {
 type Part struct {
 	Run      latency.Run       `json:"run"`
 	Counts   Counts            `json:"counts"`          // of all runs so far
-	Drops    []Drop            `json:"drops,omitempty"` // the same, as is what follows
+	Drops    []Drop            `json:"drops,omitempty"` // of all runs so far, like the following fields
 	Counters map[string]uint64 `json:"counters,omitempty"`
 	Order    *Order            `json:"order,omitempty"`
 	STAMP    *STAMP            `json:"stamp,omitempty"`
 	Warnings []string          `json:"warnings,omitempty"`
 	Notes    []string          `json:"notes,omitempty"`
-	Place    *int              `json:"place,omitempty"` // of a session that alternates: see Schedule
-	Series   []*latency.Series `json:"-"`               // of this run
+	Place    *int              `json:"place,omitempty"` // in a session that alternates: see Schedule
+	Series   []*latency.Series `json:"-"`               // of this run only
 }
 
-// partComment begins the line of a log that ends a part. What follows the last one was cut off, and is not read.
+// partComment starts the line of a log that ends a part. Lines after the last such line were truncated and are ignored.
 const partComment = "#[Part: "
 
-// Journal is an unfinished report that is being written: its folder has report.json with Unfinished set, and a log that parts
-// are appended to. Write replaces it with the whole report.
+// Journal is an unfinished report that is being written: its folder has report.json with Unfinished set, and a log that
+// parts are appended to. Write replaces it with the complete report.
 type Journal struct {
 	log  *os.File
-	size int64 // bytes of whole parts
+	size int64 // bytes of complete parts
 }
 
-// NewJournal writes the folder dir as Write does, with what head says and no part yet. Head.Start is the start of the first run.
+// NewJournal writes the folder dir as Write does, with the fields of head and no part yet. head.Start is the start of
+// the first run.
 func NewJournal(dir string, head *Report) (*Journal, error) {
 	h := *head
 	h.Runs, h.Series, h.Counts, h.Drops, h.Order, h.Tail = nil, nil, Counts{}, nil, nil, nil
@@ -85,7 +86,7 @@ func NewJournal(dir string, head *Report) (*Journal, error) {
 	return &Journal{f, int64(log.Len())}, nil
 }
 
-// Add appends parts and waits until they are on the disk. On an error the log has what it had before.
+// Add appends parts and waits until they are on the disk. On an error the log is unchanged.
 func (j *Journal) Add(parts ...Part) error {
 	var b bytes.Buffer
 	for _, p := range parts {
@@ -140,7 +141,7 @@ func (r *Report) loadParts(path string) error {
 	for line := 1; lines.Scan(); line++ {
 		at += int64(len(lines.Bytes())) + 1
 		text, ok := bytes.CutPrefix(lines.Bytes(), []byte(partComment))
-		if !ok || at > info.Size() { // cut off before its newline
+		if !ok || at > info.Size() { // truncated before its newline
 			continue
 		}
 		var p Part
@@ -165,7 +166,7 @@ func (r *Report) loadParts(path string) error {
 			r.Schedule.Places = append(r.Schedule.Places, *p.Place)
 		}
 	}
-	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) { // a line too long is not of a whole part
+	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) { // a line that is too long is not part of a complete part
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if err := r.check(); err != nil {

@@ -37,7 +37,7 @@ func unfinished(runs int) *report.Report {
 	return rep
 }
 
-// Wherever a log was cut off, the report has the parts that were written whole, and says how many there are.
+// Wherever a log was truncated, the report has all parts that were written completely, and says how many there are.
 func TestJournal(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
 	j, err := report.NewJournal(dir, unfinished(7))
@@ -94,7 +94,7 @@ func TestJournal(t *testing.T) {
 	}
 	rep := unfinished(0)
 	rep.Unfinished = nil
-	if err := report.Write(dir, rep, page); err != nil { // the whole report takes its place
+	if err := report.Write(dir, rep, page); err != nil { // the complete report replaces it
 		t.Fatal(err)
 	}
 	if got, err := report.Read(dir); err != nil || got.UnfinishedText() != "" || got.Main().Total.Count != rep.Main().Total.Count {

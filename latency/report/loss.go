@@ -16,28 +16,28 @@ const (
 	DroppedThere Place = "dropped there" // by the target's NIC, ring or kernel
 )
 
-// Drop is how many frames one counter says were dropped while a report's runs lasted, warm-ups included.
+// Drop is the number of frames that one counter counted as dropped during a report's runs, warm-ups included.
 type Drop struct {
 	Place  Place  `json:"place"`
-	By     string `json:"by"` // who dropped them, and the counter's name: "ring: rx_dropped"
+	By     string `json:"by"` // the component that dropped them, and the counter's name: "ring: rx_dropped"
 	Frames int64  `json:"frames"`
 
-	// Ours says that nothing but the probes of this report and their replies can be in the counter. If it is unset, the
-	// frames may belong to other traffic.
+	// Ours means that the counter counts only the probes of this report and their replies. If it is unset, the frames
+	// may belong to other traffic.
 	Ours bool `json:"ours"`
 }
 
-// Unanswered is what is known about the probes that got no reply, apart from the counters.
+// Unanswered is what is known about the probes without a reply, apart from the counters.
 type Unanswered struct {
 	Measured int64 // probes that were sent and got no reply, not even a late or corrupt one
-	Warmup   int64 // the same of the probes that are not measured: a counter has these, too
+	Warmup   int64 // the same for warm-up probes, which are not measured but appear in the counters
 	Copies   bool  // duplicate replies were seen: a dropped frame may be a copy of a reply that arrived
-	Forward  int64 // of Measured, those that a stateful STAMP reflector did not receive: no reply to them can be dropped here
+	Forward  int64 // of Measured, the probes that a stateful STAMP reflector did not receive: replies to them cannot have been dropped here
 }
 
-// Locate divides the probes without a reply into those lost between the hosts and those that counters say were dropped
-// elsewhere, and sets Lost and the numbers of all places with what is uncertain of them. SendFailed is set already. It returns how
-// many of the probes without a reply were certainly dropped at each place.
+// Locate divides the probes without a reply into those lost between the hosts and those that counters report as dropped
+// elsewhere, and sets Lost and the numbers of all places with their uncertainty. SendFailed must be set already. It
+// returns how many of the probes without a reply were certainly dropped at each place.
 func (c *Counts) Locate(u Unanswered, drops []Drop) map[Place]int64 {
 	limit := func(p Place) int64 {
 		if p == DroppedHere {
@@ -54,7 +54,7 @@ func (c *Counts) Locate(u Unanswered, drops []Drop) map[Place]int64 {
 				continue
 			}
 			sums[place] += d.Frames
-			// A counter that has more frames than there are probes without a reply has counted something else as well.
+			// A counter with more frames than there are probes without a reply has also counted other traffic.
 			if d.Ours && !u.Copies && d.Frames <= limit(place)+u.Warmup {
 				s += max(d.Frames-u.Warmup, 0)
 			}
@@ -87,7 +87,7 @@ func (c *Counts) at(p Place) (n, uncertain *int64) {
 	return &c.DroppedThere, &c.DroppedThereUncertain
 }
 
-// Add adds the counts of other probes. Directions of loss are not known of the sum.
+// Add adds the counts of other probes. The directions of loss of the sum are unknown.
 func (c *Counts) Add(o *Counts) {
 	c.Sent, c.Received, c.Lost, c.LostUncertain = c.Sent+o.Sent, c.Received+o.Received, c.Lost+o.Lost, c.LostUncertain+o.LostUncertain
 	c.CE += o.CE
@@ -102,7 +102,7 @@ func (c *Counts) Add(o *Counts) {
 	c.LostForward, c.LostBackward, c.LostEither = nil, nil, nil
 }
 
-// LostLeast returns how many probes were certainly lost between the hosts. Lost is how many may have been.
+// LostLeast returns how many probes were certainly lost between the hosts. Lost is the upper bound.
 func (c *Counts) LostLeast() int64 { return max(c.Lost-c.LostUncertain, 0) }
 
 // LostText is the number of probes lost between the hosts, or its range.
@@ -110,8 +110,8 @@ func (c *Counts) LostText() string {
 	return Range(c.LostLeast(), c.Lost, func(n int64) string { return fmt.Sprint(n) })
 }
 
-// LostWhere says where the lost probes were lost as far as counters tell: if those of the target were not read, it may have dropped
-// or refused them.
+// LostWhere says where the lost probes were lost, as far as counters show: if those of the target were not read, the
+// target may have dropped or refused them.
 func (c *Counts) LostWhere() string {
 	if c.DroppedThereCounted && c.RefusedThereCounted {
 		return "between the hosts"
@@ -119,7 +119,7 @@ func (c *Counts) LostWhere() string {
 	return "on the way or in the target"
 }
 
-// Range writes a number that is known to be from least to most.
+// Range formats a number known to be from least to most.
 func Range(least, most int64, write func(int64) string) string {
 	if least == most {
 		return write(most)
@@ -127,21 +127,21 @@ func Range(least, most int64, write func(int64) string) string {
 	return fmt.Sprintf("between %s and %s", write(least), write(most))
 }
 
-// Places are all places, in the order of tables.
+// Places are all places, in the order in which tables list them.
 var Places = []Place{NotSent, DroppedHere, RefusedThere, DroppedThere}
 
-// At returns how many probes were dropped at a place at most.
+// At returns the greatest possible number of probes dropped at a place.
 func (c *Counts) At(p Place) int64 {
 	n, _ := c.at(p)
 	return *n
 }
 
-// counted reports whether counters had what was dropped at a place during all runs.
+// counted reports whether counters covered a place during all runs.
 func (c *Counts) counted(p Place) bool {
 	return map[Place]bool{NotSent: true, DroppedHere: c.DroppedHereCounted, RefusedThere: c.RefusedThereCounted, DroppedThere: c.DroppedThereCounted}[p]
 }
 
-// AtText writes how many probes were dropped at a place or its range, or that it is unknown.
+// AtText formats the number of probes dropped at a place, or its range, or that it is unknown.
 func (c *Counts) AtText(p Place, write func(int64) string) string {
 	n, uncertain := c.at(p)
 	if *n == 0 && !c.counted(p) {
@@ -150,7 +150,7 @@ func (c *Counts) AtText(p Place, write func(int64) string) string {
 	return Range(max(*n-*uncertain, 0), *n, write)
 }
 
-// Elsewhere says in words where else than between the hosts probes were dropped, "" if nowhere.
+// Elsewhere describes where probes were dropped other than between the hosts, "" if nowhere.
 func (c *Counts) Elsewhere() string {
 	var out []string
 	for _, p := range Places {
@@ -161,7 +161,7 @@ func (c *Counts) Elsewhere() string {
 	return strings.Join(out, ", ")
 }
 
-// ByCounter lists the drops of all places in words: "dropped here: 12 by ring: rx_dropped".
+// ByCounter describes the drops at all places: "dropped here: 12 by ring: rx_dropped".
 func (r *Report) ByCounter() (out []string) {
 	for _, place := range Places {
 		var parts []string
@@ -188,7 +188,7 @@ func (r *Report) ByCounter() (out []string) {
 	return out
 }
 
-// AddDrops adds what counters grew by to those of the same name.
+// AddDrops adds the growth of counters to those of the same name.
 func AddDrops(to, more []Drop) []Drop {
 	for _, d := range more {
 		if i := slices.IndexFunc(to, func(t Drop) bool { return t.Place == d.Place && t.By == d.By }); i >= 0 {
@@ -201,8 +201,8 @@ func AddDrops(to, more []Drop) []Drop {
 	return to
 }
 
-// countedOld fills in whether drops were counted here in a report that an older version wrote: all devices were read, and those
-// without a counter have none in the report. Whether the target's were read it does not say.
+// countedOld sets the DroppedHereCounted fields of a report that an older version wrote: that version read all devices,
+// and omitted those without a counter. Such a report does not say whether the target's counters were read.
 func (r *Report) countedOld() {
 	if r.Tool == "responder" {
 		return
@@ -211,8 +211,8 @@ func (r *Report) countedOld() {
 	r.Counts.DroppedHereCounted = r.Counts.DroppedHereCounted || device || r.Schema > 1 && r.Device.Driver == "socket"
 }
 
-// locateOld gives the counts of a report of schema 1 today's meaning: lost was every probe without a reply, and what the
-// device's own counter said was beside it. A socket's drops were not counted.
+// locateOld converts the counts of a schema 1 report to their current meaning: lost was every probe without a reply,
+// and the device's own counter was reported separately. A socket's drops were not counted.
 func (r *Report) locateOld() {
 	c := &r.Counts
 	if c.Lost -= c.SendFailed; c.Lost <= 0 {

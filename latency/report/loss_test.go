@@ -10,7 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Each probe without a reply has a place, and where the counters cannot tell two places apart, the range holds the truth.
+// Each probe without a reply has a place, and if the counters cannot distinguish two places, the range contains the
+// true number.
 func TestLocate(t *testing.T) {
 	ring := func(n int64) report.Drop {
 		return report.Drop{Place: report.DroppedHere, By: "ring: rx_dropped", Frames: n, Ours: true}
@@ -58,7 +59,8 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// accounted checks that lost and the parts of all places together are the probes without a reply: exactly, or between their bounds.
+// accounted checks that lost and the numbers of all places add up to the probes without a reply: exactly, or within
+// their bounds.
 func accounted(t *testing.T, name string, n *report.Counts, unanswered int64, elsewhere map[report.Place]int64) {
 	t.Helper()
 	least, most := n.LostLeast(), n.Lost
@@ -76,8 +78,8 @@ func accounted(t *testing.T, name string, n *report.Counts, unanswered int64, el
 	}
 }
 
-// Whatever the counters say, and however many probes of the warm-up or of an interrupted run they have, the parts never exceed the probes
-// without a reply, and the truth is within their bounds.
+// Whatever the counters contain, and however many probes of the warm-up or of an interrupted run they include, the
+// parts never exceed the probes without a reply, and the true numbers are within their bounds.
 func TestPartsAddUp(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(22, 3))
 	for i := range 20000 {
@@ -91,7 +93,7 @@ func TestPartsAddUp(t *testing.T) {
 			}
 			truth[p] = rnd.Int64N(20)
 			u.Measured += truth[p]
-			other := min(rnd.Int64N(2)*rnd.Int64N(20), left) // probes of the warm-up, or that were not awaited
+			other := min(rnd.Int64N(2)*rnd.Int64N(20), left) // probes of the warm-up, or probes whose replies were not awaited
 			left -= other
 			d := report.Drop{Place: p, By: "counter", Frames: truth[p] + other, Ours: true}
 			if u.Copies {
@@ -118,7 +120,7 @@ func TestPartsAddUp(t *testing.T) {
 	}
 }
 
-// A finding's fix has another name in reports of schema 1 and 2.
+// A finding's fix has another field name in reports of schema 1 and 2.
 func TestOldFindings(t *testing.T) {
 	for _, text := range []string{
 		`{"schema":2,"host":{"findings":[{"id":"a","severity":"note","what":"w","mend":"do it"}]}}`,
@@ -135,8 +137,8 @@ func TestOldFindings(t *testing.T) {
 	}
 }
 
-// In a report of schema 1 lost is every probe without a reply: today's lost excludes what was not sent, and what the device's
-// counter says was dropped is uncertain.
+// In a report of schema 1, lost is every probe without a reply. Now lost excludes unsent probes, and the drops in the
+// device's counter are uncertain.
 func TestLocateOld(t *testing.T) {
 	for text, want := range map[string]report.Counts{
 		`{"schema":1,"counts":{"sent":9,"lost":5,"send_failed":2}}`:                                  {Sent: 9, Lost: 3, SendFailed: 2},

@@ -7,8 +7,9 @@ import (
 	"github.com/rebound-nic/rebound/latency/plain"
 )
 
-// OwnTail returns a sentence if the bench itself could have caused the tail of the round trips, or half of it: by sending probes late, or
-// because its thread was descheduled while measuring or, by its self-test, before. Otherwise it returns "".
+// OwnTail returns a sentence if the bench itself could have caused at least half of the tail of the round trips: by
+// sending probes late, or because its thread was descheduled during the measurement or, according to the self-test,
+// before it. Otherwise it returns "".
 func (r *Report) OwnTail() string {
 	if r.Metric != RoundTrip || !r.Measured() {
 		return ""
@@ -55,8 +56,8 @@ func (r *Report) coreAway(typical, tail int64, thin float64) string {
 				continue
 			}
 			gaps += b.Count
-			// A gap delays the round trip in which it begins. In an open loop it also delays those that should have begun
-			// during it, if enough of it was left.
+			// A gap delays the round trip during which it starts. In an open loop it also delays the round trips that
+			// should have started during the gap, if the remaining gap was long enough.
 			hit := typical
 			if r.Traffic.Mode == "open" {
 				hit += b.Low - tail
@@ -65,7 +66,7 @@ func (r *Report) coreAway(typical, tail int64, thin float64) string {
 		}
 		met /= max(watch.length, s.Total.Sum)
 		if h := r.Main().Total; r.Traffic.Mode == "closed" && watch.length > 0 {
-			// One probe is always outstanding, except between probes, and the gaps left time for fewer probes.
+			// One probe is always outstanding, except between probes, and fewer probes fit between the gaps.
 			met = float64(gaps) * min(h.Sum/watch.length, 1) / float64(h.Count)
 		}
 		if met >= thin/2 {

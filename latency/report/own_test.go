@@ -38,7 +38,8 @@ func TestOwnTail(t *testing.T) {
 	}
 }
 
-// What is said of the tail does not exceed what is in it: in a closed loop a gap, however long, meets one round trip.
+// The sentence about the tail does not claim more than the tail contains: in a closed loop a gap, however long, affects
+// one round trip.
 func TestOwnTailShare(t *testing.T) {
 	rtt := make([]int64, 0, 100_000)
 	for i := range cap(rtt) {
@@ -58,7 +59,7 @@ func TestOwnTailShare(t *testing.T) {
 		{"closed", latency.GapSeries, "the measuring thread was descheduled 20 times for 190.", 1e9},
 		{"closed", latency.JitterSeries, "without traffic", 1e9},
 		{"open", latency.GapSeries, "(0.03 % of round trips)", 1e9},
-		{"closed", latency.GapSeries, "", 100e9}, // 20 gaps in a hundred seconds are no p99.99 of round trips of 10 us
+		{"closed", latency.GapSeries, "", 100e9}, // 20 gaps in a hundred seconds do not affect p99.99 of round trips of 10 us
 	} {
 		rep := report.New("bench", report.RoundTrip)
 		rep.Traffic.Mode = c.mode
@@ -102,12 +103,12 @@ func TestOwnTailByLag(t *testing.T) {
 	}
 }
 
-// A responder that was away for 50 ms in every second explains one in a hundred round trips of 40 ms and more.
+// A responder that was descheduled for 50 ms in every second explains 1 % of round trips of 40 ms and more.
 func TestFarGaps(t *testing.T) {
 	rtt := make([]int64, 10_000)
 	for i := range rtt {
 		rtt[i] = 10_000
-		if i%50 == 0 { // twice as many as the gaps explain
+		if i%50 == 0 { // twice as many as the gaps can explain
 			rtt[i] = 40_010_000
 		}
 	}
@@ -127,8 +128,8 @@ func TestFarGaps(t *testing.T) {
 	}
 }
 
-// If the core was away most of the time there were few round trips: each gap is one of these, not one of those that
-// the time would have had room for.
+// If the core was descheduled most of the time, there were few round trips: each gap is compared with these, not with
+// the number that would have fit into the time.
 func TestOwnTailOfABusyMachine(t *testing.T) {
 	rtt := make([]int64, 20_000)
 	for i := range rtt {

@@ -14,7 +14,7 @@ import (
 // ErrSchema is returned for a report that a newer version of this program wrote.
 var ErrSchema = errors.New("newer report schema")
 
-// Read loads a report from its folder. Every error names the file, and the line where there is one.
+// Read loads a report from its folder. Every error names the file, and the line if known.
 func Read(dir string) (*Report, error) {
 	path := filepath.Join(dir, ReportFile)
 	f, err := whole.Open(path)
@@ -36,7 +36,7 @@ func Read(dir string) (*Report, error) {
 	return rep, nil
 }
 
-// Parse reads a report.json; the series have their summaries only. path is for errors, which give the line.
+// Parse reads a report.json; its series have only their summaries. path is for errors, which give the line.
 func Parse(r io.Reader, path string) (*Report, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
@@ -98,8 +98,8 @@ func countLines(b []byte, to int64) int {
 	return n
 }
 
-// loadLog fills the series with their intervals, and holds the log against the counts in report.json: a log that lost
-// its end at a line break is noticed.
+// loadLog fills the series with their intervals, and compares the log with the counts in report.json, to detect a log
+// that was truncated at a line break.
 func (r *Report) loadLog(path string) error {
 	f, err := whole.Open(path)
 	if err != nil {
@@ -124,10 +124,10 @@ func (r *Report) loadLog(path string) error {
 				path, ErrFormat, l.Total.Count, s.Name, ReportFile, s.Summary.Count)
 		}
 		s.Intervals, s.Total = l.Intervals, l.Total
-		if s.Wait == nil { // written before there was one
+		if s.Wait == nil { // written by a version without this field
 			s.Gaps()
 		}
-		if s.Total.Count > 0 { // the log knows these only to three digits
+		if s.Total.Count > 0 { // the log has these with only three digits
 			s.Total.Min, s.Total.Max, s.Total.Sum = s.Summary.Min, s.Summary.Max, s.Summary.Mean*float64(s.Summary.Count)
 		}
 		if logged := s.Total.Summary(); percentiles(&logged) != percentiles(&s.Summary) {

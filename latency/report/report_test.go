@@ -33,7 +33,7 @@ func TestWriteAndRead(t *testing.T) {
 	rep.Transfers = map[string]int64{"mmio write": 12}
 	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 21, 900}))
 	dir := filepath.Join(t.TempDir(), "deep", "report")
-	for range 2 { // the second replaces the first
+	for range 2 { // the second write replaces the first
 		if err := report.Write(dir, rep, page); err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestWriteRefusesForeignFolder(t *testing.T) {
 	}
 }
 
-// On a full disk the error says so and names the report, the old report stays whole, and nothing else remains.
+// On a full disk the error says so and names the report, the old report is unchanged, and nothing else is left behind.
 func TestWriteFullDisk(t *testing.T) {
 	needs.Root(t, "mounting a file system")
 	t.Run("Write", func(t *testing.T) { testFullDisk(t, report.Write) })
@@ -144,7 +144,7 @@ func testFullDisk(t *testing.T, write func(string, *report.Report, report.Page) 
 	}
 }
 
-// Each way a report can be broken ends in an error that names the file, and the line where there is one.
+// Each kind of broken report is rejected with an error that names the file, and the line if known.
 func TestReadErrors(t *testing.T) {
 	rep := synthetic.Link{Seed: 9, Median: 4000, Spread: 0.1, Seconds: 3, Rate: 500}.Report()
 	edit := func(name, old, with string) func(dir string) error {
@@ -238,14 +238,14 @@ func hdrLine(t *testing.T, digits int64, low, high int64, counts ...int64) strin
 	return "0,1,0," + string(code)
 }
 
-// page stands for the real one, which lies above this package. It has a byte for each sample, so that a big report does
-// not fit a small disk.
+// page replaces the real page function, whose package imports this one. It writes a byte for each sample, so that a
+// large report does not fit on a small disk.
 func page(w io.Writer, r *report.Report) error {
 	_, err := fmt.Fprintf(w, "<p>%s<!--%*s-->", html.EscapeString(r.Name()), r.Main().Total.Count, "")
 	return err
 }
 
-// Files under version control do not change when a report is printed again.
+// Files under version control do not change when the page of a report is written again.
 func TestRewritePageLeavesAnEqualFileAlone(t *testing.T) {
 	r := &report.Report{Dir: t.TempDir()}
 	content := "one"

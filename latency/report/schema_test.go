@@ -21,8 +21,8 @@ const schemaFile = "../../docs/report.schema.json"
 
 var update = flag.Bool("update", false, "write docs/report.schema.json")
 
-// The published schema is that of the Go types, their comments its descriptions. Every field is always there, except
-// for those that may be left out; a list that is empty may be null.
+// The published schema is generated from the Go types, with their comments as descriptions. Every field is required,
+// except for those that may be omitted; an empty list may be null.
 func TestSchemaIsOfTheTypes(t *testing.T) {
 	r := &reflected.Reflector{ExpandedStruct: true, AllowAdditionalProperties: true}
 	for _, dir := range []string{".", "..", "../host"} {
@@ -75,8 +75,8 @@ func walk(tree any, f func(map[string]any)) {
 	}
 }
 
-// strict compiles the published schema so that it also refuses what it does not name: the schema itself leaves room for
-// the fields of later versions.
+// strict compiles the published schema so that it also rejects unknown fields. The published schema itself permits
+// them, for later versions.
 func strict(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	b, err := os.ReadFile(schemaFile)
@@ -103,8 +103,8 @@ func strict(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-// Every report holds to the schema: the published ones, one with all that a bench measures, and an empty one. What does
-// not is refused.
+// Every report conforms to the schema: the published ones, one with everything that a bench measures, and an empty one.
+// A report that does not conform is rejected.
 func TestSchema(t *testing.T) {
 	s := strict(t)
 	valid := func(b []byte) error {
@@ -126,7 +126,7 @@ func TestSchema(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b = bytes.ReplaceAll(b, []byte(`"mend": `), []byte(`"fix": `)) // its name before schema 3
+		b = bytes.ReplaceAll(b, []byte(`"mend": `), []byte(`"fix": `)) // the field's name before schema 3
 		if err := valid(b); err != nil {
 			t.Errorf("%s: %v", f, err)
 		}

@@ -7,34 +7,35 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// Tail says what was seen around the slowest round trips, at most a thousand.
+// Tail describes the events around the slowest round trips, at most a thousand of them.
 type Tail struct {
 	Probes int   `json:"probes"`
-	From   int64 `json:"from_ns"` // the fastest of them
+	From   int64 `json:"from_ns"` // the fastest of these round trips
 
-	// Excess is the sum of what they lie above the median, in ns, and Own the part of it (0 to 1) in which the bench's own
-	// host did not look for replies or had not sent yet.
+	// Excess is the sum of their durations above the median, in ns, and Own the share of it (0 to 1) during which the
+	// bench's own host was not polling for replies or had not sent the probe yet.
 	Excess float64 `json:"excess_ns"`
 	Own    float64 `json:"own"`
 	Causes []Cause `json:"causes"`
 }
 
-// Cause is something that was seen around some of the slowest round trips.
+// Cause is an event that was observed around some of the slowest round trips.
 type Cause struct {
 	What   string `json:"what"`
-	Probes int    `json:"probes"` // around how many it was seen
+	Probes int    `json:"probes"` // number of round trips around which it was observed
 
-	// Explains is the part of the excess (0 to 1) that it can account for; nil where it was only seen, within so many ns.
+	// Explains is the share of the excess (0 to 1) that it can account for; nil if it was only observed within the
+	// given number of ns.
 	Explains *float64 `json:"explains,omitempty"`
 	Within   int64    `json:"within_ns,omitempty"`
 
-	// Base is the part of the slowest (0 to 1) around which it would be seen by chance: it is as frequent elsewhere. Nil
-	// where it is measured for each probe by itself.
+	// Base is the share of the slowest (0 to 1) around which it would be observed by chance, because it is as frequent
+	// elsewhere. Nil if it is measured for each probe separately.
 	Base *float64 `json:"base,omitempty"`
 }
 
-// Lines tells in words what stands out, the bench's own part first; none for a nil Tail. What is as frequent elsewhere, or
-// explains next to nothing, is left out.
+// Lines describes the notable causes, the bench's own part first; none for a nil Tail. Causes that are as frequent
+// elsewhere, or explain almost nothing, are left out.
 func (t *Tail) Lines() []string {
 	if t == nil || t.Probes == 0 {
 		return nil
@@ -62,8 +63,8 @@ func (t *Tail) Lines() []string {
 	return out
 }
 
-// FarGaps says how much of this report's tail the gaps of the responder can explain, by its own report of the same time.
-// The empty string says nothing: one of the two does not have what it takes.
+// FarGaps describes how much of this report's tail the gaps of the responder can explain, according to the responder's
+// own report of the same time. It is empty if one of the two reports lacks the data.
 func (r *Report) FarGaps(responder *Report) string {
 	gaps := responder.Find(latency.GapSeries)
 	if !r.Measured() || gaps == nil || gaps.Total.Sum == 0 {
@@ -75,7 +76,7 @@ func (r *Report) FarGaps(responder *Report) string {
 		from = r.Tail.From
 	}
 	more := from - h.Quantile(0.5)
-	slow := h.CountAbove(from - from/500) // a bucket below: histograms have three digits
+	slow := h.CountAbove(from - from/500) // one bucket below: histograms have three digits
 	if more <= 0 || slow == 0 {
 		return ""
 	}

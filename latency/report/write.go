@@ -31,15 +31,15 @@ const (
 
 var names = []string{ReportFile, HgrmFile, HlogFile, RawFile, HTMLFile}
 
-// ErrExists is returned where a report's folder holds something that is not a report.
+// ErrExists is returned if a report's folder contains something other than a report.
 var ErrExists = errors.New("folder holds something else")
 
 // Page writes a report as report.html.
 type Page func(io.Writer, *Report) error
 
-// Write saves rep as the folder dir, which it makes, or replaces where dir is a report already. The folder appears whole
-// or not at all: all files are written and synced in a folder beside it, which is then renamed. On an error (a full disk)
-// nothing new remains, and what was there before does.
+// Write saves rep as the folder dir, which it creates, or replaces if dir is already a report. The folder appears
+// completely or not at all: all files are written and synced in a temporary folder next to it, which is then renamed.
+// On an error (a full disk), the temporary folder is removed and an existing report is unchanged.
 func Write(dir string, rep *Report, page Page) error { return writeFolder(dir, rep.files(page)) }
 
 func (rep *Report) files(page Page) []file {
@@ -54,7 +54,7 @@ func (rep *Report) files(page Page) []file {
 	return append(files, file{HTMLFile, func(w io.Writer) error { return page(w, rep) }})
 }
 
-// file is one of a folder, by its name.
+// file is one file of a folder.
 type file struct {
 	name string
 	to   func(io.Writer) error
@@ -92,7 +92,7 @@ func writeFolder(dir string, files []file) (err error) {
 		return err
 	}
 	if replace {
-		// The exchange is atomic; the old report, now under the temporary name, goes after it.
+		// The exchange is atomic; the old report, now under the temporary name, is removed afterwards.
 		if err := unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE); err != nil {
 			return &os.LinkError{Op: "exchange", Old: tmp, New: dir, Err: err}
 		}
@@ -103,8 +103,8 @@ func writeFolder(dir string, files []file) (err error) {
 	return syncDir(parent)
 }
 
-// Rewrite writes report.json and report.html of a report that was read from its folder again, each whole or not at all. The
-// logs beside them hold numbers only, and stay.
+// Rewrite writes report.json and report.html again for a report that was read from its folder, each completely or not
+// at all. The logs in the folder contain only numbers and are unchanged.
 func (r *Report) Rewrite(page Page) error {
 	if err := r.replaceFile(ReportFile, func(w io.Writer) error { return WriteJSON(w, r) }); err != nil {
 		return err
@@ -117,7 +117,8 @@ func (r *Report) RewritePage(page Page) error {
 	return r.replaceFile(HTMLFile, func(w io.Writer) error { return page(w, r) })
 }
 
-// replaceFile leaves a file alone that already has what would be written, so that a report under version control stays unchanged.
+// replaceFile does not touch a file that already has the new content, so that a report under version control stays
+// unchanged.
 func (r *Report) replaceFile(name string, to func(io.Writer) error) error {
 	path := filepath.Join(r.Dir, name)
 	var b bytes.Buffer
@@ -130,7 +131,7 @@ func (r *Report) replaceFile(name string, to func(io.Writer) error) error {
 	return whole.WriteFile(path, b.Bytes())
 }
 
-// replaceable says whether dir exists and may be replaced: it does where it is empty or holds a report.
+// replaceable reports whether dir exists and may be replaced: it may if it is empty or contains a report.
 func replaceable(dir string) (bool, error) {
 	entries, err := os.ReadDir(dir)
 	switch {
@@ -142,7 +143,8 @@ func replaceable(dir string) (bool, error) {
 	return true, ours(dir, entries)
 }
 
-// ours fails where something of a folder is not a report's. A program that was killed may have left a file that it was writing.
+// ours returns an error if a folder contains anything that is not part of a report. A killed program may have left a
+// file that it was writing.
 func ours(dir string, entries []os.DirEntry) error {
 	for _, e := range entries {
 		if !slices.Contains(names, e.Name()) && e.Name() != unfinished && !strings.HasPrefix(e.Name(), whole.Prefix) {
@@ -177,7 +179,7 @@ func syncDir(path string) error {
 	return errors.Join(err, d.Close())
 }
 
-// WriteJSON writes r as report.json has it.
+// WriteJSON writes r in the format of report.json.
 func WriteJSON(w io.Writer, r *Report) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")

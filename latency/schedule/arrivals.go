@@ -9,12 +9,13 @@ import (
 	"strings"
 )
 
-// Arrivals says how an open loop spreads its probes over time. The zero value sends them evenly. Whatever the spread, the schedule does not
-// depend on replies: a probe that leaves late is still timed from the moment at which it should have left.
+// Arrivals describes how an open loop spreads its probes over time. The zero value sends them evenly. In every case the
+// schedule does not depend on replies: a probe that is sent late is still timed from the moment at which it should have
+// been sent.
 type Arrivals struct {
 	text  string
 	burst int       // 0 for none
-	gaps  []float64 // replay: between arrivals, in means
+	gaps  []float64 // replay: between arrivals, as multiples of the mean
 	mean  float64   // replay: ns between arrivals
 	kind  kind
 }
@@ -28,7 +29,7 @@ const (
 	replay
 )
 
-// MaxBurst is the greatest number of probes that are due at once.
+// MaxBurst is the greatest number of probes that are due at the same time.
 const MaxBurst = 10_000
 
 // ParseArrivals reads "periodic", "poisson", or "burst:32".
@@ -48,8 +49,8 @@ func ParseArrivals(text string) (Arrivals, error) {
 	return Arrivals{}, fmt.Errorf("arrivals %q: want periodic, poisson, burst:N or replay:FILE", text)
 }
 
-// Replay returns arrivals that are as far apart as these times in ns, again and again. The times need not be sorted. name is what reports
-// call them.
+// Replay returns arrivals with the same distances as these times in ns, repeated endlessly. The times need not be
+// sorted. name is what reports call them.
 func Replay(name string, times []int64) (Arrivals, error) {
 	times = slices.Sorted(slices.Values(times))
 	if len(times) < 2 || times[0] == times[len(times)-1] {
@@ -67,10 +68,10 @@ func Replay(name string, times []int64) (Arrivals, error) {
 // Even reports whether probes are sent evenly.
 func (a *Arrivals) Even() bool { return a.kind == periodic }
 
-// Text describes the arrivals as ParseArrivals reads them; empty if they are even.
+// Text returns the arrivals in the format that ParseArrivals reads; empty if they are even.
 func (a *Arrivals) Text() string { return a.text }
 
-// Rate is the mean rate of a replay per second, 0 for other arrivals, which have none by themselves.
+// Rate is the mean rate of a replay per second; it is 0 for other arrivals, which have no inherent rate.
 func (a *Arrivals) Rate() float64 {
 	if a.kind != replay {
 		return 0
@@ -78,8 +79,8 @@ func (a *Arrivals) Rate() float64 {
 	return 1e9 / a.mean
 }
 
-// Most returns how many probes may be due within a number of mean periods: as many as come together at the worst time, or, of a Poisson
-// process, more than ever do.
+// Most returns how many probes may be due within a number of mean periods: the greatest number that the schedule
+// contains or, for a Poisson process, a bound that is practically never exceeded.
 func (a *Arrivals) Most(periods float64) int {
 	switch a.kind {
 	case bursts:
@@ -99,7 +100,7 @@ func (a *Arrivals) Most(periods float64) int {
 	return int(periods) + 1
 }
 
-// Process returns the arrivals as they come, drawn from a seed.
+// Process returns the sequence of arrivals drawn from a seed.
 func (a *Arrivals) Process(seed uint64) *Process {
 	return &Process{a: *a, random: rand.New(rand.NewPCG(seed, 0xa3))}
 }

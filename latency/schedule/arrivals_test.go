@@ -24,7 +24,7 @@ func recorded(t *testing.T, times ...int64) *Arrivals {
 	return &a
 }
 
-// All arrivals have a mean of one probe in a period, begin at once, and never go back.
+// All arrivals have a mean of one probe per period, start immediately, and never go backwards.
 func TestArrivalsKeepTheRate(t *testing.T) {
 	const n = 200_000
 	for _, a := range []*Arrivals{parse(t, "periodic"), parse(t, "poisson"), parse(t, "burst:32"), recorded(t, 5, 1, 2, 1, 40)} {
@@ -98,8 +98,8 @@ func TestPoissonIsExponential(t *testing.T) {
 	}
 }
 
-// Poisson arrivals see time averages (PASTA): of a target that is stalled for 10 % of the time, they see 10 %, whatever the period of the
-// stalls. Even arrivals whose period divides that of the stalls see all or nothing.
+// Poisson arrivals see time averages (PASTA): if a target is stalled for 10 % of the time, 10 % of them see a stall,
+// whatever the period of the stalls. Even arrivals whose period divides that of the stalls see all or nothing.
 func TestPoissonSeesTimeAverages(t *testing.T) {
 	const n, stalled = 100_000, 0.1
 	share := func(a *Arrivals, every, phase float64) float64 {
@@ -114,7 +114,7 @@ func TestPoissonSeesTimeAverages(t *testing.T) {
 	for _, every := range []float64{0.25, 1, 10, math.Pi} {
 		for _, phase := range []float64{0, 0.3, 0.77} {
 			got := share(parse(t, "poisson"), every, phase)
-			// Neighbouring probes see the same stall: the deviation is that of as many stalls as there are.
+			// Neighbouring probes see the same stall, so the standard deviation is computed from the number of stalls.
 			if bound := 6 * math.Sqrt(stalled*(1-stalled)*max(1, every)*2/n); math.Abs(got-stalled) > bound {
 				t.Errorf("stalls every %v periods: Poisson arrivals see %v of the time stalled, want %v (±%v)", every, got, stalled, bound)
 			}
@@ -125,7 +125,7 @@ func TestPoissonSeesTimeAverages(t *testing.T) {
 	}
 }
 
-// Most is never less than what comes within any stretch of that length.
+// Most is never less than the number of arrivals within any interval of that length.
 func TestMost(t *testing.T) {
 	for _, a := range []*Arrivals{parse(t, "periodic"), parse(t, "poisson"), parse(t, "burst:50"), recorded(t, 0, 0, 0, 0, 0, 1, 2, 1000, 1001, 5000)} {
 		p, at := a.Process(9), []float64(nil)

@@ -1,8 +1,9 @@
 // Package schedule draws the order and the length of the slices in which variants are compared.
 //
-// A fixed order locks to a disturbance whose period is a multiple of the pattern, and shows it as a difference between the
-// variants. Here every order of a block is equally likely, independent of all others. If two variants are the same, which
-// of them got the slower of two slices is then a fair coin, whatever disturbs the machine and however regularly.
+// A fixed order can lock to a disturbance whose period is a multiple of the pattern, which then appears as a difference
+// between the variants. Here every order of a block is equally likely, independent of all others. If two variants are
+// the same, it is therefore a fair coin which of them got the slower of two slices, whatever disturbs the machine and
+// however regularly.
 package schedule
 
 import (
@@ -12,15 +13,15 @@ import (
 
 // Block is one slice of each variant.
 type Block struct {
-	Order   []int   // the variants, in the order in which they are measured
-	Stretch float64 // length of the slices, all of one block alike, as a change of the nominal one: -Jitter to Jitter
+	Order   []int   // the variants, in the order of measurement
+	Stretch float64 // change of the length of all slices of the block, relative to the nominal length: -Jitter to Jitter
 }
 
-// Jitter is the most by which the slices of a block are longer or shorter than the nominal length.
+// Jitter is the greatest relative deviation of the slices of a block from the nominal length.
 const Jitter = 0.25
 
-// Draw returns blocks for a number of variants. The same seed gives the same blocks. Their lengths add up to the nominal
-// ones.
+// Draw returns blocks for a number of variants. The same seed gives the same blocks. Their lengths add up to the
+// nominal ones.
 func Draw(seed uint64, variants, blocks int) []Block {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	all := make([]Block, blocks)
@@ -36,5 +37,5 @@ func Draw(seed uint64, variants, blocks int) []Block {
 	return all
 }
 
-// Text returns a seed as reports have it: a JSON number would lose digits in some readers.
+// Text formats a seed for reports: a JSON number would lose digits in some readers.
 func Text(seed uint64) string { return strconv.FormatUint(seed, 16) }

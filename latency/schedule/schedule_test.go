@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Every order is equally likely, in each block and in every two blocks next to each other.
+// Every order is equally likely, in each block and in every pair of consecutive blocks.
 func TestOrdersAreEquallyLikely(t *testing.T) {
 	const blocks = 60_000
 	for _, variants := range []int{2, 3} {

@@ -10,18 +10,18 @@ import (
 	"github.com/rebound-nic/rebound/latency/schedule"
 )
 
-// Machine is a made-up machine whose level moves in time: what it measures, and how its runs and their intervals differ.
-// Round trips are log-normal around 4 us with a spread of 10 %; one of fifty is in a Pareto tail (its index is 1.5, so
-// that it has no variance).
+// Machine is a synthetic machine whose latency level changes over time. Its fields define the distribution and how runs
+// and intervals differ. Round trips are log-normal around 4 us with a spread of 10 %; one of fifty is in a Pareto tail
+// (with index 1.5, so that it has no variance).
 type Machine struct {
 	Rnd       *rand.Rand
 	Samples   int     // of each interval
-	Noise     float64 // of each run's level; standard deviation of the logarithm
-	Tail      float64 // the same of each run's tail, on its own
+	Noise     float64 // of each run's level, as the standard deviation of the logarithm
+	Tail      float64 // the same for each run's tail, independent of the level
 	TailShift float64 // of all runs' tails
-	Outlier   float64 // chance of a run to be twenty times as slow
+	Outlier   float64 // probability that a run is twenty times as slow
 	Granule   int64   // ns, steps of the clock; 0 for none
-	// Level is the logarithm of what the machine's state multiplies all round trips by, at a moment in seconds.
+	// Level is the logarithm of the factor that the machine's state applies to all round trips, at a time in seconds.
 	Level func(t float64) float64
 }
 
@@ -42,7 +42,7 @@ func (m *Machine) interval(median, level, tail, samples float64) *latency.Histog
 		z := -4 + (float64(i)+0.5)*width
 		add(math.Exp(0.1*z), (1-tailShare)*width*math.Exp(-z*z/2)/math.Sqrt(2*math.Pi))
 	}
-	const ratio = 0.8 // of the chances to exceed a bin's two ends
+	const ratio = 0.8 // of the probabilities of exceeding the two ends of a bin
 	above := 1.0
 	for range tailBins {
 		middle := above * (1 + ratio) / 2
@@ -52,11 +52,11 @@ func (m *Machine) interval(median, level, tail, samples float64) *latency.Histog
 	return latency.FromCounts(values, counts)
 }
 
-// Slot is when a run is made, in seconds.
+// Slot is the time of a run, in seconds.
 type Slot struct{ Start, End float64 }
 
-// Runs returns a report of one run in each slot, cut into a number of intervals, of a median in nanoseconds. A slot longer
-// than the others has more samples.
+// Runs returns a report with one run in each slot, each cut into the given number of intervals, with a median in
+// nanoseconds. A slot longer than the others has more samples.
 func (m *Machine) Runs(median float64, slots []Slot, intervals int) *report.Report {
 	origin, total := slots[0].Start, 0.0
 	for _, at := range slots {
@@ -88,14 +88,15 @@ func (m *Machine) Runs(median float64, slots []Slot, intervals int) *report.Repo
 	return rep
 }
 
-// Session is when the slices of two variants are measured. Its schedules are empty if they do not alternate.
+// Session has the times at which the slices of two variants are measured. Its schedules are empty if the variants do
+// not alternate.
 type Session struct {
 	A, B     []Slot
 	Schedule [2]report.Schedule
 }
 
-// Slices returns a session of a number of blocks, as a bench draws it from a seed: slices of a length on average, in seconds,
-// with a pause between two.
+// Slices returns a session with the given number of blocks, as a bench draws it from a seed: slices with an average
+// length in seconds, and a pause after each.
 func Slices(seed uint64, blocks int, length, pause float64) (s Session) {
 	at := 1.0
 	for i := range s.Schedule {
@@ -127,7 +128,7 @@ func (m *Machine) Both(medianA, medianB float64, s Session, intervals int) (a, b
 	return a, b
 }
 
-// poisson draws a count of the given mean; above 50 by the normal distribution.
+// poisson draws a count with the given mean; it uses the normal distribution for means above 50.
 func poisson(rnd *rand.Rand, mean float64) int64 {
 	if mean > 50 {
 		return max(int64(math.Round(mean+math.Sqrt(mean)*rnd.NormFloat64())), 0)
@@ -143,7 +144,8 @@ func poisson(rnd *rand.Rand, mean float64) int64 {
 // Quiet is the level of a machine that does not drift.
 func Quiet(float64) float64 { return 0 }
 
-// AR1 is a level with a standard deviation and a correlation time in seconds, until end.
+// AR1 is a level that follows an autoregressive process with a standard deviation and a correlation time in seconds,
+// until end.
 func AR1(rnd *rand.Rand, deviation, correlation, end float64) func(float64) float64 {
 	const step = 0.25 // s
 	keep := math.Exp(-step / correlation)
@@ -154,7 +156,7 @@ func AR1(rnd *rand.Rand, deviation, correlation, end float64) func(float64) floa
 	return func(t float64) float64 { return path[int(t/step)] }
 }
 
-// Walk is a level that moves by a step of a standard deviation every second, until end.
+// Walk is a random walk with steps of the given standard deviation every second, until end.
 func Walk(rnd *rand.Rand, step, end float64) func(float64) float64 {
 	path := []float64{0}
 	for len(path) < int(end)+2 {
@@ -166,10 +168,10 @@ func Walk(rnd *rand.Rand, step, end float64) func(float64) float64 {
 	}
 }
 
-// Line is a level that rises by a rate in each second.
+// Line is a level that rises at a constant rate per second.
 func Line(rate float64) func(float64) float64 { return func(t float64) float64 { return rate * t } }
 
-// Steps is a level that jumps by a fixed height, up or down, at moments that are length seconds apart on average.
+// Steps is a level that jumps by a fixed height, up or down, at random times that are length seconds apart on average.
 func Steps(rnd *rand.Rand, height, length, end float64) func(float64) float64 {
 	var at []float64
 	var up []float64
@@ -187,7 +189,7 @@ func Steps(rnd *rand.Rand, height, length, end float64) func(float64) float64 {
 	}
 }
 
-// OneStep is a level that jumps once, at a moment that is equally likely anywhere before end.
+// OneStep is a level that jumps once, at a time uniformly distributed before end.
 func OneStep(rnd *rand.Rand, height, end float64) func(float64) float64 {
 	at := rnd.Float64() * end
 	return func(t float64) float64 {
@@ -198,14 +200,15 @@ func OneStep(rnd *rand.Rand, height, end float64) func(float64) float64 {
 	}
 }
 
-// Wave is a level that swings by height around 0 with a period in seconds, from a random phase. The true period differs
-// from the given one by a standard deviation of drift, as a part of it.
+// Wave is a level that oscillates by height around 0 with a period in seconds and a random phase. The true period
+// differs from the given one by a relative standard deviation of drift.
 func Wave(rnd *rand.Rand, height, period, drift float64) func(float64) float64 {
 	at := phase(rnd, period, drift)
 	return func(t float64) float64 { return height * math.Sin(2*math.Pi*at(t)) }
 }
 
-// Pulses is a level that is height for a part of each period, duty, and 0 otherwise; phase and drift are those of Wave.
+// Pulses is a level that is height for the fraction duty of each period, and 0 otherwise; phase and drift are as in
+// Wave.
 func Pulses(rnd *rand.Rand, height, duty, period, drift float64) func(float64) float64 {
 	at := phase(rnd, period, drift)
 	return func(t float64) float64 {
@@ -216,7 +219,7 @@ func Pulses(rnd *rand.Rand, height, duty, period, drift float64) func(float64) f
 	}
 }
 
-// phase returns the position within a period, from 0 to 1, at a moment.
+// phase returns the position within a period, from 0 to 1, at a given time.
 func phase(rnd *rand.Rand, period, drift float64) func(float64) float64 {
 	from, rate := rnd.Float64(), (1+drift*rnd.NormFloat64())/period
 	return func(t float64) float64 {

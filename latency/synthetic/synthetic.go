@@ -1,4 +1,4 @@
-// Package synthetic makes reports up, for tests and calibration: their truth is known.
+// Package synthetic makes synthetic reports with known properties, for tests and calibration.
 package synthetic
 
 import (
@@ -11,25 +11,25 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Link is a made-up thing to measure: log-normal around Median, with an outlier in ten thousand.
+// Link is a synthetic link: round trips are log-normal around Median, with an outlier in ten thousand.
 type Link struct {
 	Seed    uint64
 	Median  float64 // ns
 	Spread  float64 // of the logarithm
 	Runs    int
 	Seconds int
-	Rate    int // a second
+	Rate    int // per second
 	Open    bool
 	Drift   float64 // of the logarithm, from interval to interval
 }
 
-// Clock ticks once a nanosecond, from an arbitrary moment.
+// Clock ticks once per nanosecond, from an arbitrary start.
 func Clock() *latency.Clock {
 	return latency.FixedClock(latency.ClockInfo{Source: "tsc", Frequency: 1e9, Method: "by definition of the test", ErrorPPM: 0.3, ReadNS: 8, Steady: true, Kernel: "tsc"},
 		5_000_000, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 }
 
-// Report records the link, and returns what a bench would have written.
+// Report records round trips of the link, and returns the report that a bench would have written.
 func (l Link) Report() *report.Report {
 	rnd := rand.New(rand.NewPCG(l.Seed, 7))
 	r, err := latency.NewRecorder(Clock(), latency.RecorderOptions{OpenLoop: l.Open, Raw: 1000})
@@ -79,8 +79,8 @@ func (l Link) Report() *report.Report {
 	return rep
 }
 
-// Sampled returns a report of a given number of runs whose intervals hold log-normal samples; shift moves each interval's
-// median, by its index and its run's, in the logarithm.
+// Sampled returns a report of a given number of runs whose intervals contain log-normal samples; shift moves each
+// interval's median, by the index of the interval and of its run, in the logarithm.
 func Sampled(rnd *rand.Rand, median float64, runs, intervals, perInterval int, shift func(run, i int) float64) *report.Report {
 	rep := &report.Report{Schema: report.Schema, Tool: "bench", Metric: report.RoundTrip, Clock: latency.ClockInfo{Steady: true}, Traffic: report.Traffic{Protocol: "icmp", FrameSize: 64, Mode: "closed"}}
 	s := &latency.Series{Name: latency.MainSeries}
@@ -104,5 +104,5 @@ func Sampled(rnd *rand.Rand, median float64, runs, intervals, perInterval int, s
 	return rep
 }
 
-// NoDrift is no shift at all.
+// NoDrift is a shift of zero.
 func NoDrift(int, int) float64 { return 0 }

@@ -12,31 +12,31 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// History collects what many reports say of some statistics.
+// History collects some statistics of many reports.
 type History struct {
 	stats   []compare.Stat
 	kinds   []*kind
 	skipped []string
 }
 
-// kind are the reports that measured the same.
+// kind is a group of reports that measured the same thing.
 type kind struct {
 	name   string
 	points []point
 }
 
 type point struct {
-	values []float64      // ns, for each statistic; NaN where the report has too few samples
+	values []float64      // ns, for each statistic; NaN if the report has too few samples
 	about  *report.Report // without its series
 }
 
-// Line is one statistic of the reports of one kind, in the order of time.
+// Line is one statistic of the reports of one kind, in chronological order.
 type Line struct {
-	What   string // was measured
+	What   string // what was measured
 	Stat   compare.Stat
 	Points []Point
 	Steps  []Step
-	Why    string // no change was looked for; empty if one was
+	Why    string // why changes were not looked for; empty if they were
 }
 
 // Point is a statistic of one report.
@@ -50,16 +50,16 @@ type Point struct {
 type Step struct {
 	Change
 	Before, After float64  // ns: medians of the values between this change and its neighbours
-	Differ        []string // in what the last report before and the first after it differ
+	Differ        []string // differences between the last report before and the first after it
 }
 
 // Percent returns the change in per cent of the level before.
 func (s Step) Percent() float64 { return 100 * (s.After/s.Before - 1) }
 
-// New begins a history of statistics.
+// New starts a history of statistics.
 func New(stats ...compare.Stat) *History { return &History{stats: stats} }
 
-// Add takes what a report says, and keeps nothing of its series. Its name is what the history calls it.
+// Add adds a report without keeping its series. The history refers to it by name.
 func (h *History) Add(name string, r *report.Report) {
 	if !r.Measured() {
 		h.skipped = append(h.skipped, name+" has no samples")
@@ -87,7 +87,7 @@ func (h *History) Add(name string, r *report.Report) {
 	h.kinds[i].points = append(h.kinds[i].points, p)
 }
 
-// what says what a report measured, without the target and the host: these may change within a history.
+// what describes what a report measured, without the target and the host, which may change within a history.
 func what(r *report.Report) string {
 	t := &r.Traffic
 	parts := []string{string(r.Metric)}
@@ -107,8 +107,8 @@ func what(r *report.Report) string {
 	return strings.Join(parts, ", ")
 }
 
-// Lines returns all statistics of all kinds, with the changes of level in them, and notes. All changes that are looked for share level:
-// if nothing changed, and the order of the values is random, at most that share of histories has any.
+// Lines returns all statistics of all kinds, with the changes of level in them, and notes. All tests for changes share
+// level: if nothing changed, and the order of the values is random, at most that share of histories has any change.
 func (h *History) Lines(level float64) (lines []Line, notes []string) {
 	notes = slices.Clone(h.skipped)
 	untimed := slices.ContainsFunc(h.kinds, func(k *kind) bool {
@@ -154,7 +154,7 @@ func (h *History) Lines(level float64) (lines []Line, notes []string) {
 	return lines, notes
 }
 
-// find looks for the changes in a line. Levels change by a share, so it takes logarithms.
+// find finds the changes in a line. Changes of level are relative, so it uses logarithms.
 func (l *Line) find(level float64, about []*report.Report) {
 	var logs []float64
 	for _, p := range l.Points {

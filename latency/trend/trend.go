@@ -1,4 +1,4 @@
-// Package trend finds where a series of results changed its level.
+// Package trend finds changes of level in a series of results.
 package trend
 
 import (
@@ -8,28 +8,29 @@ import (
 )
 
 const (
-	// Least is the number of values that there must be on each side of a change.
+	// Least is the number of values required on each side of a change.
 	Least = 4
-	// Most is the number of values that Changes takes. Its time grows with their square.
+	// Most is the greatest number of values that Changes accepts. Its running time grows with their square.
 	Most = 1000
 )
 
-// Change is a place at which a series changed its level.
+// Change is a place at which the level of a series changed.
 type Change struct {
 	At int     // index of the first value of the new level
 	P  float64 // the share of random orders that show a change as large
 }
 
-// changes finds the changes of level in a series of at most Most values, in their order, by the method E-divisive (Matteson and James,
-// "A Nonparametric Approach for Multiple Change Point Analysis of Multivariate Data", JASA 109 (2014), with exponent 1). Each round
-// takes the split with the largest energy distance between the values on both sides. It is a change if at most the share level of the
-// series with the same values in random order within each part show one as large. If nothing changed and the order of the values is
-// random, the share of series with any change is at most level. Values that drift or depend on their neighbours are not in random order.
+// changes finds the changes of level in a series of at most Most values, in order, by the method E-divisive (Matteson
+// and James, "A Nonparametric Approach for Multiple Change Point Analysis of Multivariate Data", JASA 109 (2014), with
+// exponent 1). Each round takes the split with the largest energy distance between the values on both sides. It is a
+// change if, among random permutations of the values within each part, at most the share level has a split as large. If
+// nothing changed and the order of the values is random, the share of series with any change is at most level. Values
+// that drift or depend on their neighbours are not in random order.
 func changes(values []float64, level float64, seed uint64) []Change {
 	if len(values) > Most {
 		panic("trend: too many values")
 	}
-	permutations := int(math.Ceil(25/level)) - 1 // so that a p of a twenty-fifth of the level can be told
+	permutations := int(math.Ceil(25/level)) - 1 // resolves p down to a twenty-fifth of the level
 	random := rand.New(rand.NewPCG(seed, 0))
 	var found []Change
 	t := newTable(len(values))
@@ -43,7 +44,7 @@ func changes(values []float64, level float64, seed uint64) []Change {
 		if at < 0 || size <= 0 {
 			break
 		}
-		// Nothing is gained from more orders once more of them than the level allows show as much.
+		// Stop when more permutations have a split as large than the level allows.
 		allowed, as := int(level*float64(permutations+1))-1, 0
 		shuffled := slices.Clone(values)
 		for range permutations {
@@ -66,7 +67,8 @@ func changes(values []float64, level float64, seed uint64) []Change {
 	return found
 }
 
-// table has sums of distances between the values of a part: sum[i*(n+1)+j] is over all pairs of the first i and the first j.
+// table has sums of distances between the values of a part: sum[i*(n+1)+j] is over all pairs of the first i and the
+// first j.
 type table struct {
 	n   int
 	sum []float64
@@ -85,8 +87,8 @@ func (t *table) best(values []float64, ends []int) (at int, size float64) {
 	return at, size
 }
 
-// split returns the first value behind the best split of x. What lies behind it need not reach to the end: a level that
-// lasts for a while only is compared with what is before it.
+// split returns the first value after the best split of x. The part after the split need not extend to the end: a
+// temporary level is compared with what is before it.
 func (t *table) split(x []float64) (at int, size float64) {
 	n, w := len(x), t.n+1
 	at = -1

@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// noise is how the values of a level scatter, as a share of it.
+// noise is the scatter of the values of a level, relative to the level.
 var noise = map[string]func(*rand.Rand) float64{
 	"normal": func(r *rand.Rand) float64 { return 0.02 * r.NormFloat64() },
 	"skewed": func(r *rand.Rand) float64 { return 0.02 * (r.ExpFloat64() - 1) },
@@ -30,7 +30,7 @@ func series(r *rand.Rand, scatter func(*rand.Rand) float64, levels ...float64) (
 	return all
 }
 
-// Of series that did not change, at most 5 % show a change. Of steps by 5 % with ten values on each side, 90 % are found.
+// If a series did not change, at most 5 % show a change. Of steps by 5 % with ten values on each side, 90 % are found.
 func TestCalibration(t *testing.T) {
 	needs.Long(t)
 	const n = 400
@@ -65,7 +65,7 @@ func TestCalibration(t *testing.T) {
 	}
 }
 
-// Each of several levels is found, one that lasts for a while only included.
+// Each of several levels is found, including a temporary one.
 func TestSeveralChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 0))
 	good := 0

@@ -1,4 +1,4 @@
-// Package whole writes files that appear under their names whole or not at all, and opens only what is a file.
+// Package whole writes files atomically, so that they appear completely or not at all, and opens only regular files.
 package whole
 
 import (
@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Prefix begins the names of files that are being written. What is left of one is of a process that was killed.
+// Prefix starts the names of files that are being written. A file left with such a name belongs to a process that was
+// killed.
 const Prefix = ".rebound-"
 
-// Write writes the file at path with what to writes. The file appears, or replaces an earlier one, when all of it is on the disk; on an
-// error (a full disk) the earlier one stays. What is no regular file (a pipe, /dev/stdout) is written as it comes, and so is a file in a
-// folder where none can be made.
+// Write writes the file at path with the output of to. The file appears, or replaces an earlier one, when all of it is
+// on the disk; on an error (a full disk) the earlier one is unchanged. If path is not a regular file (a pipe,
+// /dev/stdout), or if no file can be created in its folder, Write writes to path directly.
 func Write(path string, to func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {
@@ -28,7 +29,7 @@ func Write(path string, to func(io.Writer) error) (err error) {
 	}()
 	at, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		at = path // os.OpenFile says why, or makes it
+		at = path // os.OpenFile returns the error, or creates the file
 	}
 	info, err := os.Stat(at)
 	exists := err == nil
@@ -44,7 +45,7 @@ func Write(path string, to func(io.Writer) error) (err error) {
 	if exists && errors.Is(err, fs.ErrPermission) {
 		return fill(at, os.O_WRONLY|os.O_TRUNC, 0, to)
 	}
-	if err == nil && exists { // the umask may have taken some of it
+	if err == nil && exists { // the umask may have removed some of the mode bits
 		err = os.Chmod(part, mode)
 	}
 	if err == nil {
@@ -56,7 +57,7 @@ func Write(path string, to func(io.Writer) error) (err error) {
 	return err
 }
 
-// WriteFile is Write with the file's content.
+// WriteFile is Write with the file's content as an argument.
 func WriteFile(path string, b []byte) error {
 	return Write(path, func(w io.Writer) error {
 		_, err := w.Write(b)
@@ -64,7 +65,7 @@ func WriteFile(path string, b []byte) error {
 	})
 }
 
-// Open opens a regular file to read it. To open a pipe that nothing writes to would take forever.
+// Open opens a regular file for reading. Opening a pipe without a writer would block indefinitely.
 func Open(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -21,7 +21,7 @@ func text(s string) func(io.Writer) error {
 	}
 }
 
-// A file is the old one or the new one, also where writing it fails in the middle.
+// The file has either the old or the new content, even if writing fails in the middle.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
@@ -68,7 +68,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// A link stays one, and a pipe gets the text.
+// A symbolic link stays one, and a pipe gets the text.
 func TestWriteElsewhere(t *testing.T) {
 	dir := t.TempDir()
 	target, link, pipe := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
