@@ -10,8 +10,9 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// afxdpScript has Linux's driver on both functions. The second is in a network namespace, or the kernel would never put on
-// the wire what it sends to itself; our responder is there, on AF_XDP. The namespace's kernel has the address $own on it.
+// afxdpScript has Linux's driver on both functions. The second is in a network namespace, because otherwise the kernel
+// would deliver traffic to itself locally instead of sending it on the wire. Our responder runs there on AF_XDP. The
+// namespace's kernel has the address $own on the function.
 const afxdpScript = farHelpers + `
 need there ethtool -L $far combined 1
 need there ip addr add $own/24 dev $far
@@ -63,7 +64,8 @@ show stopped there xsk $far
 say stopped
 `
 
-// TestLab/afxdp runs our responder in the guest on AF_XDP with zero copy, which takes a driver that has it, and a card.
+// TestLab/afxdp runs our responder in the guest on AF_XDP with zero copy, which requires a driver that supports it, and
+// a card.
 func (c *card) afxdp(t *testing.T, k *Kit) {
 	dir := logDir(t)
 	a, b := sim.Pair()

@@ -16,7 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// bootServer is a host at the wire's far end that brings up a client without anything: boot.Server, and the frames around it.
+// bootServer is a boot server at the other end of the wire: boot.Server with the frames around its datagrams.
 type bootServer struct {
 	wire  sim.Wire
 	start time.Time
@@ -88,7 +88,7 @@ func (b *bootServer) take(f []byte) error {
 	ip, _ := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
 	udp, _ := p.Layer(layers.LayerTypeUDP).(*layers.UDP)
 	if ip == nil || udp == nil {
-		return nil // IPv6's router solicitations, and the like
+		return nil // IPv6 router solicitations and similar frames
 	}
 	udp.SetNetworkLayerForChecksum(ip)
 	if err, sum := udp.VerifyChecksum(); udp.Checksum != 0 && (err != nil || !sum.Valid) {
@@ -123,7 +123,8 @@ func (b *bootServer) send(to net.HardwareAddr, typ layers.EthernetType, l ...gop
 	b.wire.Send(time.Since(b.start), f)
 }
 
-// TestBootServer is a client by hand: an address, and a file over several blocks with one that has to be sent again.
+// TestBootServer is a client written by hand: it requests an address, and a file of several blocks, one of which has to
+// be sent again.
 func TestBootServer(t *testing.T) {
 	near, far := sim.Pair()
 	file := bytes.Repeat([]byte{1, 2, 3, 4, 5}, 50)

@@ -8,10 +8,11 @@ import (
 	"testing"
 )
 
-// span is a field of a structure that a vendor published, in bits from its beginning.
+// span is a field of a structure that a vendor published, in bits from the structure's start.
 type span struct{ off, width int }
 
-// at is the span as manuals write it: a dword's offset and bits in it, which are counted from the left in a big-endian structure.
+// String formats the span as manuals do: a dword's offset and the bits in it, which are counted from the left in a
+// big-endian structure.
 func (s span) String() string {
 	if s.width > 32 || s.off%32+s.width > 32 {
 		return fmt.Sprintf("%02xh*%d", s.off/32*4, s.width/32)
@@ -20,8 +21,9 @@ func (s span) String() string {
 	return fmt.Sprintf("%02xh.%d:%d", s.off/32*4, hi, hi-s.width+1)
 }
 
-// bitStructs reads structures that are declared bit by bit, as mlx5_ifc.h does: an element of an array is a bit. Of each it returns the fields by their names, those of structures inside it by their own names and with "outer." before
-// them too. A name that stands for several fields has them all.
+// bitStructs parses structures that are declared bit by bit, as in mlx5_ifc.h: an element of an array is a bit. It
+// returns the fields of each structure by name. Fields of nested structures are listed both by their own names and
+// prefixed with "outer.". If a name is ambiguous, the result has all fields with that name.
 func bitStructs(text string) map[string]map[string][]span {
 	p := &bitParser{bodies: map[string][]string{}, done: map[string]*bitStruct{}}
 	text = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*|(?m:^[ \t]*#[^\n]*)`).ReplaceAllString(text, " ")
@@ -81,13 +83,14 @@ func (p *bitParser) named(name string) *bitStruct {
 	if s := p.done[name]; s != nil {
 		return s
 	}
-	p.done[name] = &bitStruct{fields: map[string][]span{}} // of one that holds itself
+	p.done[name] = &bitStruct{fields: map[string][]span{}} // stops recursion in a structure that contains itself
 	s := p.body(p.bodies[name], strings.HasPrefix(name, "union"))
 	p.done[name] = s
 	return s
 }
 
-// body reads members up to the end: "type name[bits][bits];", "struct name member[n];", or an aggregate without a name.
+// body parses members up to the end: "type name[bits][bits];", "struct name member[n];", or an aggregate without a
+// name.
 func (p *bitParser) body(t []string, union bool) *bitStruct {
 	s := &bitStruct{fields: map[string][]span{}}
 	place := func(name string, size int, inner *bitStruct) {
@@ -146,8 +149,8 @@ func (p *bitParser) body(t []string, union bool) *bitStruct {
 	return s
 }
 
-// defines are the macros of a header with the offsets in their value: "(((_i) < 64) ? (0x01000 + ((_i) * 0x40)) : (0x0D000 + ..."
-// has 1000h and d000h, since what an index is multiplied with does not count.
+// defines parses the macros of a header and returns the offsets in their values: "(((_i) < 64) ? (0x01000 + ((_i) *
+// 0x40)) : (0x0D000 + ..." gives 1000h and d000h, because factors of an index are ignored.
 func defines(text string) map[string][]uint64 {
 	all := map[string][]uint64{}
 	text = strings.ReplaceAll(text, "\\\n", " ")

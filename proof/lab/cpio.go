@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// archive writes an initramfs: a cpio archive in the "newc" format. The kernel takes several, one behind the other, if each
-// is padded to four bytes, and lets later files replace earlier ones.
+// archive writes an initramfs: a cpio archive in the "newc" format. The kernel accepts several concatenated archives if
+// each is padded to four bytes, and lets later files replace earlier ones.
 type archive struct {
 	w   *bufio.Writer
 	n   int64
@@ -42,7 +42,7 @@ func (a *archive) file(name string, perm uint32, body []byte) { a.entry(name, 0o
 
 func (a *archive) dir(name string) { a.entry(name, 0o040755, nil) }
 
-// tree adds all that is below dir.
+// tree adds everything below dir.
 func (a *archive) tree(dir string) {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(dir, path)

@@ -9,9 +9,10 @@ import (
 	"testing"
 )
 
-// cStructs reads structures of bytes and words, as Amazon's and iPXE's headers declare them. Spans count bits from the structure's
-// beginning: in a little-endian one from each word's bit 0, in a big-endian one (__be32) from its highest. A comment that says
-// "7:5 : sq_direction" before a member names bits of it. A structure inside another gives its fields by their own names and with "outer." before them.
+// cStructs parses structures of bytes and words, as in Amazon's and iPXE's headers. Spans count bits from the
+// structure's start: in a little-endian structure from each word's bit 0, in a big-endian one (__be32) from its highest
+// bit. A comment such as "7:5 : sq_direction" before a member names bits of the member. Fields of nested structures are
+// listed both by their own names and prefixed with "outer.".
 func cStructs(text string) map[string]map[string]span {
 	p := &cParser{bodies: map[string][]string{}, done: map[string]*cStruct{}, open: map[string]bool{}}
 	tokens := cToken.FindAllString(cFlags.ReplaceAllString(text, " "), -1)
@@ -43,9 +44,9 @@ type cStruct struct {
 }
 
 type cParser struct {
-	bodies map[string][]string // "struct" or "union", and what is between the braces
+	bodies map[string][]string // "struct" or "union", and the text between the braces
 	done   map[string]*cStruct
-	open   map[string]bool // being read: one that holds itself is cut there
+	open   map[string]bool // structures being parsed, to stop recursion in one that contains itself
 }
 
 func (p *cParser) named(name string) *cStruct {
@@ -65,8 +66,8 @@ func (p *cParser) named(name string) *cStruct {
 
 func (p *cParser) body(t []string, union bool) *cStruct {
 	s := &cStruct{fields: map[string]span{}}
-	bits := map[string]span{} // of the member that follows, as the comment before it has them
-	part := map[string]span{} // all of them: a member of the same name comes first
+	bits := map[string]span{} // bits of the next member, from the comment before it
+	part := map[string]span{} // all such bits; a member with the same name takes precedence
 	var inside []func()
 	for i := 0; i < len(t); {
 		if strings.HasPrefix(t[i], "/*") {
@@ -129,7 +130,7 @@ func (p *cParser) body(t []string, union bool) *cStruct {
 		}
 		if inner != nil {
 			for f, at := range inner.fields {
-				inside = append(inside, func() { add(f, span{off + at.off, at.width}) }) // a member of the same name comes first
+				inside = append(inside, func() { add(f, span{off + at.off, at.width}) }) // a member with the same name takes precedence
 				if name != "" && len(f) < 200 {
 					add(name+"."+f, span{off + at.off, at.width})
 				}

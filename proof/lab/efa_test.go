@@ -15,12 +15,12 @@ import (
 
 func efaModel(p efasim.Profile) func([6]byte) sim.Model {
 	return func(mac [6]byte) sim.Model {
-		return efasim.New(efasim.Options{MAC: mac, Profile: p, Timeout: 30 * time.Second}) // the far model may have no core for a second
+		return efasim.New(efasim.Options{MAC: mac, Profile: p, Timeout: 30 * time.Second}) // the other model may not run for a second
 	}
 }
 
-// efaHelpers loads Linux's driver and has the RDMA devices of both functions: $ib here and $ibfar there, on one wire. What talks
-// over them agrees by TCP on the loopback interface.
+// efaHelpers loads Linux's driver and sets the names of both functions' RDMA devices: $ib here and $ibfar on the other
+// end of the wire. Programs that communicate over them synchronise by TCP on the loopback interface.
 const efaHelpers = helpers + `
 modprobe ib_uverbs || fail modprobe ib_uverbs
 # ibof N: the RDMA device of function N, by its only GID, which holds the MAC address
@@ -64,8 +64,8 @@ counted() {
 }
 `
 
-// efaF2Script is the stock driver's and provider's life on the model: what the device is, messages, events and RDMA, counters, clients
-// that are killed while they send, the driver unloaded, the function reset.
+// efaF2Script exercises the stock driver and provider on the model: device attributes, messages, events and RDMA,
+// counters, clients that are killed while they send, unloading of the driver, and a function reset.
 const efaF2Script = efaHelpers + `
 load
 show devinfo ibv_devinfo -v -d $ib
@@ -103,7 +103,8 @@ need rmmod efa
 say gone
 `
 
-// efaWireScript is what SRD is for: each message arrives once, though the wire loses, repeats and reorders frames.
+// efaWireScript tests SRD's guarantee: each message arrives once, although the wire loses, duplicates and reorders
+// frames.
 const efaWireScript = efaHelpers + `
 load
 show devinfo ibv_devinfo -v -d $ib
@@ -118,8 +119,8 @@ need rmmod efa
 say gone
 `
 
-// TestLabEFA has Linux's efa driver and rdma-core's provider, which nobody here wrote, on two functions of the model (F2); and
-// rdma-core's own tests and libfabric, which were written against the real device (F4).
+// TestLabEFA runs Linux's efa driver and rdma-core's provider, both third-party, on two functions of the model (F2);
+// and rdma-core's own tests and libfabric, which were written against the real device (F4).
 func TestLabEFA(t *testing.T) {
 	guests(t)
 	beside(t, "efa/F2", func(t *testing.T) { newEFALab(t, efasim.EFA0, efasim.EFA2, sim.Impairment{}).f2(efaF2Script) })
@@ -148,7 +149,7 @@ type efaLab struct {
 	profile  [2]efasim.Profile
 	impaired bool
 	last     [2]efasim.Counters
-	idle     [2]efasim.Objects // when no client runs
+	idle     [2]efasim.Objects // without running clients
 	start    time.Time
 }
 
@@ -165,7 +166,7 @@ func newEFALab(t *testing.T, near, far efasim.Profile, bad sim.Impairment) *efaL
 
 func (l *efaLab) model(i int) *efasim.Model { return l.fn[i].model.(*efasim.Model) }
 
-// run runs the script, and shows what each client counted, and what the models counted of it.
+// run runs the script, and logs the counts of each client and of the models.
 func (l *efaLab) run(script string, limit time.Duration, layers []string, say func(key string, r Result) error) {
 	l.start = time.Now()
 	r, err := l.kit.Run(l.Context(), Machine{
@@ -191,7 +192,7 @@ func (l *efaLab) run(script string, limit time.Duration, layers []string, say fu
 	}
 }
 
-// clients is how many messages or RDMA operations each client must have made of this end, and of the far one.
+// clients is how many messages or RDMA operations each client must have posted at this end, and at the other one.
 var clients = map[string]struct {
 	near, far int
 	op        string
@@ -201,7 +202,7 @@ var clients = map[string]struct {
 	"dgram": {10, 10, "send"}, "rdm": {10, 10, "send"},
 }
 
-// account holds what the models counted of a client against what it must have done.
+// account compares the models' counts for a client with the expected numbers.
 func (l *efaLab) account(key string) error {
 	want, known := clients[key]
 	if !known {
@@ -260,10 +261,10 @@ func (l *efaLab) f2(script string) {
 					return fmt.Errorf("nobody streams: %+v, %d messages", now, sent)
 				}
 			}
-		case "bwud-lost": // each datagram that the peer waits for was dropped there, and counted
+		case "bwud-lost": // the peer dropped and counted each datagram that it still waits for
 			var now [2]efasim.Counters
 			var sent, got, drops uint64
-			for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // some may be on the wire
+			for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // some frames may still be on the wire
 				for i := range l.fn {
 					now[i] = l.model(i).Counters()
 				}
@@ -312,7 +313,8 @@ func (l *efaLab) objects() (o [2]efasim.Objects) {
 	return o
 }
 
-// What ibv_devinfo showed of real devices, by PCI device ID: public reports and fi_info of efa1, rdma-core's issue 884 of efa0.
+// Output of ibv_devinfo on real devices, by PCI device ID: public reports and fi_info for efa1, rdma-core's issue 884
+// for efa0.
 var efaAttributes = map[uint16]map[string]string{
 	0: {"transport": "unspecified (4)", "fw_ver": "0.0.0.0", "sys_image_guid": "0000:0000:0000:0000", "vendor_id": "0x1d0f", "phys_port_cnt": "1",
 		"max_qp": "256", "max_cq": "512", "max_sge": "2", "max_qp_rd_atom": "0", "device_cap_flags": "0x00000000", "atomic_cap": "ATOMIC_NONE (0)",
@@ -342,7 +344,7 @@ func (l *efaLab) attributes(i int, lines []string) {
 	}
 }
 
-// hwCounters holds what Linux shows of the statistics against the model's own, and returns what differs.
+// hwCounters compares the statistics that Linux shows with the model's, and returns the differences.
 func (l *efaLab) hwCounters(i int, lines []string) (wrong []string) {
 	c := l.model(i).Counters()
 	want := map[string]uint64{

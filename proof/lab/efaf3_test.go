@@ -9,8 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
 
-// efaF3Script is our responder's life in the guest, on the second function behind the IOMMU, measured by stock tools on the
-// first, which find it by its hand-over. Then our bench has the first function.
+// efaF3Script runs our responder in the guest, on the second function behind the IOMMU. Stock tools measure it from the
+// first function; they find it by its handover. Then our bench uses the first function.
 const efaF3Script = efaHelpers + `
 sysctl -q -w vm.nr_hugepages=64
 modprobe vfio-pci || fail modprobe vfio-pci
@@ -66,8 +66,8 @@ both_there
 say unbound
 `
 
-// TestLabEFAF3 has our driver in the guest: as a responder that ibv_ud_pingpong and perftest, which nobody here wrote, measure
-// on Linux's driver, and as a bench.
+// TestLabEFAF3 runs our driver in the guest: as a responder measured by third-party tools (ibv_ud_pingpong and
+// perftest) on Linux's driver, and as a bench.
 func TestLabEFAF3(t *testing.T) {
 	guests(t)
 	beside(t, "efa/F3", efaF3)

@@ -30,8 +30,8 @@ need rmmod efa
 say gone
 `
 
-// TestLabEFAOthers has rdma-core's own tests of SRD and of the provider's interface, and libfabric, on the model: what others
-// wrote against the real device (rung F4).
+// TestLabEFAOthers runs rdma-core's own tests of SRD and of the provider's interface, and libfabric, on the model.
+// Third parties wrote them against the real device (rung F4).
 func TestLabEFAOthers(t *testing.T) {
 	guests(t)
 	beside(t, "efa/F4", func(t *testing.T) {

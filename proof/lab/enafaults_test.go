@@ -14,7 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/enasim"
 )
 
-// enaFaults is what the Linux driver has to live through. Each "say" of a fault turns it on before the guest
+// enaFaults has the faults that the Linux driver must survive. Each "say" of a fault turns it on before the guest
 // continues.
 const enaFaults = helpers + `
 dev=eth0
@@ -77,7 +77,7 @@ need rmmod ena
 say unloaded
 `
 
-// Reset reasons that the Linux driver gives, ena_regs_reset_reason_types.
+// Reset reasons used by the Linux driver, ena_regs_reset_reason_types.
 const (
 	resetKeepAlive = 1
 	resetAdmin     = 2
@@ -90,7 +90,8 @@ const (
 func TestLabFaults(t *testing.T) {
 	guests(t)
 	beside(t, "ena/F2", func(t *testing.T) { f2faultsENA(t, kit(t)) })
-	// Accelerated LLQ, read by MMIO only, everything that may be out of order or late is, frames begin at an offset.
+	// Accelerated LLQ, registers read by MMIO only, everything out of order or late that may be, and frames that start
+	// at an offset.
 	odd := *enaCard
 	odd.model = func(mac [6]byte) sim.Model {
 		return cards.ENAWithAllowance(mac, enasim.Options{Device: 0xec21, NoMeta: true, Burst: 512, NoReadless: true, RxOffset: 2,
@@ -102,8 +103,8 @@ func TestLabFaults(t *testing.T) {
 func f2faultsENA(t *testing.T, k *Kit) {
 	dir := logDir(t)
 	near, far := sim.Pair()
-	// Longer than a busy machine holds the model up: else Linux resets it where nothing is wrong. Of those two that see completions held,
-	// the one that is tried comes first.
+	// Longer than a busy machine may delay the model, because otherwise Linux resets it without a fault. Two faults
+	// hold completions back; the shorter limit belongs to the one under test.
 	hints := enasim.Hints{Watchdog: 15000, MissingTx: 4000, MissingTxCount: 1, NetdevWatchdog: 60000}
 	f := enaCard.serve(t, dir, 0, near, func(mac [6]byte) sim.Model { return enasim.New(enasim.Options{MAC: mac, Hints: hints, Device: 0x1ec2}) })
 	m := f.model.(*enasim.Model)
@@ -111,7 +112,7 @@ func f2faultsENA(t *testing.T, k *Kit) {
 	defer p.close()
 	start := time.Now()
 	var before enasim.Counters
-	// resets waits for one: when the model sees it, the driver has taken the carrier down.
+	// resets waits for a reset. When the model sees it, the driver has already turned the carrier off.
 	resets := func(reason int) error {
 		for end := time.Now().Add(patience); !slices.Contains(m.Resets(), reason); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
@@ -153,7 +154,7 @@ func f2faultsENA(t *testing.T, k *Kit) {
 			case "stuck":
 				m.HoldCompletions(true)
 			case "unstuck":
-				err := resets(resetMissTX) // while they are held: it takes two that are late, and one is logged
+				err := resets(resetMissTX) // while they are held: the driver needs two late completions for a reset, and logs one of them
 				m.HoldCompletions(false)
 				return err
 			case "wrongtx":

@@ -36,7 +36,7 @@ traffic() {
 }
 `
 
-// f3Script is our responder's life in the guest, pinged from the Linux driver. Then our bench drives its function, and Linux
+// f3Script runs our responder in the guest, pinged from the Linux driver. Then our bench uses its function, and Linux
 // answers.
 const f3Script = f3Helpers + `
 start
@@ -115,7 +115,7 @@ func (c *card) f3run(t *testing.T, k *Kit, script string) {
 	theirs.clean(t)
 	ours.clean(t)
 	if err != nil && !compared {
-		c.compare(t, theirs, ours) // what differs first may be why
+		c.compare(t, theirs, ours) // the first difference may be the cause
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// limit is a time limit on a machine that may be busy: a second counts as the share of a core that a thread could have had in
-// it, but as a tenth at least.
+// limit is a time limit for a busy machine: elapsed time counts in proportion to the share of a core that a thread
+// could get, but at least a tenth.
 type limit struct {
 	mu   sync.Mutex
 	left time.Duration
@@ -24,7 +24,7 @@ type limit struct {
 
 const tick = 200 * time.Millisecond
 
-// newLimit calls expire, once, when the time is over, unless the limit is stopped before.
+// newLimit calls expire, once, when the time is up, unless the limit is stopped first.
 func newLimit(d time.Duration, expire func()) *limit {
 	l := &limit{left: d, done: make(chan struct{})}
 	go func() {
@@ -34,7 +34,7 @@ func newLimit(d time.Duration, expire func()) *limit {
 			select {
 			case <-l.done:
 				return
-			case <-t.C: // late where this process did not run either: what it missed does not count
+			case <-t.C: // late if this process did not run either: missed ticks do not count
 			}
 			if l.spend(time.Duration(float64(tick) / crowd())) {
 				expire()
@@ -45,7 +45,7 @@ func newLimit(d time.Duration, expire func()) *limit {
 	return l
 }
 
-// spend takes d off what is left, and reports whether that was all.
+// spend subtracts d from the remaining time, and reports whether it is used up.
 func (l *limit) spend(d time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,7 +54,7 @@ func (l *limit) spend(d time.Duration) bool {
 	return l.over
 }
 
-// extend sets what is left, unless it is over.
+// extend sets the remaining time, unless it is used up.
 func (l *limit) extend(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +71,7 @@ func (l *limit) expired() bool {
 
 func (l *limit) stop() { l.once.Do(func() { close(l.done) }) }
 
-// crowd is how many runnable threads there are for each core: 1 at least, 10 at most.
+// crowd is the number of runnable threads per core, from 1 to 10.
 func crowd() float64 {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -90,15 +90,15 @@ func crowdOf(loadavg string, cores int) float64 {
 
 const (
 	saveTime  = 5 * time.Minute  // a guest's memory to a file
-	askTime   = 10 * time.Second // QEMU's monitor, which answers at once unless QEMU itself stalls
+	askTime   = 10 * time.Second // QEMU's monitor replies immediately unless QEMU itself stalls
 	stackTime = 2 * time.Minute  // a guest's kernel prints its stacks over a slow serial line
 )
 
-// diagnose leaves in the machine's folder what tells why a guest stalls, and then has its kernel panic:
+// diagnose writes files into the machine's folder that show why a guest stalls, and then makes its kernel panic:
 //
 //	threads.log     what each of QEMU's threads does
 //	goroutines.log  what the models and their servers do, which are in this process
-//	monitor.log     the virtual processors' registers, interrupts, PCI functions; or that QEMU's main loop does not answer
+//	monitor.log     the virtual processors' registers, interrupts, PCI functions; or that QEMU's main loop does not reply
 //	console.log     the stack of every task in the guest, printed because of an NMI
 func diagnose(q *qemu) {
 	dir := q.m.Dir
@@ -118,7 +118,7 @@ func diagnose(q *qemu) {
 	}
 }
 
-// monitor has QEMU's monitor execute commands, one after the other, and returns what it printed.
+// monitor executes commands in QEMU's monitor, one after the other, and returns the output.
 func monitor(socket string, patience time.Duration, commands ...string) (string, error) {
 	c, err := net.DialTimeout("unix", socket, patience)
 	if err != nil {
@@ -156,7 +156,7 @@ func threads(pid int, file string) {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	for _, task := range tasks {
 		fmt.Fprintln(&b, filepath.Base(task))
-		for _, what := range []string{"comm", "stat", "wchan", "syscall", "stack"} { // stack is for root
+		for _, what := range []string{"comm", "stat", "wchan", "syscall", "stack"} { // reading stack requires root
 			text, err := os.ReadFile(filepath.Join(task, what))
 			if err == nil && len(text) > 0 {
 				fmt.Fprintf(&b, "%s: %s\n", what, strings.TrimSpace(string(text)))

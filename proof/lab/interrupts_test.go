@@ -15,8 +15,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// interruptsScript pings between a function that has MSI and one that has nothing but INTx, and shows what each function has in
-// configuration space.
+// interruptsScript pings between a function with MSI and one with only INTx, and shows the configuration space of each
+// function.
 const interruptsScript = `
 for i in 4 5 6 7; do
   d=/sys/bus/pci/devices/0000:00:0$i.0
@@ -38,8 +38,9 @@ need rmmod ixgbe
 say gone
 `
 
-// TestLabInterrupts has Linux's driver on what an 82599's EEPROM can take away: a table of one MSI-X vector, which is too few for it, so
-// that it does with MSI, and no MSI either, so that it does with INTx. Beside it are two cards whose capabilities Linux walks.
+// TestLabInterrupts runs Linux's driver on what an 82599's EEPROM can disable: an MSI-X table of one vector, which is
+// too small for the driver, so that it uses MSI; and no MSI either, so that it uses INTx. It also has two cards whose
+// capabilities Linux walks.
 func TestLabInterrupts(t *testing.T) {
 	guests(t)
 	beside(t, "ixgbe/F2interrupts", interrupts)
@@ -107,7 +108,7 @@ func interrupts(t *testing.T) {
 				extended = append(extended, id<<12|at)
 			}
 		}
-		slices.Sort(caps) // QEMU keeps the offsets and makes its own chain
+		slices.Sort(caps) // QEMU keeps the offsets and builds a new chain
 		want := want
 		slices.Sort(want.caps)
 		if !slices.Equal(caps, want.caps) || !slices.Equal(extended, want.extended) {

@@ -19,7 +19,7 @@ import (
 )
 
 // TestLabIPXE is rung F4: iPXE's own drivers on our models. iPXE gets its address by DHCP and a script by TFTP, runs
-// it, and requests a file whose name only somebody knows who has the script's every byte.
+// it, and requests a file whose name it can compute only if every byte of the script arrived.
 func TestLabIPXE(t *testing.T) {
 	guests(t)
 	for _, c := range running(cards.IPXE) {
@@ -67,14 +67,16 @@ func (c *card) ipxe(t *testing.T, k *Kit) {
 	proven(t, "F4", "iPXE", "DHCP, %d bytes by TFTP", len(script))
 }
 
-// ipxeBegin is what iPXE does first. By itself it gives a link 15 s, and DHCP half a minute, which a busy machine may need longer for.
+// ipxeBegin is the start of iPXE's script. By default iPXE waits 15 s for a link, and half a minute for DHCP, which may
+// be too short on a busy machine.
 const ipxeBegin = `#!ipxe
 :again
 dhcp || goto again
 chain tftp://${next-server}/${filename} || goto again
 `
 
-// startIPXE boots iPXE on a function. Its console and QEMU's words go into dir. The end that it returns may be called twice.
+// startIPXE boots iPXE on a function. Its console and QEMU's output go into dir. The returned end function may be
+// called twice.
 func startIPXE(ctx context.Context, t *testing.T, k *Kit, dir, socket string) (end func()) {
 	t.Helper()
 	j, _ := json.Marshal(device(socket))
@@ -94,7 +96,7 @@ func startIPXE(ctx context.Context, t *testing.T, k *Kit, dir, socket string) (e
 	go func() {
 		defer close(ended)
 		defer log.Close()
-		runtime.LockOSThread() // whose death the signal is for
+		runtime.LockOSThread() // the signal is sent when this thread exits
 		defer runtime.UnlockOSThread()
 		started <- cmd.Start()
 		if cmd.Process != nil {
@@ -110,7 +112,8 @@ func startIPXE(ctx context.Context, t *testing.T, k *Kit, dir, socket string) (e
 	}
 }
 
-// sumScript is an iPXE script of n additions, and their sum: a byte that is lost or changed changes it, or ends the script.
+// sumScript is an iPXE script of n additions, and their sum: a lost or changed byte changes the sum, or ends the
+// script.
 func sumScript(n int) (script []byte, sum int) {
 	r := rand.New(rand.NewPCG(1, 9))
 	var b strings.Builder

@@ -9,8 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// isolateHelpers start the responder on the Linux driver's interface with CPU 1 to itself, and compare the machine before and
-// after, file by file and thread by thread. $module is set before it.
+// isolateHelpers start the responder on the Linux driver's interface with a dedicated CPU 1, and compare the machine
+// before and after, file by file and thread by thread. $module is set before it.
 const isolateHelpers = helpers + `
 modprobe $module || fail modprobe $module
 until_true 50 test -e /sys/class/net/eth0
@@ -91,8 +91,8 @@ ours() {
 }
 `
 
-// effectScript shows what it gives where two busy processes want both CPUs, for two seconds each way. The times are those of an
-// emulated machine.
+// effectScript shows the effect of isolation with two busy processes competing for both CPUs, for two seconds with and
+// without. The times are those of an emulated machine.
 const effectScript = `
 for i in 1 2; do
   for isolate in false true; do
@@ -122,8 +122,8 @@ restored SIGTERM
 say restored
 ` + effectScript
 
-// isolateScript: taken and returned at SIGTERM, after SIGKILL by release and by the next start, in the root cgroup
-// and below another one.
+// isolateScript checks that the CPU is isolated and returned: at SIGTERM, after SIGKILL by release and by the next
+// start, in the root cgroup and below another one.
 const isolateScript = isolateHelpers + `
 before
 begin /sys/fs/cgroup -set cpu.isolate=true
@@ -192,7 +192,7 @@ restored "bench -isolate"
 say benched
 ` + effectScript
 
-// TestLabIsolate has the responder take a CPU of a stock Debian to itself, and give it back however it ends.
+// TestLabIsolate has the responder isolate a CPU of a stock Debian, and return it however the responder ends.
 func TestLabIsolate(t *testing.T) {
 	guests(t)
 	beside(t, "running", func(t *testing.T) { isolated(t, "", isolateScript) })

@@ -11,9 +11,9 @@ import (
 
 var isolationDir = flag.String("isolation", "", "have TestLabIsolation measure what each step of cpu.isolate gives in the guest, and write the tables to this `FOLDER`")
 
-// TestLabIsolation runs "peers isolate" where cgroup v2, the fair server and nohz_full are to be had: in the guest,
-// on a stock kernel as it is and told at boot to keep CPU 1 free. It is a measurement, so it runs when it is
-// requested:
+// TestLabIsolation runs "peers isolate" in the guest, where cgroup v2, the fair server and nohz_full are available, on
+// a stock kernel with and without a boot parameter that isolates CPU 1. It is a measurement, so it runs only on
+// request:
 //
 //	go test ./proof/lab -run TestLabIsolation -isolation $PWD/results
 func TestLabIsolation(t *testing.T) {

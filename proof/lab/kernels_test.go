@@ -13,7 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
 
-// kernelHelpers let each way of running the responder report "WAY answered", or the reason why it did not start, and go on.
+// kernelHelpers run the responder in several modes, and report "NAME answered" for each, or the reason why it did not
+// start.
 const kernelHelpers = helpers + `
 sysctl -q -w vm.nr_hugepages=64
 modprobe vfio-pci || fail modprobe vfio-pci
@@ -109,7 +110,7 @@ need responder bind $efa
 if responder probe -stage loop -o /tmp/probe $efa >/tmp/need 2>&1; then say way "efa vfio"; else say refused "efa vfio: $(tail -n 1 /tmp/need)"; show failed cat /tmp/need; fi
 `
 
-// physicalScript is for a machine without an IOMMU: ixgbe over sysfs, and over VFIO's own way without an IOMMU.
+// physicalScript is for a machine without an IOMMU: ixgbe through sysfs, and through VFIO's no-IOMMU mode.
 const physicalScript = kernelHelpers + `
 peer=10.9.0.1
 modprobe ixgbe || fail modprobe ixgbe
@@ -131,8 +132,8 @@ else
 fi
 `
 
-// kernels are the releases of Debian whose kernel is tested beside the lab's own, by suite, and what does not work there: part of the
-// reason by way.
+// kernels are the Debian releases whose kernels are tested in addition to the lab's own, by suite, with the modes that
+// do not work there: part of the reason by mode.
 var kernels = []struct {
 	suite, version string
 	refused        map[string]string
@@ -142,7 +143,7 @@ var kernels = []struct {
 	{"trixie", "6.12", nil},
 }
 
-// TestLabKernels runs each driver of ours on the kernels of older Debian releases.
+// TestLabKernels runs each of our drivers on the kernels of older Debian releases.
 func TestLabKernels(t *testing.T) {
 	guests(t)
 	for _, r := range kernels {
@@ -185,7 +186,8 @@ func physicalWays(t *testing.T, suite string) {
 		[]string{"ixgbe sysfs", "ixgbe vfio without IOMMU"}, map[string]string{"ixgbe vfio without IOMMU": "VFIO_NOIOMMU"})
 }
 
-// runWays runs the machine with the kernel of a release. Each of the ways has to work, except for those that are refused with a reason.
+// runWays runs the machine with the kernel of a release. Each of the modes has to work, except for those that are
+// rejected with a reason.
 func runWays(t *testing.T, suite string, m Machine, functions []*function, ways []string, refused map[string]string) {
 	k, err := kit(t).withKernel(t.Context(), suite)
 	if errors.Is(err, errCannot) {
@@ -200,7 +202,7 @@ func runWays(t *testing.T, suite string, m Machine, functions []*function, ways 
 		"bench":       build(t, m.Dir, "github.com/rebound-nic/rebound/cmd/bench"),
 		"config.toml": nil,
 	}
-	version, start, got := "", time.Now(), map[string]string{} // why not, by way; "" if it worked
+	version, start, got := "", time.Now(), map[string]string{} // reason for failure by mode; "" if it worked
 	m.Say = func(key, text string, _ Result) error {
 		t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 		switch key {
@@ -220,7 +222,7 @@ func runWays(t *testing.T, suite string, m Machine, functions []*function, ways 
 		t.Log("guest:", l)
 	}
 	for _, f := range functions {
-		f.foreign = true // an old driver may be told things that a later one does right
+		f.foreign = true // an old driver may cause warnings that a later version does not
 		f.clean(t)
 	}
 	if err != nil {

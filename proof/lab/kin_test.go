@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
-// kinScript is the Linux driver's life on several cards at once, one after the other on its own wire. $module, $jumbo, $peer
-// and $count are set before it.
+// kinScript runs the Linux driver on several cards at the same time; each is tested on its own wire, one after the
+// other. $module, $jumbo, $peer and $count are set before it.
 const kinScript = helpers + `
 modprobe $module || fail modprobe $module
 all() { for i in $(seq $count); do [ -n "$(having $i)" ] || return 1; done; }
@@ -36,8 +36,8 @@ need rmmod $module
 say gone
 `
 
-// TestLabIxgbe has the Linux driver on the kinds that the driver claims beside those of TestLab, and our responder and bench
-// on an X540, whose PHY Linux's driver has put into low power before.
+// TestLabIxgbe runs the Linux driver on the supported device types that TestLab does not cover, and our responder and
+// bench on an X540 whose PHY Linux's driver has put into low power before.
 func TestLabIxgbe(t *testing.T) {
 	guests(t)
 	beside(t, "ixgbe/F2kin", ixgbeKin)

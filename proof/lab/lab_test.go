@@ -18,7 +18,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
-// card is a row of the catalogue, as the scenarios use it.
+// card is a catalogue row as used by the scenarios.
 type card struct {
 	name         string // of the subtest and of our driver
 	module       string // Linux's driver
@@ -61,7 +61,7 @@ type function struct {
 	port   *sim.Port
 	socket string
 
-	foreign bool // others wrote the driver: it may be told things
+	foreign bool // third-party driver: the model may report warnings
 }
 
 func (c *card) serve(t *testing.T, dir string, i int, w sim.Wire, model func([6]byte) sim.Model) *function {
@@ -100,7 +100,7 @@ func (f *function) agree(c *card, shown map[string]uint64, all bool) (d []string
 	return d
 }
 
-// built are the guests' programs by package: each is linked once for all scenarios.
+// built has the guests' programs by package: each is linked once for all scenarios.
 var built struct {
 	sync.Mutex
 	binary map[string][]byte
@@ -156,8 +156,8 @@ func TestLab(t *testing.T) {
 	})
 }
 
-// guests begins a test that boots guests. They run beside other tests' guests, as many at once as -parallel says: one for each
-// core, unless it is given.
+// guests starts a test that boots guests. They run in parallel with other tests' guests, up to the number set by
+// -parallel, which is one per core by default.
 func guests(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -166,7 +166,7 @@ func guests(t *testing.T) {
 	t.Parallel()
 }
 
-// beside is t.Run of a subtest that runs beside others, which needs folders, sockets and network its own namespaces.
+// beside is t.Run for a parallel subtest, which needs separate folders, sockets and network namespaces.
 func beside(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
@@ -227,7 +227,7 @@ await_ready() { # the responder $pid, which writes to /tmp/out and /tmp/err
 }
 `
 
-// f2Script is the Linux driver's life on our model. $module, $jumbo and $peer are set before it.
+// f2Script exercises the Linux driver on our model. $module, $jumbo and $peer are set before it.
 const f2Script = helpers + `
 dev=eth0
 modprobe $module || fail modprobe $module

@@ -18,21 +18,22 @@ var scapyScript []byte
 //go:embed kernel.sh
 var kernelSetup []byte
 
-// More layers, which few runs need and a function brings.
+// Optional layers, which few runs need and which are built on demand.
 const (
-	efa   = "efa"   // Linux's efa driver and what talks to it
-	scapy = "scapy" // over Pyverbs: what rdma-core's tests write the commands of a ConnectX with
+	efa   = "efa"   // Linux's efa driver and the programs that use it
+	scapy = "scapy" // in addition to Pyverbs: rdma-core's tests use it to encode ConnectX commands
 )
 
-// bringEFA builds Linux's efa driver for the kit's kernel, unless it is there already: half a minute, and 250 MB from the mirror,
-// most of which is the kernel's source. It returns errCannot with the reason if the host lacks something.
+// bringEFA builds Linux's efa driver for the kit's kernel, unless it exists already: half a minute, and 250 MB from the
+// mirror, most of which is the kernel's source. It returns errCannot with the reason if the host lacks something.
 func (k *Kit) bringEFA(ctx context.Context) error { return k.more(ctx, efa, efaScript) }
 
-// bringScapy fetches Scapy, of 1 MB, unless it is there already. It returns errCannot with the reason if the host lacks something.
+// bringScapy downloads Scapy (1 MB), unless it exists already. It returns errCannot with the reason if the host lacks
+// something.
 func (k *Kit) bringScapy(ctx context.Context) error { return k.more(ctx, scapy, scapyScript) }
 
-// withKernel returns the kit with the kernel of another Debian release: 60 to 110 MB from the mirror, unless it is there already. It
-// returns errCannot with the reason if the host lacks something, or the mirror the release.
+// withKernel returns the kit with the kernel of another Debian release: 60 to 110 MB from the mirror, unless it exists
+// already. It returns errCannot with the reason if the host lacks something, or if the mirror lacks the release.
 func (k *Kit) withKernel(ctx context.Context, suite string) (*Kit, error) {
 	layer := "kernel-" + suite
 	if err := k.more(ctx, layer, kernelSetup, suite); err != nil {
@@ -43,14 +44,14 @@ func (k *Kit) withKernel(ctx context.Context, suite string) (*Kit, error) {
 	return &other, nil
 }
 
-// more makes a layer by a script.
+// more builds a layer with a script.
 func (k *Kit) more(ctx context.Context, layer string, script []byte, args ...string) error {
 	lock, err := locked(filepath.Join(k.Dir, "lock"))
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	sum := sha256.Sum256(append(append([]byte{}, setupScript...), script...)) // whose kernel and libraries it is for
+	sum := sha256.Sum256(append(append([]byte{}, setupScript...), script...)) // identifies the kernel and libraries that the layer is for
 	want, stamp := hex.EncodeToString(sum[:]), filepath.Join(k.Dir, "stamp-"+layer)
 	if got, _ := os.ReadFile(stamp); string(got) == want {
 		return nil

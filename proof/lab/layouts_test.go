@@ -16,8 +16,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// header is the text of a header file that a vendor published, or a skip that says how to get it. None is part of this
-// repository: the lab brings what Debian has.
+// header returns the text of a header file that a vendor published, or skips the test with instructions. None is part
+// of this repository: the lab downloads Debian's.
 func header(t *testing.T, name, from string) string {
 	t.Helper()
 	var places []string
@@ -48,8 +48,8 @@ func header(t *testing.T, name, from string) string {
 	return ""
 }
 
-// other is what a field or a structure of ours is called in mlx5_ifc.h where the manual calls it otherwise, or "" where that
-// header has none or declares it as a part of something else: by structure and field, or by field alone.
+// other maps the names of our fields and structures to their names in mlx5_ifc.h if these differ from the manual's, or
+// to "" if that header lacks the field or declares it as part of another: by structure and field, or by field alone.
 var other = map[string]string{
 	"self_lb_en": "self_lb_block", "c_eqn": "c_eqn_or_apu_element", "toeplitz_key": "rx_hash_toeplitz_key",
 	"eq_status": "status", "eq_ec": "ec", "eq_oi": "oi", "eq_st": "st", "eq_page_offset": "page_offset", "eq_uar_page": "uar_page",
@@ -61,7 +61,7 @@ var other = map[string]string{
 	"modify_rmp_in.modify_bitmask": "bitmask", "modify_rqt_in.modify_bitmask": "bitmask", "modify_tir_in.modify_bitmask": "bitmask",
 }
 
-// TestLayoutsMlx5 holds every field of the ConnectX model's commands and registers against Linux's header.
+// TestLayoutsMlx5 compares every field of the ConnectX model's commands and registers with Linux's header.
 func TestLayoutsMlx5(t *testing.T) {
 	vendor := bitStructs(header(t, "mlx5_ifc.h", "Linux (package linux-headers-*-common, include/linux/mlx5)"))
 	checked, unknown := 0, []string{}
@@ -109,8 +109,8 @@ func TestLayoutsMlx5(t *testing.T) {
 	}
 }
 
-// TestLayoutsMlx5Driver does so with what the driver writes into commands: somewhere in the header there has to be a structure with that
-// name at that place.
+// TestLayoutsMlx5Driver does the same for the fields that the driver writes into commands: the header must have a
+// structure with a field of that name at that position.
 func TestLayoutsMlx5Driver(t *testing.T) {
 	vendor := bitStructs(header(t, "mlx5_ifc.h", "Linux (package linux-headers-*-common, include/linux/mlx5)"))
 	places := map[string][]span{}
@@ -138,7 +138,7 @@ func TestLayoutsMlx5Driver(t *testing.T) {
 		field, _ := strconv.Unquote(name.Value)
 		want := span{8*off + 31 - hi, hi - lo + 1}
 		if off == 0x08 && field == "state" {
-			field = "rq_state" // and sq_state, of MODIFY_RQ and MODIFY_SQ: the state before
+			field = "rq_state" // and sq_state, of MODIFY_RQ and MODIFY_SQ: the previous state
 		}
 		switch found := places[field]; {
 		case found == nil:
@@ -156,13 +156,13 @@ func TestLayoutsMlx5Driver(t *testing.T) {
 	}
 }
 
-// offsets says where registers of ours are named, and how the vendor's header names them. Names are compared without
-// underscores, in upper case.
+// offsets lists the folders with our register names, and how the vendor's header names the registers. Names are
+// compared without underscores, in upper case.
 var offsets = []struct {
 	dir, prefix    string // of our constants: "regCTRLEXT"
 	header, from   string
-	before, behind string // of the macro: "IXGBE_CTRL_EXT", "ENA_REGS_CAPS_EXT_OFF"
-	least          int    // how many have to be found
+	before, behind string // parts of the macro: "IXGBE_CTRL_EXT", "ENA_REGS_CAPS_EXT_OFF"
+	least          int    // least number of registers to be found
 	other          map[string]string
 }{
 	{dir: "../../nic/drivers/ixgbe", prefix: "reg", header: "ixgbe_type.h", from: "DPDK (drivers/net/ixgbe/base)", before: "IXGBE_", least: 40, other: map[string]string{"SWFWSYNC": "GSSR"}},

@@ -12,13 +12,13 @@ import (
 	simkit "github.com/rebound-nic/rebound/sim/kit"
 )
 
-// TestLayoutsAmazonCommands holds the fields of the ENA and EFA models' admin commands against the vendor's headers.
+// TestLayoutsAmazonCommands compares the fields of the ENA and EFA models' admin commands with the vendor's headers.
 func TestLayoutsAmazonCommands(t *testing.T) {
 	for _, c := range []struct {
 		name, before string
 		headers      []string
 		layouts      map[string]*simkit.Layout
-		other        map[string]string // the vendor's name of a field, or "" where it has none
+		other        map[string]string // the vendor's name of a field, or "" if it has none
 		least        int
 	}{
 		{"ena", "ena_admin_", []string{"ena_common_defs.h", "ena_admin_defs.h"}, enasim.Layouts(), map[string]string{
@@ -43,7 +43,7 @@ func TestLayoutsAmazonCommands(t *testing.T) {
 				}
 				base := 0
 				if _, ok := theirs["opcode"]; !ok {
-					base = 32 // newer headers leave the common descriptor out of each command
+					base = 32 // newer headers omit the common descriptor from each command
 				}
 				for field, at := range l.Fields() {
 					called, f := field, span{8*at.Off + at.Lo, at.Hi - at.Lo + 1}
@@ -56,7 +56,7 @@ func TestLayoutsAmazonCommands(t *testing.T) {
 					there, ok := theirs[called]
 					there.off += base
 					if field == "phys_page_size_shift" && there.width == 5 {
-						there.width = 6 // which it is in newer headers
+						there.width = 6 // the width in newer headers
 					}
 					switch {
 					case called == "" || theirs == nil:
@@ -77,11 +77,11 @@ func TestLayoutsAmazonCommands(t *testing.T) {
 	}
 }
 
-// descriptorBits says which of our constants are which fields of the vendor's descriptors: a mask has the field's bits in its
-// word, a shift their place. A mask may be of several fields.
+// descriptorBits maps our constants to fields of the vendor's descriptors: a mask has the field's bits in its word, a
+// shift their position. A mask may cover several fields.
 var descriptorBits = []struct {
 	dir     string
-	word    int // bits of the word that the constants are of
+	word    int // bits of the word that the constants refer to
 	headers []string
 	lines   string // constant, "mask" or "shift", structure, fields
 }{
@@ -182,7 +182,7 @@ rxLast mask efa_io_rx_desc last
 rxMBZ mask efa_io_rx_desc reserved`},
 }
 
-// TestLayoutsAmazonDescriptors holds the drivers' and models' constants of descriptors against the vendor's headers.
+// TestLayoutsAmazonDescriptors compares the drivers' and models' descriptor constants with the vendor's headers.
 func TestLayoutsAmazonDescriptors(t *testing.T) {
 	for _, c := range descriptorBits {
 		text := ""
@@ -201,7 +201,7 @@ func TestLayoutsAmazonDescriptors(t *testing.T) {
 			want := uint64(0)
 			for _, field := range w[3:] {
 				f, ok := span{}, false
-				for name := range strings.SplitSeq(field, "|") { // of one header or another
+				for name := range strings.SplitSeq(field, "|") { // alternatives, depending on the header
 					if at, has := vendor[w[2]][name]; has {
 						f, ok = at, true
 					}

@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// cibCommands are commands of the ConnectX model and the structures that iPXE's driver has for them.
+// cibCommands maps commands of the ConnectX model to the structures of iPXE's driver.
 var cibCommands = map[string]string{
 	"create_cq_in": "golan_create_cq_mbox_in", "create_cq_out": "golan_create_cq_mbox_out", "destroy_cq_in": "golan_destroy_cq_mbox_in",
 	"create_eq_in": "golan_create_eq_mbox_in", "create_eq_out": "golan_create_eq_mbox_out", "destroy_eq_in": "golan_destroy_eq_mbox_in",
@@ -21,17 +21,18 @@ var cibCommands = map[string]string{
 	"query_hca_cap_out": "golan_cmd_query_hca_cap_mbox_out",
 }
 
-// cibOther are fields that iPXE calls otherwise: by the byte or word that holds them.
+// cibOther maps fields that have another name in iPXE: to the byte or word that contains them.
 var cibOther = map[string]string{
 	"op_mod": "opmod", "function_id": "func_id", "input_num_entries": "num_entries", "log_cq_size": "log_sz_usr_page", "uar_page": "usr_page",
 	"log_page_size": "log_pg_sz", "cqe_sz": "cqe_sz_flags", "primary_address_path.vhca_port_num": "port",
 }
 
-// cibWrong are members that no code of iPXE's uses, and that lie elsewhere in Linux's header: the two counters the other way round.
+// cibWrong are members that iPXE does not use, and whose position differs from Linux's header: the two counters are
+// swapped.
 var cibWrong = []string{"free_ar", "hw_rq_counter", "sw_rq_counter"}
 
-// TestLayoutsCIB holds the ConnectX model's commands against the structures that iPXE's driver has of them: these are of bytes, so
-// that a field of ours has to lie inside the member, or, where it has grown since, the member inside the field.
+// TestLayoutsCIB compares the ConnectX model's commands with the structures of iPXE's driver. These consist of bytes,
+// so a field of ours must be inside the member or, if it was widened since, contain the member.
 func TestLayoutsCIB(t *testing.T) {
 	vendor := cStructs(header(t, "CIB_PRM.h", "iPXE (src/drivers/infiniband)"))
 	checked, unknown := 0, 0

@@ -17,7 +17,7 @@ import (
 var verbsHeaders = []string{"rdma_user_ioctl_cmds.h", "ib_user_ioctl_cmds.h", "ib_user_ioctl_verbs.h", "ib_user_verbs.h", "efa-abi.h",
 	"mlx5-abi.h", "mlx5_user_ioctl_cmds.h", "mlx5_user_ioctl_verbs.h"}
 
-// verbsStructs are all of package abi's, by the kernel's names.
+// verbsStructs are all structures of package abi, by the kernel's names.
 var verbsStructs = map[string]any{
 	"ib_uverbs_ioctl_hdr": abi.IoctlHdr{}, "ib_uverbs_attr": abi.Attr{}, "ib_uverbs_async_event_desc": abi.AsyncEventDesc{},
 	"ib_uverbs_alloc_pd": abi.AllocPD{}, "ib_uverbs_alloc_pd_resp": abi.AllocPDResp{}, "ib_uverbs_reg_mr": abi.RegMR{}, "ib_uverbs_reg_mr_resp": abi.RegMRResp{},
@@ -113,7 +113,7 @@ var (
 	cIdentifier = regexp.MustCompile(`\b[A-Za-z_]\w*\b`)
 )
 
-// cEnums reads the values of a header's enumerations and of its macros that are numbers.
+// cEnums parses the values of a header's enumerations and numeric macros.
 func cEnums(text string) map[string]int64 {
 	all := map[string]int64{}
 	text = cComment.ReplaceAllString(text, " ")
@@ -140,7 +140,7 @@ func cEnums(text string) map[string]int64 {
 				})
 				tv, err := types.Eval(token.NewFileSet(), nil, token.NoPos, strings.TrimSpace(value))
 				if err != nil || tv.Value == nil {
-					continue // of something that is defined elsewhere
+					continue // refers to a name that is defined elsewhere
 				}
 				next, _ = constant.Int64Val(constant.ToInt(tv.Value))
 			}

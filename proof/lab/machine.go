@@ -17,25 +17,25 @@ import (
 type Machine struct {
 	Dir     string            // receives console.log, qemu.log and the disk with the script
 	Sockets []string          // vfio-user functions, in this order on the bus
-	Devices []Device          // QEMU's own functions, behind those on the bus
-	Append  string            // more of the kernel's command line
-	IOMMU   bool              // an IOMMU with interrupt remapping, and each function behind its own root port
+	Devices []Device          // QEMU's own devices, after those in Sockets on the bus
+	Append  string            // additions to the kernel's command line
+	IOMMU   bool              // an IOMMU with interrupt remapping, and a separate root port for each function
 	Script  string            // shell, sourced by the guest's init: see guest/init for say, show, need and fail
-	Files   map[string][]byte // put below /lab, executable
-	Layers  []string          // laid over the guest's root: DPDK, Pyverbs, EFA
+	Files   map[string][]byte // placed below /lab, executable
+	Layers  []string          // additional layers of the guest's root: DPDK, Pyverbs, EFA
 	Memory  string            // of the guest; "1G" if empty
 	Fresh   bool              // boot with the functions attached, not from a saved guest
 
-	// Limit is how long the script may take where nothing else runs. On a busy machine it grows with the load: see
-	// limit. Booting has its own limit.
+	// Limit is how long the script may take on an idle machine. On a busy machine it grows with the load: see limit.
+	// Booting has a separate limit.
 	Limit time.Duration
 
-	// Say is called for each line that the guest says, while the guest waits, with what it showed so far. An error ends
-	// the run, except for errAgain. A failed boot is reported with the key "unbooted".
+	// Say is called for each line that the guest says, while the guest waits, with the output shown so far. An error
+	// ends the run, except for errAgain. A failed boot is reported with the key "unbooted".
 	Say func(key, text string, shown Result) error
 }
 
-// Device is a function that QEMU itself models, and what is behind it.
+// Device is a function that QEMU itself models, with its backend.
 type Device struct {
 	Model   string     // value of -device, without bus and addr: "virtio-net-pci,netdev=n0"
 	Backend string     // value of -netdev; the file descriptors of Files are named FD0, FD1 and so on in it
@@ -43,25 +43,27 @@ type Device struct {
 	Socket  string     // value of -chardev socket, if Backend names one: "id=c0,path=PATH"
 }
 
-// A kernel under emulation on a busy machine (seen at a load of 18 on two cores) now and then loses a timer or its second
-// processor while it starts, which says nothing about a driver. So a guest that does not reach its init is booted again.
+// A kernel under emulation on a busy machine (seen at a load of 18 on two cores) occasionally loses a timer or its
+// second processor while it starts, which says nothing about a driver. So a guest that does not reach its init is
+// booted again.
 const (
 	boots    = 3
 	bootTime = 2 * time.Minute
 )
 
-// Result is what a guest showed: the lines of each "show KEY COMMAND".
+// Result has the output of the guest: the lines of each "show KEY COMMAND".
 type Result map[string][]string
 
 // errGuest means that the guest's script failed, or that the guest ended before its script did.
 var errGuest = errors.New("guest failed")
 
-// errAgain is what Say returns to have the guest show once more what may not have settled yet: the guest is answered "again".
+// errAgain is returned by Say to make the guest show values again that may not have settled yet: the guest gets the
+// reply "again".
 var errAgain = errors.New("again")
 
-// Run begins with a saved guest of the same kernel, command line and layers (it boots and saves one if there is none), runs
-// the script, and powers the guest off. It kills QEMU, and no other process, when ctx ends. A script that exceeds its limit
-// ends with an error, and with the guest's stacks in the machine's folder: see diagnose.
+// Run starts from a saved guest of the same kernel, command line and layers (it boots and saves one if there is none),
+// runs the script, and powers the guest off. When ctx ends, it kills QEMU, and no other process. A script that exceeds
+// its limit ends with an error, and with the guest's stacks in the machine's folder: see diagnose.
 func (k *Kit) Run(ctx context.Context, m Machine) (Result, error) {
 	disk, err := m.disk()
 	if err != nil {
@@ -88,7 +90,7 @@ func (k *Kit) Run(ctx context.Context, m Machine) (Result, error) {
 			return r, err
 		}
 		if !booted && state != "" {
-			os.Remove(state) // it may be what is wrong
+			os.Remove(state) // it may be the cause
 		}
 		if m.Say != nil {
 			if err := m.Say("unbooted", err.Error(), r); err != nil {
@@ -98,17 +100,17 @@ func (k *Kit) Run(ctx context.Context, m Machine) (Result, error) {
 	}
 }
 
-// Usage is where a run's time went.
+// Usage is the time that a run took, by phase.
 type Usage struct {
 	Boots  int           // attempts
-	Boot   time.Duration // booting and saving a guest, if there was none
-	Resume time.Duration // from QEMU's start to the script's
-	Script time.Duration // from there to QEMU's end
-	CPU    time.Duration // of QEMU's, without Boot
+	Boot   time.Duration // booting and saving a guest, if needed
+	Resume time.Duration // from the start of QEMU to the start of the script
+	Script time.Duration // from the start of the script to the end of QEMU
+	CPU    time.Duration // QEMU's CPU time, without Boot
 }
 
-// breakpointed reports whether the guest's kernel died from a kernel breakpoint: it patches its code by inserting one
-// for a moment, and QEMU's emulation of a processor may execute it after the other one removed it.
+// breakpointed reports whether the guest's kernel died from a kernel breakpoint: the kernel patches its code by
+// inserting one temporarily, and one of QEMU's emulated processors may execute it after another removed it.
 func breakpointed(m Machine) bool {
 	log, err := os.ReadFile(filepath.Join(m.Dir, "console.log"))
 	return err == nil && bytes.Contains(log, []byte("Oops: int3"))
@@ -134,14 +136,14 @@ func (k *Kit) run(ctx context.Context, m Machine, state, disk string, u *Usage) 
 		return nil, false, err
 	}
 	defer q.end()
-	if !m.Fresh { // the saved guest has said "ready", and waits for an answer
+	if !m.Fresh { // the saved guest has said "ready", and waits for a reply
 		if _, err := io.WriteString(q.in, "ok\n"); err != nil {
 			return nil, false, err
 		}
 	}
 	say := m.Say
 	m.Say = func(key, text string, r Result) error {
-		if key == "ready" && !booted { // the init's
+		if key == "ready" && !booted { // from the init
 			return nil
 		}
 		if key == "boot" {
@@ -161,7 +163,7 @@ func (k *Kit) run(ctx context.Context, m Machine, state, disk string, u *Usage) 
 	return r, booted, err
 }
 
-// follow reads the guest's second serial line until it is done.
+// follow reads the guest's second serial line until it is closed.
 func (r Result) follow(m Machine, in io.Writer, out io.Reader) (last string, err error) {
 	last = "nothing"
 	done := false

@@ -56,7 +56,7 @@ func TestGuestScript(t *testing.T) {
 		Script: "say hello world\nshow file cat /lab/data\ndmesg >/tmp/dmesg\nshow tsc sed -n 's/.*tsc: Detected \\([0-9]*\\)\\..*/\\1/p' /tmp/dmesg\nneed test -d /lab\n",
 		Files:  map[string][]byte{"data": []byte("one\ntwo\n")},
 		Say: func(key, text string, _ Result) error {
-			if key == "unbooted" { // a busy machine's: it restarts
+			if key == "unbooted" { // the machine is busy: it restarts
 				said = nil
 				return nil
 			}
@@ -89,8 +89,8 @@ func TestGuestScript(t *testing.T) {
 	}
 }
 
-// A guest that stalls ends its run within the limit, and leaves what tells why in its folder: its tasks' stacks and registers, and
-// what QEMU and the models do. A QEMU that stalls itself leaves the latter alone.
+// A guest that stalls ends its run within the limit, and leaves diagnostics in its folder: its tasks' stacks and
+// registers, and what QEMU and the models do. If QEMU itself stalls, only the latter are available.
 func TestGuestThatHangs(t *testing.T) {
 	guests(t)
 	for _, c := range []struct {
@@ -121,7 +121,7 @@ func TestGuestThatHangs(t *testing.T) {
 	}
 }
 
-// freeze stops the process of the QEMU that has the folder.
+// freeze stops the QEMU process that uses the folder.
 func freeze(t *testing.T, dir string) {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range all {
@@ -142,9 +142,9 @@ func TestCrowd(t *testing.T) {
 		want    float64
 	}{
 		{"0.13 1.03 0.93 1/200 77", 1},
-		{"0.50 1.03 0.93 8/200 77", 4},  // many are runnable just now
-		{"12.0 1.03 0.93 1/200 77", 6},  // many were, for a while
-		{"90.0 1.03 0.93 1/200 77", 10}, // a limit that never ends is none
+		{"0.50 1.03 0.93 8/200 77", 4},  // many are runnable now
+		{"12.0 1.03 0.93 1/200 77", 6},  // many were runnable for a while
+		{"90.0 1.03 0.93 1/200 77", 10}, // a limit that never expires would be useless
 		{"garbage", 1},
 	} {
 		if got := crowdOf(c.loadavg, 2); got != c.want {
@@ -170,7 +170,7 @@ func TestLimitSpent(t *testing.T) {
 	}
 }
 
-// A guest that does not come as far as its init is booted again, and then given up.
+// A guest that does not reach its init is booted again, and finally given up.
 func TestGuestDoesNotBoot(t *testing.T) {
 	guests(t)
 	k := *kit(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
 
-// mlx4Script has Linux steer by flow rules, spread flows over two rings and then use one, test itself, lose the link and get it
-// back, tag frames, reset a device that failed, and load its core again.
+// mlx4Script makes Linux steer by flow rules, spread flows over two rings and then use one, run its self-test, lose and
+// restore the link, tag frames, reset a device that failed, and reload its core driver.
 const mlx4Script = helpers + `
 dev=eth0
 modprobe mlx4_core log_num_mgm_entry_size=-1 || fail modprobe mlx4_core

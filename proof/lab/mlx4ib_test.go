@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
 
-// ibHelpers has two InfiniBand ports on one wire: ib0 here, ib1 in a network namespace. Debian's opensm, which nobody here wrote,
-// manages the subnet from the first port.
+// ibHelpers set up two InfiniBand ports on one wire: ib0 here, ib1 in a network namespace. Debian's opensm, a
+// third-party program, manages the subnet from the first port.
 const ibHelpers = helpers + `
 modprobe mlx4_core || fail modprobe mlx4_core
 for m in mlx4_ib ib_umad ib_ipoib; do modprobe $m || fail modprobe $m; done
@@ -63,8 +63,9 @@ ibpings() {
 lost=0
 `
 
-// ipoibScript is IPoIB in both families, every length that its headers or a page border make different, up to the MTU of 2044; then
-// libibverbs' programs; another subnet manager on the other port; the cable out and in; a device that fails and is reset.
+// ipoibScript tests IPoIB in both families, with every length that headers or page boundaries make different, up to the
+// MTU of 2044; then libibverbs' programs; another subnet manager on the other port; a cable that is unplugged and
+// plugged in again; and a device that fails and is reset.
 const ipoibScript = "sysctl -q -w vm.nr_hugepages=64\n" + ibHelpers + `
 say met "LID $(cat $ib/mlx4_0/ports/1/lid) $(cat $ib/mlx4_1/ports/1/lid)"
 for peer in 10.9.0.1 fd00::1; do
@@ -110,7 +111,8 @@ ibpings 50 56
 say recovered
 ` + ibPhysical
 
-// ibPhysical goes on where a machine has no IOMMU: our driver has the far function over sysfs, by physical addresses.
+// ibPhysical is the continuation on a machine without an IOMMU: our driver uses the second function through sysfs, with
+// physical addresses.
 const ibPhysical = `
 kill -9 $sm; wait $sm
 addr=$(basename $(readlink $ib/mlx4_1/device))
@@ -147,8 +149,8 @@ say stopped
 need responder unbind $addr
 `
 
-// verbsHelpers has programs of two ends on both devices, which meet on the loopback interface. @G stands for the option that chooses
-// an end's address, if it needs one.
+// verbsHelpers run client-server programs on both devices, which connect over the loopback interface. @G stands for the
+// option that selects an end's address, if needed.
 const verbsHelpers = `
 modprobe ib_uverbs || fail modprobe ib_uverbs
 until_true 100 test -e /dev/infiniband/uverbs1
@@ -177,8 +179,8 @@ verbsrun() {
 }
 `
 
-// roceScript is the same on Ethernet ports, where addresses take the place of LIDs and no subnet manager is needed. Both are in one
-// namespace, as mlx4_ib looks at no other; the addresses are the link's own, which hold the MAC address.
+// roceScript is the same on Ethernet ports, where addresses replace LIDs and no subnet manager is needed. Both ports
+// are in one namespace, because mlx4_ib supports no other; the addresses are link-local, derived from the MAC address.
 const roceScript = helpers + `
 modprobe mlx4_en || fail modprobe mlx4_en
 until_true 100 both
@@ -204,7 +206,7 @@ say again
 need rmmod mlx4_ib
 `
 
-// ibNear and ibFar are the cards: the far one's firmware has no flow rules, and joins groups by table.
+// ibNear and ibFar are the cards: the firmware of ibFar has no flow rules, and joins groups by table.
 func ibNear(mac [6]byte) sim.Model {
 	return mlx4sim.New(mlx4sim.Options{MAC: mac, Link: mlx4sim.InfiniBand})
 }
@@ -213,7 +215,7 @@ func ibFar(mac [6]byte) sim.Model {
 	return mlx4sim.New(mlx4sim.Options{MAC: mac, Link: mlx4sim.InfiniBand, Profile: mlx4sim.ConnectX3Pro, Steering: mlx4sim.MACTable})
 }
 
-// TestLabMlx4IB has Linux's mlx4_ib and ib_ipoib, and a subnet manager, on two models.
+// TestLabMlx4IB runs Linux's mlx4_ib and ib_ipoib, and a subnet manager, on two models.
 func TestLabMlx4IB(t *testing.T) {
 	guests(t)
 	beside(t, "mlx4/IPoIB", func(t *testing.T) {
@@ -254,7 +256,7 @@ func mlx4IB(t *testing.T, script string, near, far func([6]byte) sim.Model) (pro
 				if g.port.BusMaster() {
 					return errors.New("the responder's function may still do DMA when it was stopped")
 				}
-			case "recovered": // mlx4_ib rings on for queues of the device that failed, while it is reset and its BARs are off
+			case "recovered": // mlx4_ib still rings doorbells for queues of the failed device, while it is reset and its BARs are off
 				for _, v := range f.port.Violations() {
 					if !strings.Contains(v, "but no object has its doorbells there") && !strings.Contains(v, "while memory space is disabled") {
 						return errors.New(v)
@@ -293,8 +295,8 @@ func ibPackets(f *function) (p mlx4sim.Packets) {
 	return p
 }
 
-// ibAgree compares what the two ports have counted. The wire loses nothing, and the receive queues are longer than what is on its
-// way at once. But the guest's kernel may be sending just now.
+// ibAgree compares the counters of the two ports. The wire loses nothing, and the receive queues are longer than the
+// number of packets in flight. But the guest's kernel may be sending at this moment.
 func ibAgree(t *testing.T, f, g *function) (err error) {
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		x, y := ibPackets(f), ibPackets(g)

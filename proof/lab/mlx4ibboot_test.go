@@ -11,10 +11,10 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// ibBootScript is the host that iPXE boots from, over InfiniBand: Debian's opensm gives both ports their addresses,
-// and bootd answers DHCP and TFTP on the kernel's ib_ipoib. opensm looks whether somebody came until iPXE asks, and
-// then no more: each time it sets iPXE's port, whose agent does not keep all settings, and iPXE leaves its group and
-// joins it again. At the end iPXE is pinged.
+// ibBootScript is the host that iPXE boots from, over InfiniBand: Debian's opensm assigns addresses to both ports, and
+// bootd answers DHCP and TFTP on the kernel's ib_ipoib. opensm sweeps the subnet only until iPXE sends its first
+// request: each sweep sets iPXE's port, whose agent does not keep all settings, so that iPXE leaves its group and joins
+// it again. At the end iPXE is pinged.
 const ibBootScript = helpers + `
 modprobe mlx4_core || fail modprobe mlx4_core
 for m in mlx4_ib ib_umad ib_ipoib; do modprobe $m || fail modprobe $m; done
@@ -47,7 +47,8 @@ for s in 0 56 1000 1472 2016; do until_true 100 /bin/ping -q -c 1 -W 10 -s $s 10
 say pinged
 `
 
-// mlx4IBBoot is rung F4 on InfiniBand: iPXE's own driver, subnet agent and IPoIB on one model, and on the other Linux's.
+// mlx4IBBoot is rung F4 on InfiniBand: iPXE's own driver, subnet agent and IPoIB on one model, and Linux's on the
+// other.
 func mlx4IBBoot(t *testing.T) {
 	k := kit(t)
 	dir := logDir(t)
@@ -95,7 +96,7 @@ func mlx4IBBoot(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\niPXE's console:\n%s", err, tail(filepath.Join(console, "console.log")))
 	}
-	for _, l := range r["asked"] { // iPXE takes IPoIB for Ethernet above its driver, and says so to DHCP
+	for _, l := range r["asked"] { // above its driver, iPXE treats IPoIB as Ethernet, and its DHCP messages say so
 		if strings.HasPrefix(l, "asked boot.ipxe ") && !strings.Contains(l, "hardware type 1, 6 bytes of address, broadcast true") {
 			t.Errorf("DHCP over IPoIB: %s", l)
 		}

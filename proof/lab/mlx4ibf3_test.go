@@ -8,10 +8,10 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// ibF3Script is our responder's life on an InfiniBand port: Debian's opensm on the other port's side gives it its LID and its groups,
-// and ib_ipoib pings it in both families, with what goes inline and what is pointed to. Then it is killed and starts again, and at
-// the end our bench asks Linux, which it finds by ARP and a path of opensm's. opensm looks every second whether somebody came, and waits 2 s for an
-// answer, since with 200 ms it takes a port for gone where this machine is busy.
+// ibF3Script runs our responder on an InfiniBand port: Debian's opensm on the other port assigns its LID and its
+// groups, and ib_ipoib pings it in both families, with both inline data and data segments. Then it is killed and starts
+// again. At the end our bench pings Linux, which it finds by ARP and a path record from opensm. opensm sweeps every
+// second and waits 2 s for a reply, because with 200 ms it considers a port gone when this machine is busy.
 const ibF3Script = helpers + `
 sysctl -q -w vm.nr_hugepages=64
 sysctl -q -w net.core.rmem_default=8388608 # IPoIB's buffers have pages of their own, and a socket counts those
@@ -118,7 +118,7 @@ func TestLabMlx4IBF3(t *testing.T) {
 					return fmt.Errorf("the responder's function may still do DMA when it was %s", key)
 				}
 				if key == "answered" {
-					t.Logf("packets: %+v, %+v", ibPackets(theirs), ibPackets(ours)) // the subnet manager's to a port that was down are not ours
+					t.Logf("packets: %+v, %+v", ibPackets(theirs), ibPackets(ours)) // packets of the subnet manager to a port that was down are not ours
 				}
 				return nil
 			},

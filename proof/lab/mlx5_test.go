@@ -12,8 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// mlx5Script spreads flows over both channels, goes on sending while the firmware requests pages and gives them back,
-// has completions compressed, and lives through a failure of the firmware.
+// mlx5Script spreads flows over both channels, continues to send while the firmware requests and returns pages, has
+// completions compressed, and survives a failure of the firmware.
 const mlx5Script = helpers + `
 dev=eth0
 modprobe mlx5_core || fail modprobe mlx5_core
@@ -62,8 +62,8 @@ need rmmod mlx5_core
 say gone
 `
 
-// TestLabMlx5 has the Linux driver spread flows over two channels, serve page requests under load, and recover from a failed
-// firmware; and drive newer functions, a virtual one among them, with what these have and the recorded card has not.
+// TestLabMlx5 has the Linux driver spread flows over two channels, serve page requests under load, and recover from a
+// failed firmware. It also runs newer functions, including a virtual one, with features that the recorded card lacks.
 func TestLabMlx5(t *testing.T) {
 	guests(t)
 	beside(t, "mlx5/Load", mlx5Load)
@@ -71,7 +71,7 @@ func TestLabMlx5(t *testing.T) {
 	beside(t, "mlx5/F3VF", func(t *testing.T) { mlx5VF.f3run(t, kit(t), vfScript) })
 }
 
-// mlx5VF is a virtual function, whose pages its host gives, on both sides of the wire.
+// mlx5VF is a virtual function, whose pages its host supplies, on both sides of the wire.
 var mlx5VF = card{
 	name: "mlx5", module: "mlx5_core",
 	model: func(mac [6]byte) sim.Model {
@@ -89,7 +89,7 @@ func mlx5Load(t *testing.T) {
 	defer p.close()
 	before, most, owned, want := 0, 0, 0, 0
 	count := func() { f.port.Hold(func() { owned, _ = m.Pages() }) }
-	served := func() { // or not in time, and who asks sees that
+	served := func() { // or until the timeout, which the caller detects
 		for end := time.Now().Add(patience); owned != want && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			count()
 		}
@@ -109,7 +109,7 @@ func mlx5Load(t *testing.T) {
 				if a, b := n["rx0_packets"], n["rx1_packets"]; a < 200 || b < 200 || a+b < 1600 {
 					return fmt.Errorf("16 flows of 100 datagrams were spread as %d and %d", a, b)
 				}
-			case "pages": // grow alternately, and return; each is served while the next flood runs
+			case "pages": // grow and return alternately; each is served while the next flood runs
 				if before == 0 {
 					before, want = owned, owned
 				}
@@ -124,7 +124,7 @@ func mlx5Load(t *testing.T) {
 			case "unbooted": // it restarts
 				before, most = 0, 0
 			case "stats":
-				// Channels were made again, so their sums are of several queues.
+				// Channels were created again, so their sums include several queues.
 				d := slices.DeleteFunc(f.agree(mlx5Card, numbers(r["stats"]), true), func(s string) bool { return strings.Contains(s, "the model's queues have") })
 				if err := counters.disagree(t, key, d); err != nil {
 					return err
@@ -159,7 +159,7 @@ func mlx5Load(t *testing.T) {
 	proven(t, "F2", "Linux mlx5_core", "two channels, 900 pages given and 600 taken back under load, compressed completions, a failure of the firmware")
 }
 
-// vfScript is the shortest life of our responder in the guest: it answers, is killed, answers again, and ends.
+// vfScript is the shortest test of our responder in the guest: it answers, is killed, answers again, and ends.
 const vfScript = f3Helpers + `
 start
 say ready $(grep '^ready' /tmp/out)
@@ -177,8 +177,8 @@ until_true 100 ours_back
 say unbound
 `
 
-// newerScript has the Linux driver on a ConnectX-6 Dx and, in a network namespace, on a virtual function of a ConnectX-5.
-// Linux tests itself by what it turns round in the device, and our bench keeps the card's timestamps of probes that the other
+// newerScript runs the Linux driver on a ConnectX-6 Dx and, in a network namespace, on a virtual function of a
+// ConnectX-5. Linux runs its loopback self-test, and our bench records the card's timestamps of probes that the other
 // kernel answers.
 const newerScript = pairHelpers + `
 say up
@@ -206,7 +206,7 @@ need rmmod mlx5_core
 say gone
 `
 
-// stamped is what the bench's report says of the card's timestamps.
+// stamped is the part of the bench's report about the card's timestamps.
 type stamped struct {
 	Device struct {
 		Backend string
@@ -225,8 +225,8 @@ type stamped struct {
 	}
 }
 
-// judge says what is wrong with a report of that many probes: a series that has to be there and is not, or has fewer samples
-// than probes, or such as cannot be; or a model that is taken for a card.
+// judge lists the errors in a report of that many probes: a required series that is missing, has fewer samples than
+// probes, or has impossible values; or a model labelled as a card.
 func (s *stamped) judge(lines []string, probes int64, series, inForce string) (wrong []string) {
 	say := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	if err := json.Unmarshal([]byte(strings.Join(lines, "\n")), s); err != nil {
@@ -288,7 +288,7 @@ func mlx5Newer(t *testing.T) {
 					return fmt.Errorf("the virtual function's firmware had %d pages, asked for 50, and has %d", before, owned)
 				}
 			case "gone":
-				g.port.Hold(func() { writes = v.Counters().PortWrites }) // the end of QEMU resets the function, and its counters
+				g.port.Hold(func() { writes = v.Counters().PortWrites }) // the end of QEMU resets the function and its counters
 				var pf int
 				f.port.Hold(func() { pf, _ = f.model.(*mlx5sim.Model).Pages() })
 				if owned != 0 || pf != 0 {
@@ -314,7 +314,7 @@ func mlx5Newer(t *testing.T) {
 		for _, wrong := range new(stamped).judge(r["report"], 500, "hardware", "kernel receive false, kernel send true, card receive true, card send true") {
 			t.Error("AF_PACKET: ", wrong)
 		}
-		// The card's stamps are off again, as they were.
+		// The card's timestamps are turned off again, as before.
 		for _, wrong := range new(stamped).judge(r["socket"], 100, "kernel", "kernel receive true, kernel send true, card receive false, card send false") {
 			t.Error("socket: ", wrong)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// farHelpers has two Linux drivers: of $dev here, and of $far in a network namespace, where "there" runs commands.
+// farHelpers set up two Linux drivers: $dev here, and $far in a network namespace, where "there" runs commands.
 const farHelpers = helpers + `
 modprobe $module || fail modprobe $module
 until_true 100 both
@@ -24,7 +24,7 @@ need ip link set $far netns $ns
 need there ip link set lo up
 `
 
-// pairHelpers has both up, on one wire.
+// pairHelpers bring both up, on one wire.
 const pairHelpers = farHelpers + `
 need there ip addr add $peer/24 dev $far
 need ip addr add 10.9.0.2/24 dev $dev
@@ -32,8 +32,8 @@ need there ip link set $far up
 up
 `
 
-// pairScript lets the two talk to each other: TCP both ways, so that segmentation, checksums and several queues are used in
-// earnest.
+// pairScript tests the two against each other: TCP in both directions, so that segmentation, checksums and several
+// queues are used.
 const pairScript = pairHelpers + `
 say up
 pings 200 56
@@ -60,8 +60,8 @@ show tso ethtool -k $dev
 settled stats ethtool -S $dev
 `
 
-// pairPhysical goes on where a machine has no IOMMU: our driver has the far function over sysfs, by physical addresses, and the near one's
-// Linux asks it. Then Linux's driver has it back.
+// pairPhysical is the continuation on a machine without an IOMMU: our driver uses the second function through sysfs,
+// with physical addresses, and Linux pings it from the first. Then Linux's driver uses it again.
 const pairPhysical = `
 need there ip link set $far netns 1
 until_true 50 both
@@ -89,7 +89,7 @@ need responder unbind $addr
 until_true 100 both
 `
 
-// f2pair runs two models with the Linux driver on both: one of each kind.
+// f2pair runs two models of different types with the Linux driver on both.
 func (c *card) f2pair(t *testing.T, k *Kit) {
 	dir := logDir(t)
 	a, b := sim.Pair()

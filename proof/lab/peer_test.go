@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// peer is the host at the wire's far end: it answers ARP, ICMP echo and UDP, and checks every checksum of what it gets.
-// It is small, and shares no code with what it judges.
+// peer is the host at the other end of the wire: it answers ARP, ICMP echo and UDP, and checks every checksum that it
+// receives. It is small, and shares no code with the code under test.
 type peer struct {
 	mac  [6]byte
 	ip   [4]byte
@@ -73,7 +73,7 @@ func (p *peer) run() {
 	}
 }
 
-// nap is shorter than what time.Sleep takes where all else waits, which is a millisecond at least.
+// nap is shorter than time.Sleep, which takes at least a millisecond when everything else waits.
 func nap() { unix.Nanosleep(&unix.Timespec{Nsec: 50_000}, nil) }
 
 func (p *peer) answer(f []byte) (reply bool, err error) {

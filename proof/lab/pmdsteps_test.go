@@ -49,8 +49,8 @@ func echoes(port, top, flood int) func(p *pmdRun) error {
 	}
 }
 
-// pmdWindow is how many frames may be on their way: testpmd drops what finds no room in a ring of 256, and drivers give room
-// back late.
+// pmdWindow is the number of frames in flight: testpmd drops frames that do not fit into a ring of 256, and drivers
+// free descriptors late.
 const pmdWindow = 128
 
 func forwards(n, top int) func(p *pmdRun) error { return forwardsWithin(n, top, pmdWindow) }
@@ -110,7 +110,7 @@ func cable(port int, up bool) func(p *pmdRun) error {
 	return func(p *pmdRun) error { p.ends[port].SetUp(up); return nil }
 }
 
-// rssFlows is how many flows are sent: all of one would go to one of two queues once in 2^63 tables.
+// rssFlows is how many flows are sent: the probability that all use the same one of two queues is 2^-63.
 const rssFlows = 64
 
 func rssFlow(i int, dst net.HardwareAddr) []byte {
@@ -131,8 +131,9 @@ var (
 	hashKey   = regexp.MustCompile(`^([0-9A-Fa-f]{80})$`)
 )
 
-// hashed holds the hash that came with each flow against Toeplitz' of its addresses, and ports if ports is set, under the key
-// that testpmd shows, and wants flows with one hash value on one queue, and all on queues others than one.
+// hashed compares the hash of each flow with the Toeplitz hash of its addresses (and its ports, if ports is set) under
+// the key that testpmd shows. It requires that flows with the same hash use the same queue, and that more than one
+// queue is used.
 func hashed(ports bool) func(p *pmdRun) error {
 	return func(p *pmdRun) error {
 		var key []byte
@@ -185,12 +186,12 @@ func toeplitz(key, input []byte) (h uint32) {
 	return h
 }
 
-// kind is one of the packets whose checksums a card looks at and puts in.
+// kind is a packet type whose checksums a card checks and inserts.
 type kind struct {
 	name    string
 	layers  func(i int) []gopacket.SerializableLayer
 	ip4     bool
-	l4, sum int // where the IPv4 header's payload and its checksum are in the frame; 0 for none
+	l4, sum int // positions of the IPv4 header's payload and its checksum in the frame; 0 for none
 }
 
 func ipv4(proto layers.IPProtocol) *layers.IPv4 {
@@ -240,14 +241,14 @@ func (k *kind) frame(i int, dst net.HardwareAddr, payload gopacket.Payload) []by
 	return packet(slices.Concat([]gopacket.SerializableLayer{e}, k.layers(i), []gopacket.SerializableLayer{payload})...)
 }
 
-// Every third frame has a wrong checksum of IPv4, every third one of UDP or TCP.
+// Every third frame has a wrong IPv4 checksum, and every third one a wrong UDP or TCP checksum.
 const (
 	csumFrames = 240
 	badIP      = csumFrames / 3 / 2 // half of the kinds are IPv4
 	badL4      = csumFrames / 3
 )
 
-// checksums sends frames with right and wrong checksums, which testpmd's engine has the card put in again.
+// checksums sends frames with right and wrong checksums, for which testpmd's csum engine has the card insert new ones.
 func checksums(p *pmdRun) error {
 	right := func(i int) []byte {
 		payload := pattern(i, 30+5*i)
@@ -348,7 +349,7 @@ func xstats(port int) func(p *pmdRun) error {
 			k := m.Counters()
 			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = k.RxFrames, k.TxFrames, k.RxBytes, k.TxBytes
 			want["rx_total_packets"], want["tx_total_packets"] = k.RxFrames, k.TxFrames
-			want["rx_q0_packets"], want["tx_q0_packets"] = k.RxFrames, k.TxFrames // all queues count in set 0: RQSMR and TQSM are zero
+			want["rx_q0_packets"], want["tx_q0_packets"] = k.RxFrames, k.TxFrames // all queues count in set 0, because RQSMR and TQSM are zero
 			want["rx_l3_l4_xsum_error"] = map[int]uint64{0: badIP + badL4}[port]
 		case *enasim.Model:
 			k := m.Counters()
@@ -356,8 +357,8 @@ func xstats(port int) func(p *pmdRun) error {
 		case *mlx5sim.Model:
 			k, was := m.Counters(), p.mlx5[port]
 			rx, rxBytes, tx, txBytes := k.RxFrames-was.RxFrames, k.RxBytes-was.RxBytes, k.TxFrames-was.TxFrames, k.TxBytes-was.TxBytes
-			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = rx, tx, rxBytes, txBytes             // the driver's own
-			want["rx_unicast_packets"], want["tx_unicast_packets"], want["rx_unicast_bytes"], want["tx_unicast_bytes"] = rx, tx, rxBytes, txBytes // the vport's
+			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = rx, tx, rxBytes, txBytes             // the driver's own counters
+			want["rx_unicast_packets"], want["tx_unicast_packets"], want["rx_unicast_bytes"], want["tx_unicast_bytes"] = rx, tx, rxBytes, txBytes // the vport's counters
 			want["rx_phy_packets"], want["tx_phy_packets"], want["rx_phy_bytes"], want["tx_phy_bytes"] = rx, tx, rxBytes+4*rx, txBytes+4*tx       // with FCS
 			want["rx_out_of_buffer"] = k.OutOfBuffer - was.OutOfBuffer
 		}
@@ -376,7 +377,7 @@ func countsFromHere(p *pmdRun) error {
 	return nil
 }
 
-// zipped looks whether function 0 has compressed completions since it looked last.
+// zipped checks whether function 0 has compressed completions since the last check.
 func zipped(want bool) pmdStep {
 	return pmdStep{name: "zipped", commands: []string{"show port stats 0"}, do: func(p *pmdRun) error {
 		k := p.functions[0].model.(*mlx5sim.Model).Counters()
@@ -390,8 +391,9 @@ func zipped(want bool) pmdStep {
 	}}
 }
 
-// pushed looks how ENA's descriptors and frames left since it looked last: stored into the device's memory (LLQ), or read by it.
-// Of frames that are longer than header bytes the rest is read; 0 says no more than that something is.
+// pushed checks how ENA's descriptors and frames were sent since the last check: stored into the device's memory (LLQ),
+// or read by it. For frames longer than header bytes, the remainder is read; if header is 0, pushed only checks that
+// something is read.
 func pushed(llq bool, header int) pmdStep {
 	return pmdStep{name: "pushed", commands: []string{"show port stats 0"}, do: func(p *pmdRun) error {
 		k, was := p.functions[0].model.(*enasim.Model).Counters(), p.ena

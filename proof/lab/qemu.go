@@ -30,7 +30,7 @@ type qemu struct {
 	log    *os.File
 	cancel func()
 	waited chan struct{}
-	err    error // of Wait
+	err    error // from Wait
 }
 
 // start starts QEMU, with the time limit of a boot.
@@ -48,7 +48,7 @@ func (k *Kit) start(ctx context.Context, m Machine, args []string) (*qemu, error
 	for _, d := range m.Devices {
 		q.cmd.ExtraFiles = append(q.cmd.ExtraFiles, d.Files...)
 	}
-	// Not StdoutPipe, which Wait closes: the last lines are read after QEMU's end.
+	// Not StdoutPipe, which Wait closes: the last lines are read after QEMU has ended.
 	out, w, err := os.Pipe()
 	if err != nil {
 		q.cancel()
@@ -61,7 +61,7 @@ func (k *Kit) start(ctx context.Context, m Machine, args []string) (*qemu, error
 	}
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // whose death the signal is for: another goroutine might end it
+		runtime.LockOSThread() // the signal is sent when this thread exits: another goroutine might end the thread
 		defer runtime.UnlockOSThread()
 		err := q.cmd.Start()
 		w.Close()
@@ -82,7 +82,7 @@ func (k *Kit) start(ctx context.Context, m Machine, args []string) (*qemu, error
 	return q, nil
 }
 
-// end kills QEMU if it still runs.
+// end kills QEMU if it is still running.
 func (q *qemu) end() {
 	q.limit.stop()
 	q.cancel()
@@ -91,7 +91,7 @@ func (q *qemu) end() {
 	q.out.(io.Closer).Close()
 }
 
-// result waits for QEMU's end, and returns why a run failed, if err does not say that all was well.
+// result waits for QEMU to end, and returns the reason if a run failed.
 func (q *qemu) result(err error, last string) error {
 	if err != nil && !q.limit.expired() {
 		q.cancel()
@@ -109,7 +109,7 @@ func (q *qemu) result(err error, last string) error {
 	return nil
 }
 
-// cpu is the time that QEMU computed. It has ended.
+// cpu is QEMU's CPU time. QEMU must have ended.
 func (q *qemu) cpu() time.Duration {
 	s := q.cmd.ProcessState
 	return s.UserTime() + s.SystemTime()
@@ -129,27 +129,30 @@ var hostTSC = sync.OnceValue(func() int64 {
 	return int64(math.Round(c.Info().Frequency/1e6)) * 1e6
 })
 
-// arguments is the machine without functions.
+// arguments are QEMU's arguments for the machine without functions.
 func (k *Kit) arguments(m Machine) []string {
-	// tsc=reliable: on busy cores the watchdog of the time stamp counter waits forever for a virtual CPU that does not run.
-	// no_timer_check: there the kernel counts ticks for 40 ms, and panics if the virtual CPU did not run for most of it.
-	// tsc_early_khz: measured on a busy machine the rate comes out up to twenty times too low, and the guest's clock runs that much too
-	// fast, permanently in a saved guest. The emulated counter has the host's rate.
-	// unknown_nmi_panic, panic_print: diagnose sends an NMI to a frozen guest, whose kernel then prints every task's stack.
+	// tsc=reliable: on busy cores the watchdog of the time stamp counter waits indefinitely for a virtual CPU that does
+	// not run. no_timer_check: the check counts ticks for 40 ms, and the kernel panics if the virtual CPU did not run
+	// for most of that time. tsc_early_khz: if the rate is measured on a busy machine, it is up to twenty times too
+	// low, and the guest's clock runs that much too fast, permanently in a saved guest. The emulated counter has the
+	// host's rate. unknown_nmi_panic, panic_print: diagnose sends an NMI to a frozen guest, whose kernel then prints
+	// every task's stack.
 	q35, boot := "q35", "console=ttyS0 panic=-1 loglevel=8 tsc=reliable no_timer_check unknown_nmi_panic panic_print=0x1"
 	if hz := hostTSC(); hz > 0 {
 		boot += fmt.Sprintf(" tsc_early_khz=%d", hz/1e3)
 	}
 	if m.IOMMU {
-		// strict: memory that a driver unmaps is out of the device's reach at once, so that a model's late DMA is noticed.
+		// strict: memory that a driver unmaps becomes inaccessible to the device immediately, so that a model's late
+		// DMA is detected.
 		q35, boot = "q35,kernel-irqchip=split", boot+" intel_iommu=on iommu.strict=1"
 	}
 	args := append(hardware(q35, m.Memory, m.Dir), "-serial", "stdio", "-monitor", "unix:"+m.monitor()+",server=on,wait=off",
 		"-kernel", k.Kernel, "-append", strings.TrimSpace(boot+" "+m.Append))
 	if m.IOMMU {
 		args = append(args, "-device", "intel-iommu,intremap=on,caching-mode=on")
-		// The firmware's table lists what is behind the IOMMU, so the ports exist at boot. Without hotplug and a power controller:
-		// an empty slot would be powered off and stay so. The firmware reserves each port a window for the largest BAR, of 32 MB.
+		// The firmware's table lists the devices behind the IOMMU, so the ports exist at boot. They have no hotplug and
+		// no power controller, because an empty slot would be powered off permanently. The firmware reserves a window
+		// for each port that fits the largest BAR (32 MB).
 		for i := range ports {
 			args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=rp%d,chassis=%d,hotplug=off,power_controller_present=off,mem-reserve=8M,pref64-reserve=64M", i, i+1))
 		}
@@ -157,7 +160,7 @@ func (k *Kit) arguments(m Machine) []string {
 	return args
 }
 
-// functions is what QEMU's command line has behind the machine. A saved guest does not know of them until it scans its bus.
+// functions are QEMU's arguments for the functions. A saved guest does not see them until it scans its bus.
 func (m *Machine) functions() (args []string) {
 	fd := 3 // the first of exec.Cmd's ExtraFiles
 	for i, d := range m.Devices {
@@ -188,8 +191,8 @@ func (m *Machine) functions() (args []string) {
 	return args
 }
 
-// hardware is the machine without functions: memory that a model in another process can map, and a first serial line that goes
-// to a file.
+// hardware are QEMU's arguments for the machine without functions: memory that a model in another process can map, and
+// a first serial line that goes to a file.
 func hardware(board, memory, dir string) []string {
 	if memory == "" {
 		memory = "1G"
@@ -201,7 +204,7 @@ func hardware(board, memory, dir string) []string {
 	}
 }
 
-// device is the function behind a vfio-user socket, for -device.
+// device is the -device value for the function served by a vfio-user socket.
 func device(socket string) map[string]any {
 	return map[string]any{"driver": "vfio-user-pci", "rombar": 0, "socket": map[string]string{"type": "unix", "path": socket}}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// rdmaHelpers has the RDMA devices of both functions and the indices of their RoCE v2 addresses: $ib and $gid here, $ibfar and
-// $gidfar of the far one, whose network interface is in the namespace.
+// rdmaHelpers set the RDMA devices of both functions and the indices of their RoCE v2 addresses: $ib and $gid here,
+// $ibfar and $gidfar for the second function, whose network interface is in the namespace.
 const rdmaHelpers = pairHelpers + `
 modprobe ib_uverbs || fail modprobe ib_uverbs
 modprobe mlx5_ib || fail modprobe mlx5_ib
@@ -78,13 +78,14 @@ need rmmod mlx5_ib
 say gone
 `
 
-// TestLabRDMA has Linux's mlx5_ib, libibverbs and perftest, which nobody here wrote, on two functions of the model (rung F4).
+// TestLabRDMA runs Linux's mlx5_ib, libibverbs and perftest, all third-party, on two functions of the model (rung F4).
 func TestLabRDMA(t *testing.T) {
 	guests(t)
 	beside(t, "mlx5/F4ib", func(t *testing.T) { rdma(t, rdmaScript) })
 }
 
-// roce is what two functions on one wire have counted when as many packets of RoCE have arrived as left, or do not in time.
+// roce returns the counters of two functions on one wire when as many RoCE packets have arrived as were sent, or after
+// a timeout.
 func roce(f, g *function) (x, y mlx5sim.Counters) {
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		f.port.Hold(func() { x = f.model.(*mlx5sim.Model).Counters() })
@@ -95,7 +96,8 @@ func roce(f, g *function) (x, y mlx5sim.Counters) {
 	}
 }
 
-// roceLost reports whether more packets than expected found no QP. After a timeout the last packets may arrive when their QP is already destroyed.
+// roceLost reports whether more packets than expected had no QP at the receiver. After a timeout the last packets may
+// arrive when their QP is already destroyed.
 func roceLost(x, y mlx5sim.Counters, expected uint64) bool {
 	return x.RoCEDropped+y.RoCEDropped > expected && x.AckTimeouts+y.AckTimeouts == 0
 }
@@ -119,8 +121,8 @@ func rdma(t *testing.T, script string) {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			switch key {
 			case "rc", "srq":
-				// ibv_srq_pingpong stops when all its QPs together have sent enough, so a few messages more may be on their way to a peer
-				// that has already destroyed its QPs.
+				// ibv_srq_pingpong stops when all its QPs together have sent enough, so a few more messages may be in
+				// flight to a peer that has already destroyed its QPs.
 				x, y := roce(f, g)
 				overshoot = x.RoCEDropped + y.RoCEDropped - overshoot
 			case "gone":

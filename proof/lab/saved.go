@@ -16,9 +16,10 @@ import (
 //go:embed guest/init
 var guestInit []byte
 
-// saved returns the file with a guest that has booted as far as its init, without functions, and waits for an answer. It boots
-// and saves one if there is none in the kit's folder: eight seconds of computing, where starting from the file takes half a
-// second. Everything that the guest has from its boot decides the file's name; what a run adds comes on a disk.
+// saved returns the file of a guest without functions that has booted up to its init and waits for a reply. It boots
+// and saves one if there is none in the kit's folder: booting takes eight seconds of CPU time, starting from the file
+// half a second. The file's name depends on everything that the guest has from its boot; a run's additions are passed
+// on a disk.
 func (k *Kit) saved(ctx context.Context, m Machine) (state string, err error) {
 	dir := m.Dir
 	m = Machine{Dir: dir, Append: m.Append, IOMMU: m.IOMMU, Layers: m.Layers, Memory: m.Memory}
@@ -43,7 +44,7 @@ func (k *Kit) saved(ctx context.Context, m Machine) (state string, err error) {
 		return "", err
 	}
 	defer lock.Close()
-	if _, err := os.Stat(state); err == nil { // another one saved it meanwhile
+	if _, err := os.Stat(state); err == nil { // another process saved it meanwhile
 		return state, nil
 	}
 	old, _ := filepath.Glob(filepath.Join(k.Dir, "guest-"+what+"-*"))
@@ -75,7 +76,7 @@ func (k *Kit) save(ctx context.Context, m Machine, args []string, state string) 
 		part := state + ".part"
 		defer os.Remove(part)
 		said, err := monitor(m.monitor(), saveTime, "migrate_set_capability mapped-ram on", "migrate file:"+part, "info migrate")
-		// The monitor may answer while the devices' state is still being written ("Status: device").
+		// The monitor may reply while the devices' state is still being written ("Status: device").
 		for end := time.Now().Add(saveTime); err == nil && !strings.Contains(said, "completed") && !strings.Contains(said, "failed") && time.Now().Before(end); {
 			time.Sleep(50 * time.Millisecond)
 			said, err = monitor(m.monitor(), saveTime, "info migrate")
@@ -102,7 +103,7 @@ func (k *Kit) initrds(m Machine) []string {
 	return parts
 }
 
-// initrdOf is the kit's initramfs with the layers and the init behind it.
+// initrdOf is the kit's initramfs followed by the layers and the init.
 func (k *Kit) initrdOf(m Machine) (string, error) {
 	name := filepath.Join(m.Dir, "initrd")
 	f, err := os.Create(name)

@@ -16,28 +16,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errCannot means that this host cannot run the lab: no apt, no mirror, another architecture. Tests skip with its text.
+// errCannot means that this host cannot run the lab: no apt, no mirror, or another architecture. Tests skip with its
+// text.
 var errCannot = errors.New("this host cannot run the lab")
 
 //go:embed setup.sh
 var setupScript []byte
 
-// Kit is what Setup brought.
+// Kit has the programs and files that setup installed.
 type Kit struct {
 	Dir     string // the cache folder
 	Version string // of QEMU and kernel, for logs
-	QEMU    string // runs it with its own libraries
+	QEMU    string // starts it with its own libraries
 	Kernel  string
-	IPXE    string      // iPXE as a kernel
+	IPXE    string      // iPXE as a kernel image
 	Testpmd string      // DPDK's testpmd for this host, with its own libraries
 	Used    func(Usage) // if not nil, called after each run
 	initrd  string
 	modules string // an initramfs with the modules of Kernel, if it is not the kit's own
 }
 
-// setup brings QEMU, kernel and guest root into the cache folder if they are not there yet:
-// $XDG_CACHE_HOME/rebound/lab, or .cache/lab at the module's root. It takes about half a minute then, otherwise none.
-// Several processes may call it at once. It returns errCannot with the reason if the host lacks something.
+// setup downloads QEMU, kernel and guest root into the cache folder if they do not exist yet:
+// $XDG_CACHE_HOME/rebound/lab, or .cache/lab at the module's root. This takes about half a minute the first time.
+// Several processes may call it concurrently. It returns errCannot with the reason if the host lacks something.
 func setup(ctx context.Context) (*Kit, error) {
 	dir, err := cacheDir()
 	if err != nil {
@@ -68,7 +69,7 @@ func setup(ctx context.Context) (*Kit, error) {
 	return k, err
 }
 
-// locked holds a lock against other processes, and others in this one, until the file is closed.
+// locked holds a lock against other processes and other callers in this process, until the file is closed.
 func locked(name string) (*os.File, error) {
 	lock, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -81,7 +82,7 @@ func locked(name string) (*os.File, error) {
 	return lock, nil
 }
 
-// runScript runs a script on the kit's folder. Its exit 3 is errCannot with what it said.
+// runScript runs a script on the kit's folder. Exit code 3 becomes errCannot with the script's output.
 func (k *Kit) runScript(ctx context.Context, what string, script []byte, args ...string) error {
 	var out strings.Builder
 	cmd := exec.CommandContext(ctx, "bash", append([]string{"-s", "--", k.Dir}, args...)...)
@@ -109,9 +110,9 @@ func (k *Kit) bring(ctx context.Context) error {
 	return nil
 }
 
-// Layers of the guest's root that a Machine requests.
+// Layers of the guest's root that a Machine can request.
 const (
-	dpdk    = "dpdk"    // testpmd and the drivers that the lab has it try
+	dpdk    = "dpdk"    // testpmd and the drivers that the lab tests it with
 	pyverbs = "pyverbs" // Python, the bindings of libibverbs, and rdma-core's own tests
 )
 

@@ -12,8 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
 
-// smokeScript gives each card one round: Linux's driver on one function, our responder on the other by VFIO, and Linux pings us.
-// Set before it: $efa, if the guest has Linux's efa driver.
+// smokeScript tests each card briefly: Linux's driver on one function, our responder on the other by VFIO, and Linux
+// pings us. Set before it: $efa, if the guest has Linux's efa driver.
 const smokeScript = efaHelpers + `
 peer=10.9.0.1
 sysctl -q -w vm.nr_hugepages=64
@@ -59,8 +59,8 @@ if [ -n "$efa" ]; then
 fi
 `
 
-// TestLabSmoke has the device models of all cards, and QEMU's virtio, in one guest at once: each Linux driver comes up, gets answers
-// from our driver on a second function, and is unloaded. It is the part of the lab that make test runs.
+// TestLabSmoke has the device models of all cards, and QEMU's virtio, in one guest: each Linux driver comes up, gets
+// replies from our driver on a second function, and is unloaded. It is the part of the lab that make test runs.
 func TestLabSmoke(t *testing.T) {
 	guests(t)
 	k := kit(t)
@@ -74,7 +74,7 @@ func TestLabSmoke(t *testing.T) {
 	dir := logDir(t)
 	var sockets []string
 	functions := map[string][2]*function{} // Linux's and ours, by our driver
-	var scripted strings.Builder           // what the guest does with each
+	var scripted strings.Builder           // the guest's script for each
 	efaCard := *efaCard
 	efaCard.model = efaModel(efasim.EFA1)
 	for _, c := range append(running(cards.Smoke), &efaCard) {
@@ -109,7 +109,7 @@ func TestLabSmoke(t *testing.T) {
 		Say: func(key, text string, _ Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			switch f, model := functions[text]; {
-			case key == "unbooted": // it begins again
+			case key == "unbooted": // it restarts
 				answered = nil
 			case key == "answered":
 				answered = append(answered, text)

@@ -12,7 +12,8 @@ import (
 	"text/tabwriter"
 )
 
-// proof is one line of the table that a run ends with: on which rung whose code ran on or against what, and how much.
+// proof is one line of the table printed at the end of a run: the rung, whose code ran on or against what, and the
+// amount of traffic.
 type proof struct{ card, rung, who, what string }
 
 var proofs struct {
@@ -20,7 +21,8 @@ var proofs struct {
 	all []proof
 }
 
-// proven adds a line, unless the test has failed. The card is the first part of the test's name that is no function's.
+// proven adds a line, unless the test has failed. The card is the first part of the test's name that is not the name of
+// a function.
 func proven(t *testing.T, rung, who, what string, args ...any) {
 	t.Helper()
 	if t.Failed() {
@@ -35,7 +37,7 @@ func proven(t *testing.T, rung, who, what string, args ...any) {
 	proofs.all = append(proofs.all, proof{card, rung, who, fmt.Sprintf(what, args...)})
 }
 
-// usages are the runs of guests by the time that they took.
+// usages are the runs of guests with their times.
 var usages struct {
 	sync.Mutex
 	all []usage
@@ -53,7 +55,7 @@ func used(t *testing.T, u Usage) {
 	usages.all = append(usages.all, usage{t.Name(), u})
 }
 
-// writeTimes writes where the time of each guest went, the longest script first, as REBOUND_LAB_TIMES=FILE requests.
+// writeTimes writes the time of each guest by phase, the longest script first, to the file in REBOUND_LAB_TIMES.
 func writeTimes(w io.Writer) {
 	slices.SortFunc(usages.all, func(a, b usage) int { return cmp.Compare(b.Script, a.Script) })
 	fmt.Fprintln(w, "| scenario | boot, once per kind of guest (s) | resume (s) | script (s) | QEMU's CPU time (s) |\n|---|---|---|---|---|")

@@ -93,27 +93,27 @@ type pmdRun struct {
 	functions []*function
 	ends      []*wireEnd
 	macs      []net.HardwareAddr
-	said      []string            // by the step's commands
-	ena       enasim.Counters     // of function 0 when pushed looked last
-	tall      int                 // frames it had sent then that were longer than a wide LLQ entry holds
-	mlx5      [2]mlx5sim.Counters // when countsFromHere looked
-	zipped    uint64              // compressed completions that zipped saw
+	said      []string            // output of the step's commands
+	ena       enasim.Counters     // counters of function 0 at the last call of pushed
+	tall      int                 // frames sent by then that were longer than a wide LLQ entry
+	mlx5      [2]mlx5sim.Counters // at the last call of countsFromHere
+	zipped    uint64              // compressed completions at the last call of zipped
 	log       func(string, ...any)
 }
 
-// pmdStep is some commands, and what the test does when they are done.
+// pmdStep is a list of commands, and what the test does when they are done.
 type pmdStep struct {
 	name     string
 	commands []string
 	do       func(p *pmdRun) error
 	until    string // the one command is repeated until it prints this
-	rest     int    // seconds, before the commands
+	rest     int    // seconds of rest before the commands
 }
 
 // pmdLife is one run of the program.
 type pmdLife struct {
 	name    string
-	devargs string // behind each device's address
+	devargs string // appended to each device's address
 	app     string // its arguments
 	steps   []pmdStep
 }
@@ -236,10 +236,10 @@ func TestLabTestpmd(t *testing.T) {
 	}
 }
 
-// pmdCard is a card, and how DPDK's driver for it is tried.
+// pmdCard is a card, with the tests of DPDK's driver for it.
 type pmdCard struct {
 	card       *card
-	model      func([6]byte) sim.Model // nil for the card's
+	model      func([6]byte) sim.Model // nil for the card's default
 	vendor     string
 	bifurcated bool // the function stays with Linux's driver
 	lives      []pmdLife
@@ -257,8 +257,8 @@ var pmdCards = []pmdCard{
 		{name: "large", devargs: ",llq_policy=3", app: pmdApp, steps: append(slices.Clone(pmdShort), pushed(true, 224))},
 	}},
 	{card: mlx5Card, model: connectX5, vendor: "0x15b3", bifurcated: true, lives: []pmdLife{
-		// It calls no checksum wrong, only right or unknown. At an MTU of 9000 a receive WQE has eight buffers, so that a ring of 256
-		// is one of 32 frames.
+		// The driver never reports a wrong checksum, only right or unknown. At an MTU of 9000 a receive WQE has eight
+		// buffers, so a ring of 256 has only 32 frames.
 		{name: "mlx5", app: pmdApp + " --rxd=1024 --txd=1024", steps: append(pmdSteps(pmdAble{tso: true, vlan: true, linkSwitch: true, rss: "udp", restart: true, jumbo: 96, cleared: true}), zipped(true))},
 		{name: "plain", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Clone(pmdShort), zipped(false))},
 	}},
@@ -268,17 +268,17 @@ func connectX5(mac [6]byte) sim.Model {
 	return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5})
 }
 
-// pmdAble is what of the steps a card can do.
+// pmdAble lists the steps that a card supports.
 type pmdAble struct {
 	tso, vlan  bool
-	linkSwitch bool   // "set link-down" is the driver's
-	rss        string // "ports" if the hash has them from the first, "udp" if that is configured in mid-life
-	restart    bool   // such a change takes a restart of the port
-	jumbo      int    // how many jumbo frames may be on their way; 24 if zero, for rings of 256 of which one takes up to five descriptors
-	linkAlarm  bool   // a link that changes sets a timer of seconds, which has to run out before ports are stopped
-	cleared    bool   // statistics are looked at after they were cleared: the driver's own do not outlive a restart of the port
-	badIP      int    // what the driver reports of the wrong checksums of IPv4
-	badL4      int    // and of UDP and TCP
+	linkSwitch bool   // the driver implements "set link-down"
+	rss        string // "ports" if the hash includes ports from the start, "udp" if they are configured later
+	restart    bool   // such a change requires a restart of the port
+	jumbo      int    // jumbo frames in flight; 24 if zero, for rings of 256 of which one frame takes up to five descriptors
+	linkAlarm  bool   // a link change starts a timer of several seconds, which has to expire before ports are stopped
+	cleared    bool   // statistics are checked after they were cleared, because the driver's own do not survive a restart of the port
+	badIP      int    // wrong IPv4 checksums that the driver reports
+	badL4      int    // wrong UDP and TCP checksums that the driver reports
 }
 
 var pmdShort = []pmdStep{
@@ -286,7 +286,7 @@ var pmdShort = []pmdStep{
 	{name: "forward", commands: []string{"stop", "set fwd io", "start"}, do: forwards(2000, 1514)},
 }
 
-// forwarded is how many frames testpmd forwards each way: 10,000, or what REBOUND_LAB_FRAMES says.
+// forwarded is how many frames testpmd forwards in each direction: 10,000, or the value of REBOUND_LAB_FRAMES.
 func forwarded() int {
 	n, err := strconv.Atoi(cmp.Or(os.Getenv("REBOUND_LAB_FRAMES"), "10000"))
 	if err != nil || n < 1 {

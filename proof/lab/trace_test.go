@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// traceDepth is how many events of a function a failed run leaves behind.
+// traceDepth is how many events of a function a failed run saves.
 const traceDepth = 1 << 14
 
 func (f *function) leave(t *testing.T, dir, name string) {
@@ -30,16 +30,17 @@ func (f *function) leave(t *testing.T, dir, name string) {
 	}
 }
 
-// killed forgives what a device does without fault where its driver was killed: between the end of bus mastering and the
-// reset, both by the kernel, an event may be due or a message be sent again. A card's writes end at its bus interface then.
+// killed tolerates actions of a device whose driver was killed: after the kernel disables bus mastering, and before it
+// resets the device, an event may be due or a message may be retransmitted. A real card's writes are blocked at its bus
+// interface.
 func (f *function) killed(is bool) {
 	if v := f.port.Violations(); is && len(v) > 0 && !slices.ContainsFunc(v, func(s string) bool { return !strings.Contains(s, "DMA while bus mastering is off") }) {
 		f.port.ForgetViolations()
 	}
 }
 
-// clean fails the test if the driver broke a rule of the model. The first one is what to look at. Warnings to
-// third-party drivers are logged.
+// clean fails the test if the driver violated a rule of the model. The first violation is usually the cause. Warnings
+// about third-party drivers are logged.
 func (f *function) clean(t *testing.T) {
 	t.Helper()
 	v := f.port.Violations()
@@ -75,14 +76,15 @@ func disagree(t *testing.T, when string, d []string) {
 	}
 }
 
-// settling holds counters against the model's, which a driver may show late, or the peer's last frames may move.
+// settling compares counters with the model's, which a driver may update late, or which the peer's last frames may
+// change.
 type settling struct {
 	key   string
 	since time.Time
 }
 
-// disagree has the guest show the counters again while they differ, as differ lists them, for the time patience, and
-// then fails the test.
+// disagree has the guest show the counters again while they differ, as differ lists them, for up to patience, and then
+// fails the test.
 func (s *settling) disagree(t *testing.T, key string, d []string) error {
 	t.Helper()
 	if s.key != key {
@@ -95,8 +97,8 @@ func (s *settling) disagree(t *testing.T, key string, d []string) error {
 	return nil
 }
 
-// apart matches, for each kind of card, the registers and fields that two drivers never program alike: addresses, numbers of
-// objects, and what only asks.
+// apart matches, for each type of card, the registers and fields that always differ between two drivers: addresses,
+// object numbers, and queries.
 var apart = map[string]*regexp.Regexp{
 	"ixgbe": regexp.MustCompile(`^(MSI-X|[RT]DBA[LH]|RA[LH]\[|EERD|EEC|I2CCTL|SWSM|SW_FW_SYNC)`),
 	"ena":   regexp.MustCompile(`^(MSI-X|GET_|MMIO_|AQ_DB|AENQ_HEAD_DB|.*_BASE_|SET_FEATURE HOST_ATTR_CONFIG|CREATE_.Q\..q_ba)`),
@@ -104,8 +106,8 @@ var apart = map[string]*regexp.Regexp{
 	"mlx5":  regexp.MustCompile(`^(MSI-X|UAR|QUERY_|command_doorbell|cmdq_phy_addr|SET_L2_TABLE_ENTRY.mac)|\.(uid|dbr_addr|.*_id|.*page.*|uar|.*cqn|.*eqn|.*[rs]qn.*|tirn|tisn|.*pd|mkey.*)$`),
 }
 
-// compare lists what Linux's driver and ours programmed differently into the same kind of device, in the order in which
-// Linux wrote it. It asserts nothing: docs/trust.md says how to read it.
+// compare lists the differences between how Linux's driver and ours programmed the same type of device, in the order in
+// which Linux wrote them. It asserts nothing: docs/trust.md explains how to read it.
 func (c *card) compare(t *testing.T, linux, ours *function) {
 	differ, onlyLinux, onlyOurs := sim.Compare(linux.port.Trace(), ours.port.Trace())
 	nature, by := 0, apart[c.name]

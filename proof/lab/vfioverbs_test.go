@@ -15,7 +15,7 @@ import (
 //go:embed vfio.py
 var vfioProgram []byte
 
-const vfioMessages = 200 // each way
+const vfioMessages = 200 // in each direction
 
 var vfioScript = fmt.Sprintf(helpers+`
 modprobe vfio_iommu_type1 || fail modprobe vfio_iommu_type1
@@ -40,8 +40,8 @@ show vfio cat /tmp/carried
 say closed
 `, vfioMessages)
 
-// TestLabVFIOVerbs has rdma-core's provider on vfio-pci, which brings its own driver of the card, on two functions of
-// the model: a process without the kernel's driver, whose queues are in memory that CREATE_UMEM registers.
+// TestLabVFIOVerbs runs rdma-core's provider for vfio-pci, which includes a complete driver of the card, on two
+// functions of the model: a process without the kernel's driver, whose queues are in memory registered by CREATE_UMEM.
 func TestLabVFIOVerbs(t *testing.T) {
 	guests(t)
 	beside(t, "mlx5/F4vfio", vfioVerbs)
@@ -70,7 +70,7 @@ func vfioVerbs(t *testing.T) {
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			if key == "carried" {
-				// A message is a packet and its acknowledgement; a slow guest may have some repeated.
+				// A message is a packet and its acknowledgement; with a slow guest, some may be retransmitted.
 				x, y = roce(f, g)
 				if x.RoCETx < 6*vfioMessages || y.RoCETx < 2*vfioMessages || x.RoCETx+y.RoCETx != x.RoCERx+y.RoCERx || roceLost(x, y, 0) {
 					return fmt.Errorf("RoCE: %d and %d packets left, %d and %d arrived, %d and %d no QP took",

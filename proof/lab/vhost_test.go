@@ -20,16 +20,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testpmd is DPDK's on this host, which forwards frames between vhost-user devices, in pairs: 0 and 1, 2 and 3.
+// testpmd is DPDK's testpmd on this host, which forwards frames between vhost-user devices, in pairs: 0 and 1, 2 and 3.
 type testpmd struct {
-	enter io.WriteCloser // a line ends it
+	enter io.WriteCloser // executes the commands typed so far
 	said  bytes.Buffer
 	done  chan error
 }
 
 func vhostSocket(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf("vhost%d", i)) }
 
-// startTestpmd has testpmd serve the devices of queues queue pairs each. It is gone when the test ends.
+// startTestpmd has testpmd serve the given number of devices, with queues queue pairs each. It is stopped when the test
+// ends.
 func startTestpmd(t *testing.T, k *Kit, dir string, devices, queues int) *testpmd {
 	t.Helper()
 	var cpus unix.CPUSet
@@ -42,13 +43,13 @@ func startTestpmd(t *testing.T, k *Kit, dir string, devices, queues int) *testpm
 			ours = append(ours, strconv.Itoa(i))
 		}
 	}
-	// Its two threads run where the system puts them; its memory is no huge pages; it looks for no cards, and leaves no files.
+	// The system schedules its two threads; it uses no huge pages, does not look for cards, and leaves no files.
 	args := []string{"--lcores", fmt.Sprintf("(0,1)@(%s)", strings.Join(ours, ",")), "--no-huge", "-m", "256", "--no-shconf", "--no-pci", "--no-telemetry"}
 	for i := range devices {
 		args = append(args, "--vdev", fmt.Sprintf("net_vhost%d,iface=%s,queues=%d,iommu-support=1", i, vhostSocket(dir, i), queues))
 	}
-	// A frame whose buffer's address testpmd has still to ask the IOMMU for is not taken by the device, and lost unless it is tried again: for
-	// ten seconds, since QEMU, which it asks, may have no core.
+	// A frame is lost if testpmd still has to request its buffer's address from the IOMMU, unless it retries: for ten
+	// seconds, because QEMU, which replies, may not run.
 	commands := filepath.Join(dir, "testpmd.txt")
 	if err := os.WriteFile(commands, []byte("set fwd io retry\nset burst tx delay 20 retry 500000\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -65,7 +66,7 @@ func startTestpmd(t *testing.T, k *Kit, dir string, devices, queues int) *testpm
 	}
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // whose death the signal is for
+		runtime.LockOSThread() // the signal is sent when this thread exits
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
@@ -104,7 +105,7 @@ func startTestpmd(t *testing.T, k *Kit, dir string, devices, queues int) *testpm
 	}
 }
 
-// stream is what testpmd read from one queue and wrote to its partner's.
+// stream counts the frames that testpmd read from one queue and wrote to its partner's.
 type stream struct{ port, queue, in, out, lost int }
 
 var seenStream = regexp.MustCompile(`RX Port= *(\d+)/Queue= *(\d+) .*\n *RX-packets: (\d+) +TX-packets: (\d+) +TX-dropped: (\d+)`)
@@ -129,8 +130,9 @@ func (p *testpmd) end() (all []stream, err error) {
 	return all, nil
 }
 
-// vhostScript is our responder's life on two devices, first with one queue and then with two, and jumbo frames, on each, pinged by Linux's virtio_net on
-// the device whose frames testpmd brings. Ours are functions 1 and 3, Linux's 2 and 4. Set before it: $pings and $datagrams.
+// vhostScript runs our responder on two devices, first with one queue and then with two, and with jumbo frames. On
+// each, it is pinged by Linux's virtio_net on the device whose frames testpmd forwards. Ours are functions 1 and 3,
+// Linux's 2 and 4. Set before it: $pings and $datagrams.
 const vhostScript = helpers + `
 peer=10.9.0.1
 sysctl -q -w vm.nr_hugepages=64
@@ -191,8 +193,8 @@ for ours in 1 3; do
 done
 `
 
-// TestLabVhost has our driver on virtio devices whose other end is DPDK's vhost-user, in testpmd on the host, and no part of QEMU:
-// rung F4. Both rings, behind an IOMMU whose misses testpmd asks QEMU for.
+// TestLabVhost runs our driver on virtio devices whose backend is DPDK's vhost-user, in testpmd on the host, rather
+// than QEMU: rung F4. It tests both ring formats, behind an IOMMU whose misses testpmd requests from QEMU.
 func TestLabVhost(t *testing.T) {
 	guests(t)
 	beside(t, "virtio/F4vhost", func(t *testing.T) { vhostF4(t, kit(t)) })
@@ -211,7 +213,7 @@ func vhostF4(t *testing.T, k *Kit) {
 	var devices []Device
 	for i := range count {
 		ring := []string{"", ",packed=on"}[i/2]
-		// Ours takes the IOMMU's addresses. Linux's takes physical ones, and leaves no checksum to the other end.
+		// Ours uses the IOMMU's addresses. Linux's uses physical addresses, and leaves no checksum to the other end.
 		way := []string{",iommu_platform=on", ",csum=off,guest_csum=off,gso=off"}[i%2]
 		devices = append(devices, Device{
 			Socket:  fmt.Sprintf("id=c%d,path=%s", i, vhostSocket(dir, i)),
@@ -250,7 +252,8 @@ func vhostF4(t *testing.T, k *Kit) {
 	if err = errors.Join(err, wrong); err != nil {
 		t.Fatalf("%v; testpmd counted %+v", err, streams)
 	}
-	// What testpmd read from a queue of ours are replies. It lost none: its ring to Linux has room for all that are on their way.
+	// What testpmd reads from our queues are replies. It lost none: its ring to Linux has room for all frames in
+	// flight.
 	replies := 0
 	for port := 0; port < count; port += 2 {
 		for queue := range queues {

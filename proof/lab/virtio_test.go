@@ -25,14 +25,14 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// tap is an interface of this host's kernel in its own network namespace. What is sent to it reaches a device of
-// QEMU's.
+// tap is a tap interface of this host's kernel in a separate network namespace. Frames sent to it reach a QEMU device.
 type tap struct {
 	ns    netns.NsHandle
 	files []*os.File // one for each queue
 }
 
-// newTap makes the interface with the address 10.9.0.2/24. It is gone, and so is the namespace, when the test ends.
+// newTap creates the interface with the address 10.9.0.2/24. The interface and its namespace are removed when the test
+// ends.
 func newTap(t *testing.T, queues, mtu int) *tap {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -45,7 +45,7 @@ func newTap(t *testing.T, queues, mtu int) *tap {
 			t.Error("new network namespace:", err)
 			return
 		}
-		for _, name := range []string{"all", "default"} { // IPv6's own frames come when nobody expects them
+		for _, name := range []string{"all", "default"} { // IPv6 sends unsolicited frames at unexpected times
 			os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0)
 		}
 		link := &netlink.Tuntap{
@@ -68,7 +68,7 @@ func newTap(t *testing.T, queues, mtu int) *tap {
 			a, _ := netlink.ParseAddr("10.9.0.2/24")
 			err = netlink.AddrAdd(l, a)
 		}
-		for _, name := range []string{"mcast_solicit", "mcast_resolicit"} { // for a minute: a guest on a busy machine may not answer in three seconds
+		for _, name := range []string{"mcast_solicit", "mcast_resolicit"} { // for a minute: a guest on a busy machine may not reply within three seconds
 			os.WriteFile("/proc/sys/net/ipv4/neigh/tap0/"+name, []byte("60"), 0)
 		}
 		if err == nil {
@@ -108,7 +108,7 @@ func onThread(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlock: the thread is no good for others
+		runtime.LockOSThread() // and never unlock: the thread cannot be reused
 		f()
 	}()
 	<-done
@@ -129,8 +129,8 @@ func (p *tap) traffic(flood string, pings, datagrams, mtu int) error {
 	return err
 }
 
-// ping pings the responder in a hurry. The kernel counts the replies: ping itself does not wait for the last one for longer
-// than two of the round trips before, and calls what comes later lost.
+// ping pings the responder at a high rate. The replies are counted by the kernel, because ping itself waits for the
+// last one only for two of the previous round trips, and counts later ones as lost.
 func (p *tap) ping(count int, args ...string) error {
 	before, err := p.replies()
 	if err != nil {
@@ -158,7 +158,7 @@ func (p *tap) replies() (n int, err error) {
 		return 0, err
 	}
 	lines := strings.Split(out, "\n")
-	for i, l := range lines { // a line of names, and one of values
+	for i, l := range lines { // a line of names, then one of values
 		f := strings.Fields(l)
 		if at := slices.Index(f, "InEchoReps"); at > 0 && f[0] == "Icmp:" {
 			return strconv.Atoi(strings.Fields(lines[i+1])[at])
@@ -183,14 +183,14 @@ func (p *tap) flows() error {
 // virtioNIC is one of QEMU's own virtio network devices.
 type virtioNIC struct {
 	name       string
-	properties string // of virtio-net-pci, beside those that all have
+	properties string // of virtio-net-pci, in addition to the common ones
 	queues     int
 	mtu        int
-	push       string // what Info says of the rings
-	refused    string // what our driver says where it cannot have the device
+	push       string // description of the rings in Info
+	refused    string // our driver's error if it cannot use the device
 }
 
-// Behind an IOMMU, and without one: there the device takes physical addresses, as most rented machines have it.
+// Behind an IOMMU, and without one: in the latter case the device uses physical addresses, as on most cloud machines.
 var (
 	virtioNICs = []virtioNIC{
 		{name: "split", properties: ",iommu_platform=on,disable-legacy=on", queues: 1, mtu: 1500, push: "split ring"},
@@ -206,8 +206,9 @@ var (
 	}
 )
 
-// virtioScript is our responder's life on each of the devices, which Linux's driver has before and after it. Set before it are
-// $devices, for each its queues or "no" where our driver is to refuse it, $bind and $set, the flags for a machine without an IOMMU.
+// virtioScript runs our responder on each of the devices, which Linux's driver uses before and after it. Set before it
+// are $devices (for each its queues, or "no" if our driver must reject it), $bind, and $set, the flags for a machine
+// without an IOMMU.
 const virtioScript = helpers + `
 sysctl -q -w vm.nr_hugepages=64
 modprobe vfio-pci || fail modprobe vfio-pci
@@ -265,7 +266,7 @@ for q in $devices; do
 done
 `
 
-// replayed brings our driver up on the model that a probe file of QEMU's device makes.
+// replayed opens our driver on a model created from a probe file of QEMU's device.
 func replayed(t *testing.T, path string, text []string, n virtioNIC) error {
 	b, err := base64.StdEncoding.DecodeString(strings.Join(text, ""))
 	if err == nil {
@@ -306,7 +307,7 @@ func replayed(t *testing.T, path string, text []string, n virtioNIC) error {
 	return nil
 }
 
-// TestLabVirtio has our driver on a device by a third party, QEMU's virtio-net, in a stock Linux: rung F4. The host's
+// TestLabVirtio runs our driver on a third-party device, QEMU's virtio-net, in a stock Linux: rung F4. The host's
 // kernel is the peer, through a tap.
 func TestLabVirtio(t *testing.T) {
 	guests(t)
@@ -356,7 +357,7 @@ func virtioF4(t *testing.T, k *Kit, nics []virtioNIC, iommu bool) {
 		},
 		Script: fmt.Sprintf("devices='%s' bind='%s' set='%s'\n%s", strings.Join(words, " "), bind, set, virtioScript),
 		Say: func(key, text string, r Result) error {
-			var i int // the device's number; the boot has none
+			var i int // the device's number; booting has none
 			if fmt.Sscan(text, &i); key == "boot" || key == "unbooted" {
 				t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 				return nil

@@ -13,13 +13,13 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// wireEnd is the peer of a function's wire, where the test itself sends and receives.
+// wireEnd is the peer at the end of a function's wire, where the test itself sends and receives.
 type wireEnd struct {
 	*sim.Cable
 	start time.Time
 	sent  int
 	came  int
-	tall  int // frames that came with more than 224 bytes
+	tall  int // received frames of more than 224 bytes
 }
 
 func newWireEnd(c *sim.Cable) *wireEnd { return &wireEnd{Cable: c, start: time.Now()} }
@@ -43,8 +43,8 @@ func (e *wireEnd) recv() []byte {
 // patience is how long a frame may take on a busy machine.
 const patience = time.Minute
 
-// stream sends n frames into e, at most window of them on their way, and takes what comes out of the wire's end to. check
-// gets each frame that came, and returns its number: each number has to come once.
+// stream sends n frames into e, at most window of them in flight, and receives the frames that leave at to. check
+// checks each received frame, and returns its number: each number has to come once.
 func (e *wireEnd) stream(to *wireEnd, n, window int, frame func(i int) []byte, check func(f []byte) (int, error)) error {
 	seen := make([]bool, n)
 	sent, came, last := 0, 0, time.Now()
@@ -94,7 +94,7 @@ func numberOf(mac []byte) int {
 	return int(binary.BigEndian.Uint32(mac[2:6]))
 }
 
-// packet makes a frame of layers, with right lengths and checksums, and of at least 60 bytes.
+// packet builds a frame of layers, with correct lengths and checksums, and of at least 60 bytes.
 func packet(all ...gopacket.SerializableLayer) []byte {
 	b := gopacket.NewSerializeBuffer()
 	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, all...); err != nil {
@@ -133,7 +133,7 @@ func ping(i int, dst net.HardwareAddr, size int) []byte {
 		pattern(i, size-42))
 }
 
-// pong checks that f is the reply to a ping, except for the checksum's value byte by byte, and returns its number.
+// pong checks that f is the reply to a ping, byte by byte except for the checksum's value, and returns its number.
 func pong(f []byte, dst net.HardwareAddr, size func(i int) int) (int, error) {
 	i := numberOf(f)
 	if i < 0 {
@@ -157,7 +157,7 @@ func pong(f []byte, dst net.HardwareAddr, size func(i int) int) (int, error) {
 	return i, nil
 }
 
-// faults is what a decoder that others wrote finds wrong with lengths and checksums of a frame.
+// faults lists the errors that a third-party decoder finds in the lengths and checksums of a frame.
 func faults(f []byte) (gopacket.Packet, error) {
 	p := gopacket.NewPacket(f, layers.LayerTypeEthernet, gopacket.Default)
 	if e := p.ErrorLayer(); e != nil {

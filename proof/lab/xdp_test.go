@@ -14,8 +14,9 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// xdpScript has Linux's driver on both functions, and our responder's program in the one in a network namespace: the first one here,
-// whose MAC is that of package corpus. $module is set before it, $channels to a number that the driver takes with XDP.
+// xdpScript has Linux's driver on both functions, and our responder's XDP program in the one in a network namespace;
+// the first function has the MAC of package corpus. $module is set before it, and $channels to a number that the driver
+// supports with XDP.
 const xdpScript = helpers + `
 mount -t bpf bpf /sys/fs/bpf || fail mount a BPF file system
 modprobe $module || fail modprobe $module
@@ -126,9 +127,9 @@ say looped
 kill -9 $(pidof sleep)
 `
 
-// TestLabXdp has our program in Linux's drivers for the cards that we have models of, at the driver's own hook:
-// traffic, frames of every kind and changed at random, compared with package fastpath byte by byte, SIGKILL with a
-// pin, and two that answer each other.
+// TestLabXdp runs our program in native mode in Linux's drivers for all cards that we have models of: traffic, frames
+// of every kind and randomly mutated ones, compared with package fastpath byte by byte, SIGKILL with a pin, and two
+// responders that answer each other.
 func TestLabXdp(t *testing.T) {
 	guests(t)
 	for _, c := range running(cards.XDP) {
@@ -150,7 +151,7 @@ func (c *card) xdp(t *testing.T, k *Kit) {
 	switch c.name {
 	case "ena":
 		refused = "yes"
-	case "mlx5": // of the three, the driver that knows frames over several buffers with XDP
+	case "mlx5": // the only one of the three drivers that supports multi-buffer frames with XDP
 		jumbo = "yes"
 	}
 	start := time.Now()

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// xdpQEMUScript has Linux's driver on one of QEMU's own devices, and our responder's program in it. Its kernel has no address, so that
-// all that is answered is ours. $module is set before it.
+// xdpQEMUScript has Linux's driver on one of QEMU's own devices, and our responder's program in it. Its kernel has no
+// address, so all replies are ours. $module is set before it.
 const xdpQEMUScript = helpers + `
 modprobe $module || fail modprobe $module
 having1() { [ -n "$(having 1)" ]; }
@@ -40,13 +40,13 @@ stop
 show summary cat /tmp/out
 `
 
-// TestLabXdpQEMU has our program in Linux's drivers for devices by a third party: QEMU's igb, and its virtio-net. The
-// peer is the host's kernel, through a tap, and what it sends is compared with package fastpath there.
+// TestLabXdpQEMU runs our program in Linux's drivers for third-party devices: QEMU's igb and its virtio-net. The peer
+// is the host's kernel, through a tap, and the replies to its frames are compared with package fastpath there.
 func TestLabXdpQEMU(t *testing.T) {
 	guests(t)
 	for _, c := range []struct {
 		module, device string
-		partial        bool // checksums of what comes may be another's to complete
+		partial        bool // received checksums may be left to be completed by the receiver
 	}{
 		{"igb", "igb", false},
 		{"virtio_net", "virtio-net-pci,disable-legacy=on", true},

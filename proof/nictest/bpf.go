@@ -13,8 +13,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// BPFObject wants a committed BPF object to be what clang makes of its source, where the clang is the version that made it. Both
-// are files of the package under test.
+// BPFObject checks that a committed BPF object is the output of clang for its source, using the clang version that
+// built it. Both are files of the package under test.
 func BPFObject(t *testing.T, source, object, version string) {
 	t.Helper()
 	clang, err := exec.LookPath("clang")
@@ -35,7 +35,7 @@ func BPFObject(t *testing.T, source, object, version string) {
 	}
 }
 
-// bpfCode are the instructions of all programs of an object.
+// bpfCode returns the instructions of all programs of an object.
 func bpfCode(t *testing.T, object string) []byte {
 	spec, err := ebpf.LoadCollectionSpec(object)
 	if err != nil {

@@ -13,11 +13,12 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// inMounts marks a test binary that runs in its own mount namespace.
+// inMounts marks a test binary that runs in a private mount namespace.
 const inMounts = "REBOUND_TEST_MOUNTS"
 
-// WithBPFFS calls run, which is a package's m.Run in TestMain, in a process with a BPF file system of their own at /sys/fs/bpf: what they pin
-// is not this machine's, and is gone with them. Without root they run as they are. It returns the exit code.
+// WithBPFFS calls run, which is a package's m.Run in TestMain, in a process with a private BPF file system at
+// /sys/fs/bpf, so that the tests' pins do not affect this machine and disappear with the process. Without root, run is
+// called directly. It returns the exit code.
 func WithBPFFS(run func() int) int {
 	if os.Getuid() != 0 {
 		return run()
@@ -32,7 +33,7 @@ func WithBPFFS(run func() int) int {
 		switch {
 		case errors.As(err, &exit):
 			return max(exit.ExitCode(), 1)
-		case err != nil: // no such namespaces here
+		case err != nil: // such namespaces are not available here
 			return run()
 		}
 		return 0
@@ -43,7 +44,7 @@ func WithBPFFS(run func() int) int {
 	return run()
 }
 
-// NeedBPFFS skips a test where there is no BPF file system.
+// NeedBPFFS skips a test if there is no BPF file system.
 func NeedBPFFS(t *testing.T) {
 	t.Helper()
 	needs.Root(t, "a BPF file system")

@@ -14,18 +14,19 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// Cycles measures what a Poll alone costs, in ticks of the cycle counter for each reply. arrive plays the device: it brings
-// batch frames and completes what was sent. It runs between the measured passes, in which time goes on for r's rate limit too:
-// the askers' buckets are full again, as they are at all rates but the highest.
+// Cycles measures the cost of a Poll alone, in ticks of the cycle counter per reply. arrive acts as the device: it
+// delivers batch frames and completes the sent ones. It runs between the measured passes. Time also advances for r's
+// rate limit: the clients' buckets are full again, as they are at all rates but the highest.
 //
-// A pass is read with fences on both sides, so that nothing of it is hidden in the harness or the other way round. Passes are
-// summed in groups, and a group is one sample: work that a loop does only now and then is in each of them, and what took the
-// core away is in few. Reported are the samples' lower quartile and median, with the cost of the harness, an empty pass, taken
-// off; harness-cycles says what that was. doorbell-cycles is the same of the passes that do nothing behind their doorbell: of
-// each group all but its longest four, since a loop reclaims in one pass of 32 or fewer.
+// Each pass is read with fences on both sides, so that its work does not overlap with the harness. Passes are summed in
+// groups, and a group is one sample: work that a loop does only occasionally is included in each group, and
+// interruptions of the core only in a few. The results are the samples' lower quartile and median, with the cost of the
+// harness, an empty pass, subtracted; harness-cycles is that cost. doorbell-cycles is the same for the passes that do
+// nothing after their doorbell: all but the longest four of each group, because a loop reclaims in at most one pass of
+// 32.
 func Cycles(b *testing.B, r *fastpath.Responder, batch int, arrive func(n int), poll func() int) {
-	defer mmio.PushToMemory()()   // windows of rings in memory are memory
-	const passes, longest = 64, 4 // in a group: twice the slots that a loop may leave to reclaim
+	defer mmio.PushToMemory()()   // treat windows of rings in memory as memory
+	const passes, longest = 64, 4 // per group: twice the slots that a loop may leave to reclaim
 	var drained atomic.Uint32
 	type group [passes]uint32 // ticks of each pass
 	measure := func(g *group, poll func() int) {
@@ -42,7 +43,7 @@ func Cycles(b *testing.B, r *fastpath.Responder, batch int, arrive func(n int), 
 			b.Fatalf("%d replies in %d passes, want %d in each", n, passes, batch)
 		}
 	}
-	// What is looked at only afterwards disturbs no pass.
+	// Results are evaluated afterwards, so that this does not disturb any pass.
 	quartiles := func(groups []group) (all, median, most float64) {
 		var sums, heads []float64
 		for _, g := range groups {
@@ -79,13 +80,13 @@ func Cycles(b *testing.B, r *fastpath.Responder, batch int, arrive func(n int), 
 	b.ReportMetric(harness, "harness-cycles/reply")
 }
 
-// idle is a Poll that does nothing: a call from a closure, as the measured one is.
+// idle is a Poll that does nothing. It is called from a closure, as the measured one is.
 //
 //go:noinline
 func idle(n int) int { return n }
 
-// HugePages returns zeroed memory for rings and buffers that is in huge pages where the kernel gives them, as a
-// driver's arena does. It is the test's until it ends.
+// HugePages returns zeroed memory for rings and buffers, in huge pages if the kernel provides them, as in a driver's
+// arena. It is freed when the test ends.
 func HugePages(t testing.TB, bytes int) []byte {
 	const huge = 2 << 20
 	size := (bytes + huge - 1) &^ (huge - 1)
@@ -96,7 +97,7 @@ func HugePages(t testing.TB, bytes int) []byte {
 	t.Cleanup(func() { unix.Munmap(mem) })
 	off := -uintptr(unsafe.Pointer(&mem[0])) & (huge - 1)
 	part := mem[off : off+uintptr(size)]
-	_ = unix.Madvise(part, unix.MADV_HUGEPAGE) // without huge pages the figures are higher, and as true
+	_ = unix.Madvise(part, unix.MADV_HUGEPAGE) // without huge pages the figures are higher but still valid
 	clear(part)
 	return part[:bytes]
 }

@@ -30,8 +30,8 @@ const (
 	protos
 )
 
-// request builds an echo request of size bytes (raised to what the protocol needs) whose payload begins with number and is
-// like no other's. The peer's address and port follow from flow, so that RSS spreads the flows.
+// request builds an echo request of size bytes (raised to the protocol's minimum) whose payload starts with number and
+// is unique. The peer's address and port are derived from flow, so that RSS spreads the flows.
 func request(p proto, size int, flow uint8, number uint64) []byte {
 	if p >= icmp6 {
 		size = max(size, minFrame6)
@@ -79,7 +79,7 @@ func request(p proto, size int, flow uint8, number uint64) []byte {
 	return f
 }
 
-// reply is what a request must be answered with: worked out apart, all sums included.
+// reply is the expected reply to a request, computed independently, including all checksums.
 func reply(req []byte) []byte {
 	f := append([]byte(nil), req...)
 	copy(f[0:], req[6:12])
@@ -131,7 +131,7 @@ func finish(f []byte) {
 	binary.BigEndian.PutUint16(l3[at:], v)
 }
 
-// never0 is for UDP, where 0 says that there is no checksum.
+// never0 is for UDP, where 0 means that there is no checksum.
 func never0(v uint16) uint16 {
 	if v == 0 {
 		return 0xffff
@@ -157,7 +157,7 @@ func fold(s uint32) uint16 {
 	return uint16(s)
 }
 
-// flow names what a device keeps in order: addresses, protocol and ports.
+// flow identifies the frames that a device keeps in order: addresses, protocol and ports.
 func flow(req []byte) string {
 	if req[12] == 0x08 {
 		if req[23] == 1 {
@@ -171,7 +171,7 @@ func flow(req []byte) string {
 	return string(req[20:58])
 }
 
-// requests makes n requests of size bytes each, of all protocols and many flows, four in a row of each flow.
+// requests returns n requests of size bytes each, of all protocols and many flows, four in a row of each flow.
 func (x *rig) requests(n, size int) [][]byte {
 	reqs := make([][]byte, n)
 	for i := range reqs {

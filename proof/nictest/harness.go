@@ -35,18 +35,18 @@ import (
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
-// Harness is what the suite has to know of a driver and its model.
+// Harness describes a driver and its model to the suite.
 type Harness struct {
 	// Model returns a new device.
 	Model func() sim.Model
-	// Open opens the driver. The device owns fn from then on: its Close closes fn, and so does an Open that fails.
+	// Open opens the driver. The device then owns fn: its Close closes fn, and so does an Open that fails.
 	Open func(fn pci.Function, o nic.Options) (nic.Device, error)
 	// Poll makes one pass over queue q of d.
 	Poll func(d nic.Device, q int, r *fastpath.Responder) int
 
 	Ring      int // descriptors that the tests request in each ring, 32 to 1024
 	Queues    int // queue pairs that the driver can open; 1 if zero
-	Most      int // queue pairs for the check with many, if more than Queues: 16, or as many as the device has
+	Most      int // queue pairs for the test with many queues, if more than Queues: 16, or as many as the device has
 	MTU       int // the largest MTU, 1500 or more
 	WriteBack int // bytes in the longest descriptor or completion that the device writes; 64 if zero
 
@@ -63,7 +63,7 @@ type Harness struct {
 	virtual bool // the check runs in a bubble of testing/synctest
 }
 
-// checks are all the suite has, by the names that Lacks uses.
+// checks are all checks of the suite, by the names that Lacks uses.
 var checks = []struct {
 	name string
 	run  func(*rig)
@@ -117,11 +117,11 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// patience bounds every call that may take a real timeout; one that takes longer hangs. linger is how long a check
-// waits for a condition. If time is real, both are far more than needed: the machine may be busy.
+// patience bounds every call that may wait for a real timeout; a call that takes longer hangs. linger is how long a
+// check waits for a condition. In real time, both are far longer than needed, because the machine may be busy.
 var patience, linger = 3 * time.Minute, 60 * time.Second
 
-// A loop that is parked while its device restarts spins, and virtual time would stall.
+// A loop that is parked while its device restarts would spin, and virtual time would stall.
 func init() { kit.Parked = func() { time.Sleep(10 * time.Microsecond) } }
 
 // rig is one device with its driver, and the other end of its wire.
@@ -187,7 +187,7 @@ func (x *rig) function() (pci.Function, error) {
 	return x.port.Function()
 }
 
-// kill is the end of the driver's process, as the device sees it.
+// kill simulates the end of the driver's process, as the device sees it.
 func (x *rig) kill() {
 	if x.server == nil {
 		x.port.Drop()
@@ -197,7 +197,7 @@ func (x *rig) kill() {
 	x.listen()
 }
 
-// tryOpen opens the driver with the device running.
+// tryOpen opens the driver while the device runs.
 func (x *rig) tryOpen(queues int) error {
 	x.Helper()
 	fn, err := x.function()
@@ -214,7 +214,7 @@ func (x *rig) tryOpen(queues int) error {
 	return err
 }
 
-// open is tryOpen for a driver that must succeed, with responders for its queues.
+// open is tryOpen for a driver that must open successfully, with responders for its queues.
 func (x *rig) open(queues int) {
 	x.Helper()
 	if err := x.tryOpen(queues); err != nil {
@@ -235,7 +235,7 @@ func (x *rig) open(queues int) {
 	x.settle()
 }
 
-// close closes the driver with the device running.
+// close closes the driver while the device runs.
 func (x *rig) close() {
 	x.Helper()
 	x.busy("Close", func() {
@@ -276,7 +276,7 @@ func (x *rig) poll() int {
 	return n
 }
 
-// settle lets device and driver take turns until neither has anything left to do.
+// settle steps device and driver alternately until both are idle.
 func (x *rig) settle() {
 	for idle := 0; idle < 8; idle++ {
 		if x.port.Settle(100000) > 1 || x.poll() > 0 {
@@ -292,7 +292,7 @@ func (x *rig) send(frames ...[]byte) {
 	}
 }
 
-// received takes all frames that the device has sent.
+// received returns all frames that the device has sent since the last call.
 func (x *rig) received() [][]byte {
 	var all [][]byte
 	for f := x.far.Recv(0); f != nil; f = x.far.Recv(0) {
@@ -311,8 +311,8 @@ func (x *rig) exchange(reqs [][]byte) {
 	}
 }
 
-// match takes what the device has sent and fails unless each frame is the reply to its own request, byte for byte,
-// and those of each flow come in order. It shows each to see and returns how many there are.
+// match reads the frames that the device has sent and fails unless each is the reply to its own request, byte for byte,
+// in order within each flow. It passes each frame to see and returns their number.
 func (x *rig) match(reqs [][]byte, see ...func(frame []byte)) int {
 	x.Helper()
 	want := map[string]int{}
@@ -360,8 +360,8 @@ func (x *rig) link() nic.Link {
 	return l
 }
 
-// Cost returns the PCIe transactions of n replies to requests of size bytes, batch of them at a time on the wire, once the
-// driver has settled in. A driver's test asserts it.
+// Cost returns the PCIe transactions for n replies to requests of size bytes, with batch of them on the wire at a time,
+// in steady state. A driver's test asserts it.
 func Cost(t testing.TB, h Harness, size, n, batch int) sim.Counts {
 	t.Helper()
 	x := newRig(t, h)
@@ -378,11 +378,11 @@ func Cost(t testing.TB, h Harness, size, n, batch int) sim.Counts {
 }
 
 // NewResponder returns the Responder that the suite uses, and EchoRequest an ICMP echo request of size bytes that it
-// answers: for a driver's own tests and benchmarks.
+// answers, for a driver's own tests and benchmarks.
 func NewResponder(t testing.TB) *fastpath.Responder {
 	t.Helper()
 	r, err := fastpath.New(fastpath.Config{MAC: ourMAC, UDPPorts: []uint16{echoPort}, ChecksumBytes: fastpath.DefaultChecksumBytes,
-		Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30, // a test that polls by itself never tells the time
+		Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30, // a test that calls Poll directly does not update the time
 		Addresses: []netip.Prefix{netip.PrefixFrom(our4, 24), netip.PrefixFrom(our6, 64)}})
 	if err != nil {
 		t.Fatal(err)

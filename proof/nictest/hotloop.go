@@ -18,14 +18,15 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// HotLoop fails the test if function fn of package pkg ("(*Queue).Poll" of "github.com/rebound-nic/rebound/nic/drivers/ixgbe") is not what a polling
-// loop has to be. By the compiler's inlining report, every leaf of fastpath that fn calls is inlined into it. By its machine
-// code, it calls nothing that is not in allowedCalls.
+// HotLoop fails the test if function fn of package pkg ("(*Queue).Poll" of
+// "github.com/rebound-nic/rebound/nic/drivers/ixgbe") violates the rules of a polling loop. According to the compiler's
+// inlining report, every leaf of fastpath that fn calls must be inlined into it. According to its machine code, it must
+// only call functions in allowedCalls.
 //
-// An allowed call is named as the linker names it, with as much of the import path as tells it apart:
-// "mmio.(*Window).Store32", "github.com/rebound-nic/rebound/polling.TSC", "runtime.panicIndex". "indirect" stands for calls through a
-// register: interfaces, closures, function values. fastpath's own functions and the stack check need no mention; what
-// the bounds checks call does, so that a loop with a bounds check says so.
+// An allowed call has the linker's name, with as much of the import path as makes it unique: "mmio.(*Window).Store32",
+// "github.com/rebound-nic/rebound/polling.TSC", "runtime.panicIndex". "indirect" stands for calls through a register:
+// interfaces, closures, function values. fastpath's own functions and the stack check need not be listed; the functions
+// called by bounds checks must be, so that a bounds check in a loop is visible.
 func HotLoop(t testing.TB, pkg, fn string, allowedCalls ...string) {
 	t.Helper()
 	needs.Long(t) // it compiles and disassembles the package
@@ -38,7 +39,7 @@ func HotLoop(t testing.TB, pkg, fn string, allowedCalls ...string) {
 	}
 }
 
-// inspect returns what is wrong with a function, in words.
+// inspect describes the rule violations of a function.
 func inspect(pkg, fn string, allowed []string) ([]string, error) {
 	leaves, err := leafNames()
 	if err != nil {
@@ -74,15 +75,16 @@ func inspect(pkg, fn string, allowed []string) ([]string, error) {
 	return problems, nil
 }
 
-// callSite is a place where a function is called; its file is without folders.
+// callSite is the position of a call; its file has no folder.
 type callSite struct {
 	file string
 	line int
 	name string
 }
 
-// goTool runs the go command in the module and returns what it wrote to each stream. What it has to say of downloads is in
-// the second. What went well is kept: a package has several functions to look at, and is the same for all of them.
+// goTool runs the go command in the module and returns both output streams. Its messages about downloads are in the
+// second. Successful results are cached: a package has several functions to check, and the output is the same for all
+// of them.
 func goTool(args ...string) (stdout, stderr string, err error) {
 	type output struct{ out, said string }
 	key := strings.Join(args, " ")
@@ -99,7 +101,8 @@ func goTool(args ...string) (stdout, stderr string, err error) {
 		if err == nil {
 			break
 		}
-		// Two go commands that both find no objdump in the build cache build it at once, and one may still write what the other runs.
+		// Two go commands that both find no objdump in the build cache build it concurrently, and one may still be
+		// writing the file that the other runs.
 		if try == 10 || !strings.Contains(said.String(), "text file busy") {
 			return "", "", fmt.Errorf("go %s: %w\n%s", key, err, said.String())
 		}
@@ -108,7 +111,7 @@ func goTool(args ...string) (stdout, stderr string, err error) {
 	return out.String(), said.String(), nil
 }
 
-var toolRuns sync.Map // of this process: the command line, and what it wrote
+var toolRuns sync.Map // in this process: the command line, and its output
 
 // sources parses the files of pkg that this platform compiles.
 func sources(pkg string) (*token.FileSet, []*ast.File, error) {
@@ -128,7 +131,7 @@ func sources(pkg string) (*token.FileSet, []*ast.File, error) {
 	return set, files, nil
 }
 
-// leafNames returns the names of fastpath's leaves: what its leaf.go declares.
+// leafNames returns the names of fastpath's leaves: the functions declared in its leaf.go.
 func leafNames() (map[string]bool, error) {
 	set, files, err := sources("github.com/rebound-nic/rebound/fastpath")
 	if err != nil {
@@ -151,8 +154,8 @@ func leafNames() (map[string]bool, error) {
 	return names, nil
 }
 
-// leafCalls returns the calls of leaves that stand in the source of fn. A call of another package's function that has a
-// leaf's name counts too: it had better be inlined as well.
+// leafCalls returns the calls of leaves in the source of fn. A call of another package's function with the same name as
+// a leaf counts too: it should be inlined as well.
 func leafCalls(pkg, fn string, leaves map[string]bool) ([]callSite, error) {
 	set, files, err := sources(pkg)
 	if err != nil {
@@ -202,7 +205,7 @@ func declared(d *ast.FuncDecl) string {
 
 var inliningLine = regexp.MustCompile(`(?m)^\S*?([^/\s:]+\.go):(\d+):\d+: inlining call to (\S+)$`)
 
-// inlinedCalls returns the calls in pkg that the compiler says it inlined, by the last part of their names.
+// inlinedCalls returns the calls in pkg that the compiler reports as inlined, by the last part of their names.
 func inlinedCalls(pkg string) ([]callSite, error) {
 	_, out, err := goTool("build", "-gcflags=-m=2", pkg)
 	if err != nil {
@@ -217,7 +220,7 @@ func inlinedCalls(pkg string) ([]callSite, error) {
 	return calls, nil
 }
 
-// An instruction as objdump prints it, of an archive: place, address, bytes, and what the linker will put there.
+// An instruction as objdump prints it for an archive: position, address, bytes, and the relocation.
 var callLine = regexp.MustCompile(`(?m)^\s*(\S+\.(?:go|s)):(\d+)\s+0x[0-9a-f]+\s+[0-9a-f]+\s+(?:CALL|BL)\b\s*(.*)$`)
 var callTarget = regexp.MustCompile(`R_CALL(?:ARM64)?:([^\s<]+)`)
 
@@ -242,7 +245,7 @@ func machineCalls(pkg, fn string) ([]callSite, error) {
 	return calls, nil
 }
 
-// machineCode returns the disassembly of a function, as go tool objdump prints it of the package's archive.
+// machineCode returns the disassembly of a function, as go tool objdump prints it for the package's archive.
 func machineCode(pkg, fn string) (string, error) {
 	path, _, err := goTool("list", "-f", "{{.ImportPath}}", pkg)
 	if err != nil {
@@ -265,9 +268,9 @@ func machineCode(pkg, fn string) (string, error) {
 
 var stackOperand = regexp.MustCompile(`(?m)^\s*\S+\.go:\d+\s.*\(SP\)`)
 
-// StackAccesses fails the test if the machine code of a function touches the stack in more places than most: each is a value
-// that the registers did not hold, stored or loaded again. A new compiler or a careless edit shows here before it shows in a
-// benchmark; raise the number only after measuring. It knows amd64 only.
+// StackAccesses fails the test if the machine code of a function accesses the stack in more than most places: each is a
+// value that did not fit into the registers and is spilled or reloaded. This shows the effect of a new compiler or an
+// unfortunate change before a benchmark does; increase the number only after measuring. It supports amd64 only.
 func StackAccesses(t testing.TB, pkg, fn string, most int) {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {

@@ -13,7 +13,8 @@ import (
 
 const stampPort = 862
 
-// Kind is a request of BenchmarkKinds. Size is that of the frame without its tag, and Batch how many come at once.
+// Kind is a type of request for BenchmarkKinds. Size is the frame size without its tag, and Batch the number that
+// arrive at once.
 type Kind struct {
 	Name        string
 	Tagged      bool
@@ -24,11 +25,12 @@ func (k Kind) String() string {
 	return fmt.Sprintf("%s/tag=%s/size=%d/batch=%d", k.Name, map[bool]string{false: "no", true: "yes"}[k.Tagged], k.Size, k.Batch)
 }
 
-// kindSizes are the frames of the issue that every kind is measured with, and the shortest that holds a whole test packet.
+// kindSizes are the frame sizes that every kind is measured with, including the shortest that can contain a complete
+// test packet.
 var kindSizes = []int{64, 86, 256, 1500, 9000}
 
-// Kinds are the requests that BenchmarkKinds measures: each kind, with and without a tag, in each size one at a time, and the short ones 32
-// at a time as well.
+// Kinds are the requests that BenchmarkKinds measures: each kind, with and without a tag, in each size one at a time,
+// and the short ones also 32 at a time.
 func Kinds() (all []Kind) {
 	for _, name := range []string{"ping", "udp", "ping6", "udp6", "stamp"} {
 		for _, tagged := range []bool{false, true} {
@@ -44,7 +46,7 @@ func Kinds() (all []Kind) {
 	return all
 }
 
-// Frame is the request.
+// Frame builds the request.
 func (k Kind) Frame() []byte {
 	p := map[string]proto{"ping": icmp4, "udp": udp4, "ping6": icmp6, "udp6": udp6, "stamp": udp4}[k.Name]
 	f := request(p, k.Size, 0, 1)
@@ -58,8 +60,8 @@ func (k Kind) Frame() []byte {
 	return f
 }
 
-// BenchmarkKinds measures a Poll with every kind of request as Cycles does. queue makes a queue in memory for requests like frame, and returns
-// what brings n of them and the queue's Poll.
+// BenchmarkKinds measures a Poll with every kind of request, using Cycles. queue creates a queue in memory for requests
+// like frame, and returns a function that delivers n of them, and the queue's Poll.
 func BenchmarkKinds(b *testing.B, queue func(t testing.TB, frame []byte) (arrive func(n int), poll func(*fastpath.Responder) int)) {
 	for _, k := range Kinds() {
 		b.Run(k.String(), func(b *testing.B) {
@@ -73,8 +75,8 @@ func BenchmarkKinds(b *testing.B, queue func(t testing.TB, frame []byte) (arrive
 	}
 }
 
-// BenchmarkQueues measures a pass with one ping over 1, 2, 4 and 8 queues, one after the other, each with its responder: what more queues add
-// to it are misses in the caches. queue is as for BenchmarkKinds.
+// BenchmarkQueues measures a pass with one ping over 1, 2, 4 and 8 queues, one after the other, each with a separate
+// responder: the additional cost of more queues is cache misses. queue is as for BenchmarkKinds.
 func BenchmarkQueues(b *testing.B, queue func(t testing.TB, frame []byte) (arrive func(n int), poll func(*fastpath.Responder) int)) {
 	for _, n := range []int{1, 2, 4, 8} {
 		b.Run(fmt.Sprintf("queues=%d", n), func(b *testing.B) {
@@ -92,7 +94,7 @@ func BenchmarkQueues(b *testing.B, queue func(t testing.TB, frame []byte) (arriv
 	}
 }
 
-// Word is what a device says of a frame's UDP checksum.
+// Word is a device's verdict on a frame's UDP checksum.
 type Word int
 
 const (
@@ -101,8 +103,9 @@ const (
 	WordRight
 )
 
-// DeviceChecksums fails the test if a Poll does not go by its device's word where it may: for a long datagram whose checksum the device found
-// right, and for nothing else. queue makes a queue in memory as for BenchmarkKinds, whose device says word of each frame.
+// DeviceChecksums fails the test if a Poll does not use its device's checksum verdict exactly when permitted: for a
+// long datagram whose checksum the device found right. queue creates a queue in memory as for BenchmarkKinds, whose
+// device reports word for each frame.
 func DeviceChecksums(t *testing.T, queue func(t testing.TB, frame []byte, word Word) (arrive func(n int), poll func(*fastpath.Responder) int)) {
 	for _, k := range Kinds() {
 		if k.Batch != 1 || k.Size > 1500 {

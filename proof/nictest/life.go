@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 )
 
-// checkLink: the link goes and comes back, the driver says so, and frames flow again.
+// checkLink: the link goes down and up again, the driver reports it, and frames flow again.
 func checkLink(x *rig) {
 	x.open(1)
 	defer x.close()
@@ -21,7 +21,7 @@ func checkLink(x *rig) {
 			x.Fatalf("link is %+v with the cable plugged in", l)
 		}
 		x.exchange(x.requests(x.h.Ring/4, 100))
-		x.send(x.requests(x.h.Ring/4, 100)...) // on the cable when it is pulled
+		x.send(x.requests(x.h.Ring/4, 100)...) // in flight when the cable is unplugged
 		x.port.Step()
 		x.far.SetUp(false)
 		x.settle()
@@ -30,7 +30,7 @@ func checkLink(x *rig) {
 		}
 		x.far.SetUp(true)
 		x.settle()
-		if l := x.link(); !l.Up { // a driver may use the call to bring it up
+		if l := x.link(); !l.Up { // a driver may use the call to bring the link up
 			x.port.Settle(100000)
 		}
 		x.settle()
@@ -42,8 +42,8 @@ func checkLink(x *rig) {
 	x.exchange(x.requests(x.h.Ring/2, 100))
 }
 
-// checkReset: the device loses all its state in mid-traffic. The driver restarts it or reports an error. After Close and Open it
-// works.
+// checkReset: the device loses all its state under traffic. The driver restarts it or reports an error. After Close and
+// Open it works.
 func checkReset(x *rig) {
 	x.open(1)
 	x.exchange(x.requests(x.h.Ring/2, 100))
@@ -53,7 +53,7 @@ func checkReset(x *rig) {
 		x.Fatal(err)
 	}
 	said := false
-	x.busy("Recv after a reset", func() { // each call lets the driver's watch restart the device
+	x.busy("Recv after a reset", func() { // each call lets the driver's watchdog restart the device
 		buf := make([]byte, 16384)
 		for end := time.Now().Add(linger); time.Now().Before(end) && !said; {
 			time.Sleep(kit.Every + kit.Every/2)
@@ -67,7 +67,7 @@ func checkReset(x *rig) {
 	if !said {
 		x.Errorf("the device was reset, and neither Recv nor Link nor ReadStats reports it")
 	}
-	// What the driver did to a device that had forgotten it is no violation.
+	// What the driver does to a device that has lost its state is not a violation.
 	x.port.ForgetViolations()
 	x.close()
 	x.received()
@@ -76,7 +76,7 @@ func checkReset(x *rig) {
 	x.close()
 }
 
-// checkResetServing: Serve parks while its device is restarted, and answers again, or ends with an error.
+// checkResetServing: Serve parks while its device is restarted, and answers again, or returns an error.
 func checkResetServing(x *rig) {
 	x.open(1)
 	x.busy("Serve after a reset", func() {
@@ -87,18 +87,18 @@ func checkResetServing(x *rig) {
 		ok := await.Holds(func() bool {
 			x.send(x.requests(1, 100)...)
 			var s nic.Stats
-			err := x.dev.ReadStats(&s) // an error may be the reset's, before the watch has seen that
+			err := x.dev.ReadStats(&s) // the error may be caused by the reset, before the watchdog has detected it
 			return ended() || err == nil && s.Resets > 0 && len(x.received()) > 0
 		})
 		if wait(); !ok {
 			x.Errorf("the device was reset, and Serve neither ends nor answers again")
 		}
 	})
-	x.port.ForgetViolations() // a device that was reset sees accesses that it did not expect
+	x.port.ForgetViolations() // a device that was reset sees unexpected accesses
 	x.close()
 }
 
-// holdings is what a driver may leak.
+// holdings are the resources that a driver may leak.
 type holdings struct{ goroutines, fds, memory int }
 
 func (h holdings) exceeds(o holdings) bool {
@@ -117,12 +117,12 @@ func held(x *rig) holdings {
 	return holdings{runtime.NumGoroutine(), len(fds), strings.Count(string(maps), "/memfd:") + strings.Count(string(maps), "/anon_hugepage")}
 }
 
-// released fails if the driver holds anything of the device, or more of the process than before.
+// released fails if the driver still holds anything of the device, or more of the process's resources than before.
 func (x *rig) released(before holdings) {
 	x.Helper()
 	now := held(x)
 	for end := time.Now().Add(linger); (now.exceeds(before) || x.port.Mappings() > 0 || x.port.BusMaster()) && time.Now().Before(end); now = held(x) {
-		time.Sleep(time.Millisecond) // a stopping goroutine may need a moment, and so may vfio-user's other side
+		time.Sleep(time.Millisecond) // a stopping goroutine may need a moment, and so may the other side of vfio-user
 	}
 	if n := x.port.Mappings(); n > 0 {
 		x.Errorf("%d DMA mappings are left", n)
@@ -135,9 +135,9 @@ func (x *rig) released(before holdings) {
 	}
 }
 
-// checkClose: closed in mid-traffic, the driver leaves nothing, and the function can be opened again.
+// checkClose: a driver that is closed under traffic releases everything, and the function can be opened again.
 func checkClose(x *rig) {
-	x.open(x.h.Queues) // once may cost the process what it keeps: a cached file, a runtime thread
+	x.open(x.h.Queues) // the first Open may allocate things that the process keeps: a cached file, a runtime thread
 	x.close()
 	before := held(x)
 	for range 5 {
@@ -155,7 +155,7 @@ func checkClose(x *rig) {
 
 func (x *rig) settleDevice() { x.port.Settle(100000) }
 
-// checkKilled: the driver's process dies silently, and the next one finds a function that works.
+// checkKilled: the driver's process dies without cleanup, and the next one can use the function.
 func checkKilled(x *rig) {
 	for range 3 {
 		x.open(1)
@@ -174,7 +174,7 @@ func checkKilled(x *rig) {
 	x.close()
 }
 
-// checkRemovedOpening: the device vanishes after some accesses of Open.
+// checkRemovedOpening: the device disappears after some accesses of Open.
 func checkRemovedOpening(x *rig) {
 	x.open(1)
 	x.close()
@@ -182,7 +182,7 @@ func checkRemovedOpening(x *rig) {
 	for _, n := range []int{0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233} {
 		x.port.UnplugAfter(n)
 		err := x.tryOpen(1)
-		if err == nil { // it needed no more: the rest is checkRemoved's
+		if err == nil { // Open needed fewer accesses: checkRemoved tests the rest
 			x.close()
 		} else if !errors.Is(err, nic.ErrGone) {
 			x.Errorf("Open of a device that is gone after %d accesses: %v", n, err)
@@ -198,7 +198,7 @@ func checkRemovedOpening(x *rig) {
 	x.close()
 }
 
-// checkRemoved: the device vanishes in mid-traffic.
+// checkRemoved: the device disappears under traffic.
 func checkRemoved(x *rig) {
 	x.open(1)
 	x.close()
@@ -226,13 +226,14 @@ func checkRemoved(x *rig) {
 	x.busy("Serve of a device that is gone", func() {
 		x.serveBriefly()
 	})
-	x.busy("Close of a device that is gone", func() { x.dev.Close() }) // it may well complain
+	x.busy("Close of a device that is gone", func() { x.dev.Close() }) // it may return an error
 	x.released(before)
 	x.port.UnplugAfter(-1)
 }
 
-// checkFlips: write-backs arrive with a bit flipped. Frames may be lost, or the ring stall, but the driver must not
-// break, or do what the model complains of, as handing over a length that no buffer has; it closes and works again.
+// checkFlips: write-backs arrive with a bit flipped. Frames may be lost, and the ring may stall, but the driver must
+// not crash, or do anything that the model reports, such as posting an impossible length; it can be closed and then
+// works again.
 func checkFlips(x *rig) {
 	for range 8 {
 		x.open(1)
@@ -254,7 +255,7 @@ func checkFlips(x *rig) {
 	x.close()
 }
 
-// checkStalledOpening: a device that answers reads but does nothing is an error in bounded time.
+// checkStalledOpening: a device that replies to reads but does nothing causes an error in bounded time.
 func checkStalledOpening(x *rig) {
 	x.open(1)
 	x.close()
@@ -274,7 +275,7 @@ func checkStalledOpening(x *rig) {
 	x.close()
 }
 
-// checkStalled: a device that stops in mid-traffic hangs nobody.
+// checkStalled: a device that stops under traffic makes no call hang.
 func checkStalled(x *rig) {
 	x.open(1)
 	x.close()
@@ -306,8 +307,8 @@ func checkStalled(x *rig) {
 	x.close()
 }
 
-// checkLostWrite: one register write of Open does not reach the device. Open may fail, or the device may not work, but
-// nothing hangs or leaks, and the next Open works.
+// checkLostWrite: one register write of Open is lost. Open may fail, or the device may not work, but nothing hangs or
+// leaks, and the next Open works.
 func checkLostWrite(x *rig) {
 	writes := 0
 	x.model.LoseWrite = func(int, uint64, []byte) bool { writes++; return false }
@@ -322,7 +323,7 @@ func checkLostWrite(x *rig) {
 			x.port.Settle(1000)
 			x.busy("Close after a lost write", func() { x.dev.Close() })
 		}
-		x.port.ForgetViolations() // a ring whose base was lost lies elsewhere, and the IOMMU is there for that
+		x.port.ForgetViolations() // a ring whose base address was lost is at the wrong address, which the IOMMU catches
 		x.released(before)
 		x.received()
 	}

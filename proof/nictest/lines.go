@@ -11,7 +11,7 @@ import (
 
 const cacheLine = 64
 
-// extent is memory of one queue.
+// extent is a range of memory of one queue.
 type extent struct {
 	name  string
 	queue int
@@ -19,8 +19,8 @@ type extent struct {
 	size  uintptr
 }
 
-// extents are the memory of a queue that its loop writes for each frame: the structure, and the first line of all that it points to. Fields
-// named in registers are a device's, not memory.
+// extents are the ranges of memory that a queue's loop writes for each frame: the structure, and the first cache line
+// of everything that it points to. Fields named in registers point to a device, not memory.
 func extents(queue int, q any, registers []string) (all []extent) {
 	v := reflect.ValueOf(q).Elem()
 	all = append(all, extent{v.Type().Name(), queue, v.UnsafeAddr(), v.Type().Size()})
@@ -47,8 +47,8 @@ func extents(queue int, q any, registers []string) (all []extent) {
 	return all
 }
 
-// Apart fails the test if two queues write to one cache line: each would take it from the other for every frame. queues are pointers to a
-// driver's queues; registers names the fields that are not memory.
+// Apart fails the test if two queues write to the same cache line, because it would bounce between their cores for
+// every frame. queues are pointers to a driver's queues; registers names the fields that do not point to memory.
 func Apart(t testing.TB, queues []any, registers ...string) {
 	t.Helper()
 	for _, problem := range shared(queues, registers) {
@@ -62,7 +62,7 @@ func shared(queues []any, registers []string) (problems []string) {
 		all = append(all, extents(i, q, registers)...)
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].from < all[j].from })
-	last := map[uintptr]extent{} // by line
+	last := map[uintptr]extent{} // by cache line
 	for _, e := range all {
 		for line := e.from / cacheLine; line <= (e.from+e.size-1)/cacheLine; line++ {
 			if o, ok := last[line]; ok && o.queue != e.queue {
@@ -72,7 +72,8 @@ func shared(queues []any, registers []string) (problems []string) {
 		}
 	}
 	for i, q := range queues {
-		// Objects of the heap have sizes of their class: of a class that is no multiple of a line, neighbours share one.
+		// Heap objects have the size of their size class: if that is not a multiple of a cache line, neighbouring
+		// objects share one.
 		if size := reflect.TypeOf(q).Elem().Size(); size%cacheLine != 0 {
 			problems = append(problems, fmt.Sprintf("queue %d has %d bytes, which is no multiple of %d", i, size, cacheLine))
 			break
@@ -81,7 +82,8 @@ func shared(queues []any, registers []string) (problems []string) {
 	return problems
 }
 
-// checkMostQueues: as many queue pairs as the driver has, up to 16, answer, each some of the flows, and share no line.
+// checkMostQueues: with as many queue pairs as the driver supports, up to 16, each answers some of the flows, and no
+// two share a cache line.
 func checkMostQueues(x *rig) {
 	most := max(x.h.Most, x.h.Queues)
 	if most <= 1 {

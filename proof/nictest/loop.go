@@ -8,8 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 )
 
-// checkLoop: two devices of the kind, each with a responder on its own port, are joined by a cable, and a datagram
-// from the one's port to the other's goes back and forth no longer than its TTL lasts.
+// checkLoop: two devices of the same type, each with a responder on its own port, are joined by a cable. A datagram
+// from one port to the other is bounced only until its TTL expires.
 func checkLoop(x *rig) {
 	y := newRig(x.TB, x.h)
 	x.open(1)
@@ -29,7 +29,7 @@ func checkLoop(x *rig) {
 		for _, way := range [][2]*rig{{x, y}, {y, x}} {
 			way[0].settle()
 			for _, f := range way[0].received() {
-				// Both devices have the MAC that the suite requests: the cable has a router's way with MACs.
+				// Both devices have the MAC that the suite requests, so the cable rewrites MACs as a router does.
 				way[1].send(slices.Concat(ourMAC[:], peerMAC[:], f[12:]))
 				frames++
 				moved = true

@@ -18,7 +18,7 @@ func TestToyConformsOverVFIOUser(t *testing.T) {
 	Run(t, h)
 }
 
-// recorder takes the place of a test that is expected to fail.
+// recorder replaces testing.T for a test that is expected to fail.
 type recorder struct {
 	testing.TB
 	failures []string
@@ -54,7 +54,7 @@ func (r *recorder) run(check func(*rig), h Harness) {
 
 func TestChecksFindTheirBug(t *testing.T) {
 	defer func(l time.Duration) { linger = l }(linger)
-	linger = 200 * time.Millisecond // of real time, in which a driver that sleeps in Serve answers nothing
+	linger = 200 * time.Millisecond // real time, during which a driver that sleeps in Serve answers nothing
 	for _, c := range []struct {
 		bug   bug
 		check string
@@ -95,7 +95,7 @@ func TestChecksFindTheirBug(t *testing.T) {
 		if h.virtual = c.check != "serve"; h.virtual {
 			synctest.Test(t, func(*testing.T) {
 				r.run(find(t, c.check), h)
-				time.Sleep(2 * time.Hour) // until goroutines that a bug leaves have ended
+				time.Sleep(2 * time.Hour) // until leaked goroutines have ended
 			})
 		} else {
 			r.run(find(t, c.check), h)

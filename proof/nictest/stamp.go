@@ -9,8 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// checkTestPackets: STAMP packets of every way to the wire, alone and in bursts, leave with a time of sending that is between the start of their
-// pass and now, and with a right checksum.
+// checkTestPackets: STAMP packets of every kind, alone and in bursts, are sent with a transmit timestamp between the
+// start of their pass and now, and with a correct checksum.
 func checkTestPackets(x *rig) {
 	x.open(1)
 	defer x.close()
@@ -43,7 +43,7 @@ func checkTestPackets(x *rig) {
 	}
 }
 
-// reflected checks that the device has sent the reply to each of reqs, in order, with times from began to now.
+// reflected checks that the device has sent the reply to each of reqs, in order, with timestamps from began to now.
 func (x *rig) reflected(reqs [][]byte, tagged bool, began, now uint64) {
 	x.Helper()
 	ntp := func(tick uint64) uint64 { return 1<<60 + tick>>1 } // newKindsResponder's clock

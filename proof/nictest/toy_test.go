@@ -18,36 +18,36 @@ import (
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
 
-// bug is something that a driver must not do; each has a check that finds it.
+// bug is a driver bug; each has a check that finds it.
 type bug int
 
 const (
 	none          bug = iota
-	givesEarly        // gives a buffer back to receive while it is still being sent
-	overruns          // Send does not look whether the ring is full
-	hidesDrops        // does not count what the device missed
+	givesEarly        // returns a buffer to receive while it is still being sent
+	overruns          // Send does not check whether the ring is full
+	hidesDrops        // does not count the device's drops
 	leaksMemory       // does not unmap
-	mastersOn         // unmaps while bus mastering is on
+	mastersOn         // unmaps while bus mastering is enabled
 	leaksRoutine      //
 	leaksFile         //
 	readsMMIO         // in Poll
 	allocates         // in Poll
-	trusts            // believes the length in a write-back
-	blind             // takes all ones for a register's value
-	waitsForever      // far too long for a device that does not answer
-	ignoresStall      // does not look whether the device was enabled
-	miscounts         // the FCS in the bytes
+	trusts            // trusts the length in a write-back
+	blind             // treats all ones as a register's value
+	waitsForever      // far too long for a device that does not respond
+	ignoresStall      // does not check whether the device was enabled
+	miscounts         // includes the FCS in the byte counts
 	silent            // does not notice a reset
-	corrupts          // a byte of long frames
-	reverses          // the replies of a pass
+	corrupts          // corrupts a byte of long frames
+	reverses          // reverses the replies of a pass
 	stopsAtWrap       //
-	linkUp            // always
+	linkUp            // always reports link up
 	oneQueue          //
-	anySize           // Send does not look at the frame's size
+	anySize           // Send does not check the frame's size
 	miscopies         // in Recv
-	looksOnce         // for a completion: one that is late is never seen
-	sleeps            // in Serve, and never wakes
-	forgetsDevice     // leaves function and memory as they are when it fails to open
+	looksOnce         // checks once for a completion: a late one is never seen
+	sleeps            // sleeps in Serve, and never wakes
+	forgetsDevice     // does not restore function and memory if opening fails
 )
 
 type slot struct {
@@ -57,9 +57,9 @@ type slot struct {
 
 var leaked []*os.File
 
-// toy is a driver for toysim, right unless it has a bug.
+// toy is a driver for toysim, correct unless it has a bug.
 type toy struct {
-	mu     sync.Mutex // a real driver's counters are read without
+	mu     sync.Mutex // a real driver's counters are read without a lock
 	bug    bug
 	fn     pci.Function
 	bar    *mmio.Window
@@ -73,9 +73,9 @@ type toy struct {
 	mtu    int
 	size   uint32
 
-	rxNext, posted uint32   // slots before armed were given to the device
+	rxNext, posted uint32   // slots before posted were given to the device
 	txTail, txDone uint32   //
-	owner          []uint32 // for each receive slot the transmit + 1 that has to be done before it is free; 0 for none
+	owner          []uint32 // for each receive slot, the transmit + 1 that has to be done before it is free; 0 for none
 	stats          nic.Stats
 	garbage        *[]byte
 	blinded        bool
@@ -175,7 +175,7 @@ func (d *toy) start(mac [6]byte) (err error) {
 	d.arm()
 	if d.bug == leaksFile {
 		f, _ := os.Open("/dev/null")
-		leaked = append(leaked, f) // or the collector closes it
+		leaked = append(leaked, f) // prevents finalisation by the garbage collector
 	}
 	if d.bug == leaksRoutine {
 		go time.Sleep(time.Hour)

@@ -13,14 +13,15 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// checkEcho: a reply to every size from the smallest frame to the MTU, in each protocol.
+// checkEcho: frames of every size from the smallest to the MTU get a reply, in each protocol.
 func checkEcho(x *rig) {
 	x.open(1)
 	defer x.close()
 	x.everySize(minFrame, 1514, 1)
 }
 
-// checkWrongChecksum: whatever the device says of it, no frame with a wrong ICMP or UDP checksum is answered, short or long.
+// checkWrongChecksum: whatever the device reports, no frame with a wrong ICMP or UDP checksum is answered, short or
+// long.
 func checkWrongChecksum(x *rig) {
 	x.open(1)
 	defer x.close()
@@ -42,7 +43,7 @@ func checkWrongChecksum(x *rig) {
 	}
 }
 
-// checkJumbo: the same up to the driver's largest MTU, in one buffer each.
+// checkJumbo: the same up to the driver's largest MTU, with each frame in one buffer.
 func checkJumbo(x *rig) {
 	if x.h.MTU <= 1500 {
 		x.Skip("the driver has no jumbo frames")
@@ -57,7 +58,7 @@ func checkJumbo(x *rig) {
 
 func (x *rig) everySize(from, to, step int) {
 	x.Helper()
-	const room = 256 << 10 // what a device's packet buffer holds at least
+	const room = 256 << 10 // smallest packet buffer of a device
 	var reqs [][]byte
 	bytes := 0
 	for size := from; size <= to; size += step {
@@ -73,7 +74,7 @@ func (x *rig) everySize(from, to, step int) {
 	}
 }
 
-// checkQueues: every queue pair the driver has answers, and many flows use more than one of them.
+// checkQueues: every queue pair of the driver answers, and many flows use more than one of them.
 func checkQueues(x *rig) {
 	if x.h.Queues == 1 {
 		x.Skip("the driver has one queue pair")
@@ -105,7 +106,7 @@ func checkQueues(x *rig) {
 	}
 }
 
-// checkWrap: the rings go round many times, in bursts of every length up to the ring's.
+// checkWrap: the rings wrap many times, with bursts of every length up to the ring size.
 func checkWrap(x *rig) {
 	x.open(1)
 	defer x.close()
@@ -117,8 +118,8 @@ func checkWrap(x *rig) {
 	}
 }
 
-// checkBurst: what comes faster than the driver polls is dropped and counted, nothing else is harmed, and it
-// continues.
+// checkBurst: frames that arrive faster than the driver polls are dropped and counted, nothing else is affected, and
+// the driver continues.
 func checkBurst(x *rig) {
 	x.open(1)
 	defer x.close()
@@ -141,7 +142,7 @@ func checkBurst(x *rig) {
 	x.accounted(sent, answered)
 }
 
-// accounted fails unless the statistics say what became of each frame.
+// accounted fails unless the statistics account for each frame.
 func (x *rig) accounted(sent, answered int) {
 	x.Helper()
 	s := x.stats()
@@ -151,8 +152,8 @@ func (x *rig) accounted(sent, answered int) {
 	}
 }
 
-// checkSlowTransmit: while the transmitter is held, more frames come than the rings hold. A buffer that was returned
-// to receive, or written, before it was sent comes out with another frame's bytes, or twice.
+// checkSlowTransmit: while the transmitter is held, more frames arrive than fit into the rings. If a buffer is returned
+// to receive, or written, before it was sent, it is sent with another frame's bytes, or twice.
 func checkSlowTransmit(x *rig) {
 	x.open(1)
 	defer x.close()
@@ -202,7 +203,7 @@ func checkLateCompletion(x *rig) {
 		for range 8 {
 			reqs := x.requests(x.h.Ring/2, 120)
 			x.send(reqs...)
-			for range 4 * int(d/sim.Tick) { // the driver looks before each completion is there
+			for range 4 * int(d/sim.Tick) { // the driver checks before each completion is written
 				x.port.Step()
 				x.poll()
 			}
@@ -216,7 +217,8 @@ func checkLateCompletion(x *rig) {
 	x.settle()
 }
 
-// checkFullRing: Send says ErrFull when the ring is, what it took is sent once and in order, and Send continues.
+// checkFullRing: Send returns ErrFull when the ring is full, accepted frames are sent once and in order, and Send
+// continues.
 func checkFullRing(x *rig) {
 	x.open(1)
 	defer x.close()
@@ -262,7 +264,7 @@ func (x *rig) same(got, want [][]byte) {
 	}
 }
 
-// checkSendRecv: the bench's way of sending and receiving, round the rings many times.
+// checkSendRecv: the bench's Send and Recv, with the rings wrapping many times.
 func checkSendRecv(x *rig) {
 	x.open(1)
 	defer x.close()
@@ -288,7 +290,7 @@ func checkSendRecv(x *rig) {
 	}
 }
 
-// checkFrameSize: Send refuses what is no frame, and takes the longest that the MTU allows.
+// checkFrameSize: Send rejects invalid frame sizes, and accepts the longest that the MTU allows.
 func checkFrameSize(x *rig) {
 	x.open(1)
 	defer x.close()
@@ -305,7 +307,8 @@ func checkFrameSize(x *rig) {
 	x.same(x.received(), [][]byte{f})
 }
 
-// checkServe: the driver's own loop answers a device that runs freely, while others request statistics and link.
+// checkServe: the driver's own loop answers on a device that runs freely, while other goroutines request statistics and
+// link.
 func checkServe(x *rig) {
 	x.open(1)
 	defer x.close()
@@ -315,7 +318,7 @@ func checkServe(x *rig) {
 		for round := range 2 {
 			_, wait := x.serve()
 			some := reqs[200*round:][:200]
-			end := time.Now().Add(linger) // before busy's own: the loop has to end before the device is closed
+			end := time.Now().Add(linger) // shorter than busy's limit: the loop has to end before the device is closed
 			for i := 0; i < len(some); i += 20 {
 				x.send(some[i : i+20]...)
 				for time.Now().Before(end) && len(got) < 200*round+i+20 {
@@ -350,8 +353,8 @@ func checkServe(x *rig) {
 	}
 }
 
-// serve runs Serve on queue 0. The functions that it returns report whether it has ended by itself, and stop it and return its
-// error.
+// serve runs Serve on queue 0. The returned functions report whether it has ended without being stopped, and stop it
+// and return its error.
 func (x *rig) serve() (ended func() bool, wait func() error) {
 	var stop atomic.Bool
 	end := make(chan error, 1)
@@ -366,7 +369,7 @@ func (x *rig) serve() (ended func() bool, wait func() error) {
 	}
 }
 
-// serveBriefly runs Serve on queue 0 until it has made some passes, or has ended by itself.
+// serveBriefly runs Serve on queue 0 until it has made some passes, or has ended with an error.
 func (x *rig) serveBriefly() {
 	before := x.passes()
 	ended, wait := x.serve()
@@ -376,7 +379,7 @@ func (x *rig) serveBriefly() {
 	wait()
 }
 
-// passes is how many times the loop on queue 0 has gone round.
+// passes is the number of passes of the loop on queue 0.
 func (x *rig) passes() (n uint64) {
 	var gaps [polling.Buckets]uint64
 	x.resp[0].Loop.Gap.Load(&gaps)
@@ -408,7 +411,7 @@ func checkStats(x *rig) {
 	}
 }
 
-// checkAllocs: Poll makes no garbage. Others in the process may, so the best of many rounds counts.
+// checkAllocs: Poll allocates nothing. Other goroutines may, so the best of many rounds counts.
 func checkAllocs(x *rig) {
 	x.open(1)
 	defer x.close()

@@ -1,6 +1,6 @@
-// Package boot is a host that brings up a client without anything: DHCP (RFC 2131, over InfiniBand RFC 4390) with the name of a file,
-// and TFTP (RFC 1350, options of RFC 2347 to 2349). It takes and returns datagrams; what carries them is the caller's, a
-// wire or sockets.
+// Package boot is a boot server for clients without a disk: DHCP (RFC 2131, over InfiniBand RFC 4390) with the name of
+// a file, and TFTP (RFC 1350, options of RFC 2347 to 2349). It receives and returns datagrams; the caller transports
+// them over a wire or sockets.
 package boot
 
 import (
@@ -16,46 +16,46 @@ const (
 	DHCPPort   = 67
 	TFTPPort   = 69
 	clientPort = 68
-	firstPort  = 4000 // of transfers: each has its own
+	firstPort  = 4000 // for transfers: each uses a different port
 )
 
-// Server gives one address to one client. One goroutine uses it at a time.
+// Server assigns one address to one client. Only one goroutine may use it at a time.
 type Server struct {
-	Address, Client netip.Addr // its own, and what it gives, in a network of 24 bits
+	Address, Client netip.Addr // the server's address, and the one it assigns, in a /24 network
 	Boot            string     // name of the first file
 	Files           map[string][]byte
-	Asked           func(name string) // is called for each requested file; may be nil
+	Asked           func(name string) // called for each requested file; may be nil
 
-	Blocks, Again int // of all files, and how many of them were sent once more
+	Blocks, Again int // of all files, and how many of them were sent again
 
-	Said Hello // what the client said of itself last
+	Said Hello // the client's last DHCP message
 
-	transfers map[uint16]*transfer // by the server's port
+	transfers map[uint16]*transfer // by server port
 }
 
-// Hello is what a DHCP client says of itself.
+// Hello is the information that a DHCP client sends about itself.
 type Hello struct {
-	Hardware, Length byte // type of its interface, and bytes of its address in the message
-	Broadcast        bool // it wants to be answered by broadcast
+	Hardware, Length byte // type of its interface, and length of its hardware address in the message
+	Broadcast        bool // the client requests broadcast replies
 	ID               []byte
 }
 
-// Datagram is what is to be sent from one of the server's ports.
+// Datagram is a datagram to send from one of the server's ports.
 type Datagram struct {
 	Port uint16
 	To   netip.AddrPort
 	Body []byte
 }
 
-// transfer is one file on its way.
+// transfer is a file transfer in progress.
 type transfer struct {
 	data   []byte
-	size   int // of a block
-	block  int // the last that was sent; 0 for the options
+	size   int // block size
+	block  int // last block sent; 0 for the options
 	client netip.AddrPort
 }
 
-// Take takes a datagram that came to one of the server's ports, and returns the answer, if there is one.
+// Take handles a datagram received on one of the server's ports, and returns the reply, if there is one.
 func (s *Server) Take(port uint16, from netip.AddrPort, body []byte) (*Datagram, error) {
 	switch port {
 	case DHCPPort:
@@ -82,7 +82,7 @@ const (
 	dhcpFile     = 108
 	dhcpCookie   = 236
 	dhcpOptions  = 240
-	dhcpLeast    = 300 // bytes of a message that everybody takes
+	dhcpLeast    = 300 // bytes of a message that every client accepts
 
 	fileSize = 128
 	cookie   = 0x63825363
@@ -147,7 +147,7 @@ func (s *Server) dhcp(q []byte) (*Datagram, error) {
 	if hello.ID != nil {
 		option(optionClientID, hello.ID...) // RFC 6842
 	}
-	option(175, 0xb0, 1, 1) // iPXE's own: no proxy DHCP, it need not wait for one
+	option(175, 0xb0, 1, 1) // iPXE option: there is no proxy DHCP server to wait for
 	a = append(a, optionEnd)
 	a = append(a, make([]byte, max(0, dhcpLeast-len(a)))...)
 	return &Datagram{DHCPPort, netip.AddrPortFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), clientPort), a}, nil
@@ -162,7 +162,7 @@ const (
 	tftpOACK  = 6
 )
 
-// request begins a transfer, from its own port.
+// request starts a transfer from a new port.
 func (s *Server) request(from netip.AddrPort, body []byte) *Datagram {
 	if len(body) < 4 || binary.BigEndian.Uint16(body) != tftpRead {
 		return nil
@@ -198,7 +198,7 @@ func (s *Server) request(from netip.AddrPort, body []byte) *Datagram {
 	return s.block(port, x, 1)
 }
 
-// acknowledged sends the next block, or the last one again if it got lost. The block's number has 16 bits.
+// acknowledged sends the next block, or repeats the last one if it was lost. The block's number has 16 bits.
 func (s *Server) acknowledged(port uint16, x *transfer, body []byte) (*Datagram, error) {
 	if len(body) < 4 {
 		return nil, fmt.Errorf("TFTP of %d bytes", len(body))

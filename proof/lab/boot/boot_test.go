@@ -12,7 +12,7 @@ var (
 	nobody       = netip.MustParseAddrPort("0.0.0.0:68")
 )
 
-// discovery is a client's first message: an interface of the type with an address of n bytes.
+// discovery is a client's first message, from an interface of the given type with an address of n bytes.
 func discovery(kind, n byte, options ...byte) []byte {
 	q := make([]byte, dhcpOptions)
 	q[0], q[dhcpHardware], q[dhcpLength], q[dhcpFlags] = bootRequest, kind, n, 0x80
@@ -24,7 +24,8 @@ func discovery(kind, n byte, options ...byte) []byte {
 	return append(append(q, optionPad, optionType, 1, discover), options...)
 }
 
-// Over InfiniBand a message has no address of the client, and an identifier in its place (RFC 4390 §2.1): both come back.
+// Over InfiniBand a message has a client identifier instead of the hardware address (RFC 4390 §2.1): the reply repeats
+// it.
 func TestDHCP(t *testing.T) {
 	id, _ := hex.DecodeString("ff00000001000300010002c90300abcde1")
 	for _, c := range []struct{ kind, n byte }{{1, 6}, {32, 0}} {
@@ -74,7 +75,7 @@ func TestNoDHCP(t *testing.T) {
 	}
 }
 
-// A file comes block by block with whatever options were requested, to who asked and to no other process.
+// A file is sent block by block with the requested options, only to the client that requested it.
 func TestTFTP(t *testing.T) {
 	for size, asked := range map[int]string{512: "\x00\x01/f\x00octet\x00", 100: "\x00\x01f\x00octet\x00blksize\x00100\x00tsize\x000\x00"} {
 		for _, n := range []int{0, 1, size - 1, size, size + 1, 5 * size} {

@@ -1,5 +1,5 @@
-// Bootd serves DHCP and TFTP on one of the guest's interfaces: "bootd INTERFACE ADDRESS CLIENT FILE...". The first
-// file is the one that DHCP names. It prints a line for each file that is requested, and what the client said of
+// Bootd serves DHCP and TFTP on one of the guest's interfaces: "bootd INTERFACE ADDRESS CLIENT FILE...". The first file
+// is the one that DHCP names. It prints a line for each requested file, and the information that the client sent about
 // itself.
 package main
 
@@ -22,7 +22,7 @@ func main() {
 	}
 }
 
-// service is the server behind its sockets.
+// service connects the server to sockets.
 type service struct {
 	mu      sync.Mutex
 	dev     string
@@ -66,7 +66,7 @@ func run() error {
 	return <-s.failed
 }
 
-// open makes the socket of a port, once, on the interface alone: an answer by broadcast has to leave there.
+// open opens the socket of a port, once, bound to the interface, because broadcast replies have to leave there.
 func (s *service) open(port uint16) (*net.UDPConn, error) {
 	if c := s.sockets[port]; c != nil {
 		return c, nil

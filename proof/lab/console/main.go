@@ -1,6 +1,6 @@
-// Console runs a program on its own terminal: "console PROGRAM ARGUMENTS...". What it reads goes to the program as if
-// it were typed, and what the program writes comes out line by line, in the order in which it was written: DPDK's
-// testpmd, whose prompt and output go different ways, writes its output late where there is no terminal.
+// Console runs a program in a new terminal: "console PROGRAM ARGUMENTS...". Its standard input goes to the program as
+// if typed, and the program's output is printed line by line, in order. DPDK's testpmd needs this: it writes its prompt
+// and its output to different streams, and delays its output without a terminal.
 package main
 
 import (
@@ -40,18 +40,18 @@ func run(args []string) error {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // whose death the signal is for
+	runtime.LockOSThread() // the signal is sent when this thread exits
 	err = cmd.Start()
 	theirs.Close()
 	if err != nil {
 		return err
 	}
 	go io.Copy(ours, os.Stdin)
-	io.Copy(os.Stdout, ours) // until the program has closed its end, which reads as an error
+	io.Copy(os.Stdout, ours) // until the program closes its end, which reads as an error
 	return cmd.Wait()
 }
 
-// terminal is both ends of a new one, which changes nothing of what goes through it.
+// terminal opens both ends of a new terminal in raw mode.
 func terminal() (ours, theirs *os.File, err error) {
 	if ours, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
 		return nil, nil, err

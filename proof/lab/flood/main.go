@@ -1,6 +1,6 @@
-// Flood sends UDP datagrams of all sizes to an echo service, a window of them at a time, and checks every byte that comes
-// back. It runs in the lab's guest: "flood ADDRESS COUNT MAX". What does not come back is sent again, as often as one in a hundred
-// datagrams may be lost, and told. It prints what it saw, and fails if more are lost, or one is wrong.
+// Flood sends UDP datagrams of all sizes to an echo service, a window of them at a time, and checks every byte of the
+// replies. It runs in the lab's guest: "flood ADDRESS COUNT MAX". Datagrams without a reply are sent again and
+// reported, up to one in a hundred. It prints its counts, and fails if more are lost, or if one is wrong.
 package main
 
 import (
@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long nothing may come back before datagrams count as lost: a busy machine takes its time.
+// patience is the time without a reply after which datagrams count as lost; it allows for a busy machine.
 const patience = 15 * time.Second
 
-// window is how many bytes may be on their way.
+// window is the number of bytes in flight.
 const window = 32 << 10
 
-// room is how much memory may wait in the socket while this program is not run. The kernel counts whole buffers of a driver, so that
-// a hundred small datagrams may take more than a socket has by default.
+// room is the size of the socket's receive buffer while this program is not running. The kernel counts a driver's whole
+// buffers, so a hundred small datagrams may exceed the default size.
 const room = 8 << 20
 
 func main() {
@@ -86,7 +86,7 @@ func run() error {
 		}
 		i := int(binary.BigEndian.Uint32(buf))
 		if i < sent && seen[i] && again > 0 {
-			continue // it was late, not lost
+			continue // late, not lost
 		}
 		if i >= sent || seen[i] || string(buf[:n]) != string(datagram(i, top)) {
 			return fmt.Errorf("datagram %d of %d bytes is wrong or came twice", i, n)
@@ -99,7 +99,7 @@ func run() error {
 	return nil
 }
 
-// widen gives the socket its room; who may not force that gets as much as the system allows.
+// widen sets the socket's buffer size, or the greatest permitted size without the privilege to exceed it.
 func widen(c *net.UDPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -117,7 +117,7 @@ func widen(c *net.UDPConn) error {
 	return nil
 }
 
-// datagram i has its number, and a size and content that follow from it.
+// datagram returns datagram i, which contains its number, and whose size and content are derived from it.
 func datagram(i, top int) []byte {
 	b := make([]byte, 4+i*37%(top-3))
 	binary.BigEndian.PutUint32(b, uint32(i))

@@ -1,8 +1,8 @@
-// Command judge sends frames from an interface to a responder on the same wire, and wants the replies that package fastpath gives,
-// byte by byte, and none else: every kind of request, and requests that were changed at random.
+// Command judge sends frames from an interface to a responder on the same wire, and expects exactly the replies that
+// package fastpath gives, byte by byte: for every kind of request, and for randomly mutated requests.
 //
-//	judge IFACE FRAMES [partial]  the responder has corpus's MAC, addresses and UDP ports, no limit of rates, and looks at all
-//	                              checksums; partial: which may be another's to complete
+//	judge IFACE FRAMES [partial]  the responder has corpus's MAC, addresses and UDP ports, no rate limit, and checks all
+//	                              checksums; partial: checksums may be left to be completed by the receiver
 //	judge IFACE loop              sends one datagram from port 7000 of corpus's other station to port 7001 of ours
 package main
 
@@ -23,7 +23,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/corpus"
 )
 
-// every is how many frames go out before what came back is looked at.
+// every is the number of frames sent between checks of the replies.
 const every = 16
 
 func main() {
@@ -44,7 +44,7 @@ func run(args []string) error {
 	if args[1] == "loop" {
 		d := corpus.UDP(corpus.Their4, corpus.Our4, 7000, 7001, []byte("around"))
 		d[8] = 64                             // the TTL
-		binary.BigEndian.PutUint16(d[10:], 0) // and the header's checksum over it
+		binary.BigEndian.PutUint16(d[10:], 0) // and the header checksum over it
 		binary.BigEndian.PutUint16(d[10:], sum(d[:20]))
 		return w.send(corpus.Pad(corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, d), 60))
 	}
@@ -78,19 +78,19 @@ func run(args []string) error {
 	return nil
 }
 
-// judge keeps what has to come back.
+// judge has the expected replies.
 type judge struct {
 	wire
 	responder *fastpath.Responder
 	want      [][]byte
-	waiting   int // frames since the last look
+	waiting   int // frames since the last check
 	sent      int
 	answered  int
 	mark      uint16
 	buf       []byte
 }
 
-// put sends a frame as a card would, padded, and notes its reply.
+// put sends a frame as a card would, padded, and records its expected reply.
 func (j *judge) put(f []byte) error {
 	if len(f) > 1514 {
 		f = f[:1514]
@@ -99,7 +99,7 @@ func (j *judge) put(f []byte) error {
 	copy(j.buf, f)
 	if n := j.responder.Slow((*[64]byte)(j.buf), len(f)); n > 0 {
 		if j.buf[0]&1 == 0 && [6]byte(j.buf) != corpus.TheirMAC {
-			return nil // the reply would be for a station that is not here
+			return nil // the reply would go to a station that does not exist here
 		}
 		j.want = append(j.want, bytes.Clone(j.buf[:n]))
 	}
@@ -113,7 +113,7 @@ func (j *judge) put(f []byte) error {
 	return nil
 }
 
-// settle sends one more request, waits for its reply and all before it, and compares what has come.
+// settle sends one more request, waits for its reply and all earlier ones, and compares the replies.
 func (j *judge) settle() error {
 	j.waiting = 0
 	j.mark++
@@ -131,7 +131,7 @@ func (j *judge) settle() error {
 	j.answered += len(j.want)
 	want := append(j.want, last)
 	j.want = nil
-	for len(want) > 0 { // in any order: a sender with several queues keeps none between flows
+	for len(want) > 0 { // in any order: a sender with several queues does not keep order between flows
 		got, err := j.receive(j.buf)
 		if err != nil {
 			return fmt.Errorf("%w: want %x", err, want[0])
@@ -165,7 +165,7 @@ func open(name string) (wire, error) {
 	if err != nil {
 		return wire{}, err
 	}
-	const all = 0x0300 // ETH_P_ALL as the kernel takes it
+	const all = 0x0300 // ETH_P_ALL in network byte order
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, all)
 	if err != nil {
 		return wire{}, err
@@ -188,12 +188,13 @@ func (w wire) send(f []byte) error {
 	}
 }
 
-// receive returns the next frame that came from outside. The kernel takes the outer VLAN tag out of it, which is put back.
+// receive returns the next frame received from the wire. The kernel strips the outer VLAN tag, which receive inserts
+// again.
 func (w wire) receive(buf []byte) ([]byte, error) {
 	oob := make([]byte, 256)
 	for {
 		n, on, _, from, err := unix.Recvmsg(w.fd, buf[4:], oob, 0)
-		if err == unix.EINTR { // a call with a time limit is not begun again
+		if err == unix.EINTR { // a call with a timeout is not restarted
 			continue
 		} else if err == unix.EAGAIN {
 			return nil, fmt.Errorf("nothing came for %v", patience)
@@ -228,5 +229,5 @@ type auxdata struct {
 	mac, net, tci, tpid     uint16
 }
 
-// patience is how long a reply is waited for.
+// patience is how long judge waits for a reply.
 const patience = time.Minute

@@ -1,6 +1,6 @@
-// Xsk asks the kernel what it has of AF_XDP: "xsk IF" prints the XDP program of an interface, "program 0" for none, "xsk IF
-// PID" also each AF_XDP socket of a process, and whether it is bound with zero copy. It runs in the lab's guest, to hold what
-// a responder says of itself against what the kernel knows.
+// Xsk queries the kernel's AF_XDP state: "xsk IF" prints the XDP program of an interface, "program 0" for none, "xsk IF
+// PID" also each AF_XDP socket of a process, and whether it is bound with zero copy. It runs in the lab's guest, to
+// compare a responder's output with the kernel's state.
 package main
 
 import (
@@ -42,7 +42,7 @@ func run(args []string) error {
 	return sockets(pid)
 }
 
-// sockets looks at copies of the process's descriptors (pidfd_getfd(2)).
+// sockets examines copies of the process's descriptors (pidfd_getfd(2)).
 func sockets(pid int) error {
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err != nil {
@@ -59,7 +59,7 @@ func sockets(pid int) error {
 		}
 		fd, err := unix.PidfdGetfd(p, n, 0)
 		if errors.Is(err, unix.EBADF) {
-			continue // closed meanwhile
+			continue // closed in the meantime
 		} else if err != nil {
 			return fmt.Errorf("pidfd_getfd: %w", err)
 		}

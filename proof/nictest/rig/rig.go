@@ -1,4 +1,4 @@
-// Package rig runs a device driver on its model, step by step, for tests that are written for one driver. The suite that all drivers
+// Package rig runs a device driver on its model, step by step, for tests of a single driver. The suite that all drivers
 // pass is package nictest.
 package rig
 
@@ -25,7 +25,7 @@ var (
 	FarMAC = [6]byte{2, 0, 0, 0, 0, 1}
 )
 
-// Log keeps the driver's log. Any goroutine may write it.
+// Log collects the driver's log. It is safe for concurrent use.
 type Log struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -43,13 +43,13 @@ func (l *Log) String() string {
 	return l.b.String()
 }
 
-// Driver is how to open and to step a driver.
+// Driver has the functions to open and to step a driver.
 type Driver[D nic.Device] struct {
 	Open func(pci.Function, nic.Options) (D, error)
 	Poll func(d D, queue int, r *fastpath.Responder) int
 }
 
-// Rig is one model with the other end of its wire, and the driver when it is open.
+// Rig is one model with the other end of its wire, and the driver if it is open.
 type Rig[D nic.Device] struct {
 	testing.TB
 	Port   *sim.Port
@@ -118,7 +118,7 @@ func (x *Rig[D]) TryOpen(o nic.Options) (err error) {
 	return err
 }
 
-// Open opens the driver, which must succeed, and makes a responder for each queue.
+// Open opens the driver, which must succeed, and creates a responder for each queue.
 func (x *Rig[D]) Open(o nic.Options) {
 	x.Helper()
 	if err := x.TryOpen(o); err != nil {

@@ -29,13 +29,14 @@ func Supports(id pci.ID) (name string, ok bool) {
 
 // Device is an open toy.
 type Device struct {
-	card  kit.Card // what every driver has
+	card  kit.Card // common to all drivers
 	bar   *mmio.Window
 	queue *Queue
 	hung  kit.Progress
 }
 
-// Open resets the device, programs it and starts its queue. It takes fn over: Close closes it, and so does an Open that fails.
+// Open resets the device, programs it and starts its queue. The device owns fn: Close closes it, and so does an Open
+// that fails.
 func Open(fn pci.Function, o nic.Options) (*Device, error) {
 	d := &Device{}
 	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
@@ -47,7 +48,7 @@ func Open(fn pci.Function, o nic.Options) (*Device, error) {
 func (d *Device) read(r reg) uint32     { return d.bar.Read32(uint64(r)) }
 func (d *Device) write(r reg, v uint32) { d.bar.Write32(uint64(r), v) }
 
-// open checks what the function is, makes memory, and starts. What can only fail once comes here, what a restart does again
+// open identifies the function, allocates memory, and starts. One-time steps are here; steps that a restart repeats are
 // in start.
 func (d *Device) open() (err error) {
 	if _, ok := Supports(d.card.Fn.ID()); !ok {
@@ -59,7 +60,7 @@ func (d *Device) open() (err error) {
 	if err := d.here(); err != nil {
 		return err
 	}
-	d.write(regCONTROL, controlReset) // quiet before its memory comes
+	d.write(regCONTROL, controlReset) // stop the device before its memory is allocated
 	if d.card.MAC == [6]byte{} {
 		binary.LittleEndian.PutUint32(d.card.MAC[:], d.read(regMACLO))
 		binary.LittleEndian.PutUint16(d.card.MAC[4:], uint16(d.read(regMACHI)))
@@ -115,8 +116,8 @@ func (d *Device) allocate() error {
 	return nil
 }
 
-// start brings the device from any state to polling, in the order that its datasheet gives. Each wait is bounded and names
-// its register.
+// start brings the device from any state to polling, in the order given by its datasheet. Each wait is bounded, and its
+// error names the register.
 func (d *Device) start() error {
 	if err := d.card.Fn.SetBusMaster(false); err != nil {
 		return err
@@ -155,8 +156,8 @@ func (d *Device) Info() nic.Info {
 // Queue returns the rings of queue n, for benchmarks and stepped tests that call Poll themselves.
 func (d *Device) Queue(int) *Queue { return d.queue }
 
-// Serve polls queue until stop is set. It is written out in each driver: a call of Poll through an interface, a closure or a
-// type parameter would cost each pass an indirect call.
+// Serve polls queue until stop is set. It is repeated in each driver, because a call of Poll through an interface, a
+// closure or a type parameter would add an indirect call to each pass.
 func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) error {
 	if err := d.card.Enter(queue); err != nil {
 		return err
@@ -176,7 +177,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 	return nil
 }
 
-// Send posts a copy of frame now.
+// Send posts a copy of frame immediately.
 func (d *Device) Send(frame []byte) error {
 	if err := d.card.Sending(frame); err != nil {
 		return err
@@ -225,13 +226,13 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 func (d *Device) counts() (nic.Stats, error) {
 	s := nic.Stats{RxFrames: uint64(d.read(regRXCOUNT)), TxFrames: uint64(d.read(regTXCOUNT)), RxDropped: uint64(d.read(regMISSED)),
 		TxErrors: uint64(d.read(regTXERROR))}
-	return s, d.here() // after the reads: of a device that left, all of them are ones
+	return s, d.here() // after the reads: if the device was removed, all of them are ones
 }
 
 // Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }
 
-// check finds a device that lost its state, and transmits that stall.
+// check detects a device that lost its state, and transmits that stall.
 func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	if !polled {
 		return nil, nil
@@ -245,7 +246,7 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	return nil, nil
 }
 
-// restart starts the device with nobody on its queue. What was on the rings is lost.
+// restart starts the device while no loop uses its queue. Frames on the rings are lost.
 func (d *Device) restart(*kit.Symptom) error {
 	if now, err := d.counts(); err == nil {
 		d.card.Totals.Keep(now)
@@ -256,7 +257,8 @@ func (d *Device) restart(*kit.Symptom) error {
 	return d.start()
 }
 
-// release stops DMA before the memory goes: by the device's own switch, and by bus mastering off in case it did not listen.
+// release stops DMA before the memory is freed: by the device's own switch, and by disabling bus mastering in case the
+// device did not respond.
 func (d *Device) release() error {
 	if d.bar != nil {
 		d.write(regCONTROL, 0)

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	maxBatch = 16 // frames that one pass takes at most
+	maxBatch = 16 // most frames that one pass processes
 	minFrame = 14 // an Ethernet header
 )
 
-// Queue is one receive ring and one transmit ring of the same size. Numbers of slots and transmits run freely; their low bits
-// index the rings. Each field of a ring says who writes it.
+// Queue is one receive ring and one transmit ring of the same size. Slot and transmit numbers are free-running; their
+// low bits index the rings. The comment on each ring field says who writes it.
 type Queue struct {
 	rx, tx, buf    unsafe.Pointer // descriptors, and one buffer for each receive slot
 	rxBell, txBell *uint32
@@ -26,12 +26,12 @@ type Queue struct {
 	mask         uint32 // ring size - 1
 
 	rxNext uint32 // next slot; all before it were received
-	posted uint32 // slots before it are the device's
-	txTail uint32 // transmits before it were posted; the watch reads it
-	txDone uint32 // transmits before it are done; the watch reads it
+	posted uint32 // slots before it belong to the device
+	txTail uint32 // transmits before it were posted; read by the watchdog
+	txDone uint32 // transmits before it are done; read by the watchdog
 
-	// pend holds for each received slot the transmit that must be done before the slot may be armed (its number + 1), or a
-	// number that is done already.
+	// pend has, for each received slot, the transmit that must be done before the slot may be posted again (its number
+	// + 1), or a number that is already done.
 	pend unsafe.Pointer
 
 	rxBytes, txBytes, txFull, badRx polling.Counter
@@ -45,13 +45,13 @@ func (q *Queue) rxDesc(n uint32) *desc    { return (*desc)(unsafe.Add(q.rx, n&q.
 func (q *Queue) txDesc(n uint32) *desc    { return (*desc)(unsafe.Add(q.tx, n&q.mask*descSize)) }
 func (q *Queue) pending(n uint32) *uint32 { return (*uint32)(unsafe.Add(q.pend, n&q.mask*4)) }
 
-// Poll makes one pass: it takes the frames that are there, at most maxBatch, rewrites those that want an answer where they
-// lie, posts them, rings the doorbell once, and only then reclaims. It returns the number of replies posted.
+// Poll makes one pass: it takes the available frames, at most maxBatch, rewrites those that need a reply in place,
+// posts them, rings the doorbell once, and only then reclaims. It returns the number of replies posted.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, first := q.rxNext, q.txTail
 	tail := first
 	for end := min(maxBatch, q.posted-next) + next; next != end; next++ {
-		w := atomic.LoadUint64(&q.rxDesc(next).word) // acquires what the device wrote before (docs/memory-order.md, "done, then the rest")
+		w := atomic.LoadUint64(&q.rxDesc(next).word) // acquires the device's earlier writes (docs/memory-order.md, "done, then the rest")
 		if w&descDone == 0 {
 			break
 		}
@@ -79,7 +79,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		*q.pending(next) = tail
 	}
 	q.rxNext = next
-	r.Departing() // before the doorbell, and before the slots of replies for which there was no room are given back
+	r.Departing() // before the doorbell, and before the slots of replies that did not fit are returned
 	if tail != first {
 		polling.Publish(&q.txTail, tail)
 		mmio.Store32(q.txBell, tail) // docs/memory-order.md, "descriptors, then the doorbell"
@@ -88,7 +88,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	return int(tail - first)
 }
 
-// reclaim takes back the transmits that are done, and gives the slots that are free again to the device, in order.
+// reclaim collects completed transmits, and returns free slots to the device, in order.
 func (q *Queue) reclaim() {
 	done := q.txDone
 	for done != q.txTail && atomic.LoadUint64(&q.txDesc(done).word)&descDone != 0 {
@@ -106,7 +106,7 @@ func (q *Queue) reclaim() {
 	}
 }
 
-// reset puts the rings into the state in which start programs them: all slots the device's, nothing to transmit.
+// reset restores the ring state that start programs: all slots belong to the device, nothing to transmit.
 func (q *Queue) reset() {
 	q.rxNext, q.posted, q.txTail, q.txDone = 0, 0, 0, 0
 	for n := range q.mask + 1 {
@@ -132,7 +132,7 @@ func (q *Queue) send(frame []byte) error {
 	return nil
 }
 
-// recv copies the next frame out and frees its slot. It returns -1 where there is none.
+// recv copies the next frame out and frees its slot. It returns -1 if there is none.
 func (q *Queue) recv(buf []byte) (n int, at int64) {
 	defer q.reclaim()
 	for q.rxNext != q.posted {

@@ -11,8 +11,8 @@ const (
 	regSTATUS  reg = 0x08 // STATUS                         RO
 	regMACLO   reg = 0x0c // MAC      low 32 bits           RW
 	regMACHI   reg = 0x10 // MAC      high 16 bits          RW
-	regRXLO    reg = 0x20 // RX       ring's address, low   RW; 24h high, 28h entries, 2ch buffer bytes
-	regTXLO    reg = 0x30 // TX       ring's address, low   RW; 34h high, 38h entries
+	regRXLO    reg = 0x20 // RX       ring address, low     RW; 24h high, 28h entries, 2ch buffer bytes
+	regTXLO    reg = 0x30 // TX       ring address, low     RW; 34h high, 38h entries
 	regRXCOUNT reg = 0x40 // RXCOUNT  frames received       RO
 	regMISSED  reg = 0x44 // MISSED   no descriptor         RO
 	regTXCOUNT reg = 0x48 // TXCOUNT  frames sent           RO
@@ -46,5 +46,5 @@ const (
 	descSize = 16
 )
 
-// The device's layout, held by the compiler.
+// The compiler checks the layout.
 var _ [descSize]byte = [unsafe.Sizeof(desc{})]byte{}

@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 		Open: func(fn pci.Function, o nic.Options) (nic.Device, error) {
 			d, err := toy.Open(fn, o)
 			if err != nil {
-				return nil, err // and no nil pointer in an interface
+				return nil, err // not a nil pointer in a non-nil interface
 			}
 			return d, nil
 		},

@@ -17,7 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
 
-// logBuffer is what was logged, by any goroutine.
+// logBuffer collects the log of any goroutine.
 type logBuffer struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -35,12 +35,12 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// The watch restarts a device that hangs or was reset, and ends the loop of one that has left the bus. A device that
-// hangs is given the time twice: the loop may have been delayed.
+// The watchdog restarts a device that hangs or was reset, and ends the loop of one that has left the bus. A device that
+// hangs gets twice the time, because the loop may have been delayed.
 func TestWatch(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil       func(*toysim.Model, *sim.Port, *sim.Function)
-		notBy, by   time.Duration // when it has not restarted yet, and when it has
+		notBy, by   time.Duration // times when it has not restarted yet, and when it has
 		reason, log string
 		ended       error
 	}{

@@ -23,7 +23,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// What a Server answers for: addresses of Host's subnets that no kernel owns.
+// Addresses that a Server answers for: in Host's subnets, but not assigned to a kernel.
 var (
 	Our4 = netip.MustParsePrefix("192.0.2.10/24")
 	Our6 = netip.MustParsePrefix("2001:db8::10/64")
@@ -32,10 +32,10 @@ var (
 // EchoPort is the UDP port that a Server answers.
 const EchoPort = 7007
 
-// Open is a driver's Open.
+// Open is a driver's Open function.
 type Open func(nic.Options) (nic.Device, error)
 
-// Config returns what a Server answers.
+// Config returns a Server's configuration.
 func (v *Pair) Config() *fastpath.Config {
 	return &fastpath.Config{
 		MAC: [6]byte(v.Host.MAC), Addresses: []netip.Prefix{Our4, Our6}, UDPPorts: []uint16{EchoPort},
@@ -43,7 +43,7 @@ func (v *Pair) Config() *fastpath.Config {
 	}
 }
 
-// patience is how long what must come is waited for: other programs may have the machine.
+// patience is how long to wait for something that must happen, because other programs may use the CPU.
 const patience = time.Minute
 
 // Server is a device on Host that serves.
@@ -61,7 +61,7 @@ func (v *Pair) Serve(t testing.TB, open Open, o nic.Options) *Server {
 	return v.Host.serve(t, open, o, *v.Config())
 }
 
-// serve opens a device on the end and answers c on all of its queues until the test ends.
+// serve opens a device on the end and serves all of its queues with configuration c until the test ends.
 func (e *End) serve(t testing.TB, open Open, o nic.Options, c fastpath.Config) *Server {
 	t.Helper()
 	o.Device, o.Match = e.Name, &c
@@ -95,8 +95,8 @@ func (e *End) serve(t testing.TB, open Open, o nic.Options, c fastpath.Config) *
 	return s
 }
 
-// Ping runs ping in Peer, 50 times in a hurry, and wants every reply once. The kernel counts them: ping itself does not wait
-// for the last ones longer than for two of the round trips before, and calls what comes later lost.
+// Ping runs ping in Peer, 50 times at a high rate, and expects every reply once. The replies are counted by the kernel,
+// because ping itself waits for the last ones only for two of the previous round trips, and counts later ones as lost.
 func (v *Pair) Ping(t testing.TB, a netip.Addr, args ...string) {
 	t.Helper()
 	needs.Programs(t, "ping")
@@ -119,7 +119,7 @@ func (v *Pair) Ping(t testing.TB, a netip.Addr, args ...string) {
 	}
 }
 
-// UDP sends datagrams of many sizes from a socket in Peer and wants each back.
+// UDP sends datagrams of many sizes from a socket in Peer and expects each back.
 func (v *Pair) UDP(t testing.TB, a netip.Addr) {
 	t.Helper()
 	v.Peer.Do(func() {
@@ -146,7 +146,7 @@ func (v *Pair) UDP(t testing.TB, a netip.Addr) {
 	})
 }
 
-// Flows sends one datagram from each of many ports, wants each back once, and every queue to have had some.
+// Flows sends one datagram from each of many ports, and expects each back once, with some on every queue.
 func (v *Pair) Flows(t testing.TB, s *Server) {
 	t.Helper()
 	const flows = 32
@@ -175,14 +175,14 @@ func (v *Pair) Flows(t testing.TB, s *Server) {
 		if st.Answered() == 0 {
 			t.Errorf("queue %d answered nothing", i)
 		}
-		answered += st.Answered() // with ARP, which a busy machine may ask more than once
+		answered += st.Answered() // including ARP, which a busy machine may request more than once
 		datagrams += st[fastpath.AnsweredUDPv4]
 	}
 	if datagrams != flows {
 		t.Errorf("%d replies to %d datagrams", datagrams, flows)
 	}
 	var st nic.Stats
-	for end := time.Now().Add(patience); st.TxFrames != answered && time.Now().Before(end); { // counted after the kernel has sent it
+	for end := time.Now().Add(patience); st.TxFrames != answered && time.Now().Before(end); { // counted after the kernel has sent them
 		if err := s.Device.ReadStats(&st); err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +192,7 @@ func (v *Pair) Flows(t testing.TB, s *Server) {
 	}
 }
 
-// TCP sends a megabyte to Host's kernel and wants it back: what is not the responder's still arrives.
+// TCP sends a megabyte to Host's kernel and expects it back: traffic not meant for the responder still arrives.
 func (v *Pair) TCP(t testing.TB) {
 	t.Helper()
 	var l net.Listener
@@ -230,7 +230,7 @@ func (v *Pair) TCP(t testing.TB) {
 	})
 }
 
-// Tagged sends echo requests behind one and two VLAN tags and wants each reply behind the same.
+// Tagged sends echo requests behind one and two VLAN tags and expects each reply with the same tags.
 func (v *Pair) Tagged(t testing.TB) {
 	t.Helper()
 	raw := v.Peer.Raw(t)
@@ -262,8 +262,8 @@ func (v *Pair) isReply(f, sent []byte) bool {
 	return bytes.Equal(f[12:l3], sent[12:l3]) && f[icmp] != sent[icmp] && bytes.Equal(f[icmp+4:len(sent)], sent[icmp+4:])
 }
 
-// Burst sends more frames than any ring holds, as fast as the kernel takes them, and wants each accounted for and the
-// server in good health.
+// Burst sends more frames than fit into any ring, as fast as the kernel accepts them, and expects each to be accounted
+// for and the server to keep working.
 func (v *Pair) Burst(t testing.TB, s *Server) {
 	t.Helper()
 	raw := v.Peer.Raw(t)
@@ -295,8 +295,8 @@ func (v *Pair) Burst(t testing.TB, s *Server) {
 	if seen := after.RxFrames + after.RxDropped - before.RxFrames - before.RxDropped; seen+lost < frames {
 		t.Errorf("%d of %d frames accounted for, %d lost on the wire: %+v", seen, frames, lost, after)
 	}
-	// Peer's kernel may take the last replies later, and Ping would count them among its own. What the kernel refused, some drivers
-	// count and some do not.
+	// Peer's kernel may receive the last replies later, and Ping would count them among its own. Some drivers count
+	// replies that the kernel refused to send, others do not.
 	wait(t, "what became of each reply", func() bool {
 		if err := s.Device.ReadStats(&after); err != nil {
 			t.Fatal(err)
@@ -340,10 +340,10 @@ func Answers(t *testing.T, open Open, o nic.Options) {
 	}
 }
 
-// Faults opens what cannot be opened, and takes the interface away from a server.
+// Faults opens interfaces that cannot be opened, and removes the interface from a running server.
 func Faults(t *testing.T, open Open) {
 	v := New(t)
-	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 4)) // the test goes on while a loop is pinned, on one CPU too
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 4)) // the test continues while a loop is pinned, even on one CPU
 	fails := func(what string, want error, o nic.Options) {
 		t.Helper()
 		v.Host.Do(func() {
@@ -388,8 +388,8 @@ func Faults(t *testing.T, open Open) {
 			t.Fatal(err)
 		}
 		done := make(chan error)
-		collect := debug.SetGCPercent(-1) // a pinned loop and a collection would wait for each other,
-		runtime.GC()                      // and so would the end of one that is under way
+		collect := debug.SetGCPercent(-1) // a pinned loop and a garbage collection would wait for each other,
+		runtime.GC()                      // as would the end of a collection in progress
 		go onThread(func() {
 			polling.Pin()
 			err := s.Device.Serve(0, &s.stop, r)

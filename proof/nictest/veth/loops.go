@@ -15,8 +15,8 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Loops joins a driver to what may answer its replies, and wants one datagram not to bounce forever: to a second
-// responder on another port, and to echo services on the kernel's sockets.
+// Loops joins a driver to programs that may answer its replies, and expects that no datagram bounces forever: a second
+// responder on another port, and echo services on the kernel's sockets.
 func Loops(t *testing.T, open Open) {
 	t.Run("responder", func(t *testing.T) {
 		v := New(t)
@@ -38,7 +38,7 @@ func Loops(t *testing.T, open Open) {
 			const burst = 50
 			v := New(t)
 			c := *v.Config()
-			c.Rate, c.Burst, c.TicksPerSecond = 1, burst, 1_000_000_000 // a counter is faster than that, or not much slower
+			c.Rate, c.Burst, c.TicksPerSecond = 1, burst, 1_000_000_000 // the counter runs at that rate or faster, or not much slower
 			s := v.Host.serve(t, open, nic.Options{}, c)
 			echoed := v.service(t, port)
 			end := fastpath.RefusedServicePort
@@ -70,8 +70,8 @@ func wait(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// service opens an echo service on a socket in Peer, has it send a datagram to the server's echo port, and returns how many
-// it has echoed.
+// service opens an echo service on a socket in Peer, makes it send a datagram to the server's echo port, and returns
+// the number of datagrams echoed.
 func (v *Pair) service(t testing.TB, port int) *atomic.Uint64 {
 	var c *net.UDPConn
 	v.Peer.Do(func() {
@@ -103,7 +103,7 @@ func (v *Pair) service(t testing.TB, port int) *atomic.Uint64 {
 	return echoed
 }
 
-// Datagram builds a datagram with TTL 64 from an address behind Peer to one behind Host.
+// Datagram builds a datagram with TTL 64 from an address in Peer's subnet to one in Host's.
 func (v *Pair) Datagram(from netip.Addr, sport uint16, to netip.Addr, dport uint16) []byte {
 	be := binary.BigEndian
 	f := append(slices.Concat(v.Host.MAC, v.Peer.MAC), 8, 0, 0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0)

@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/cksum"
 )
 
-// Raw is a packet socket on an End, as plain as they come.
+// Raw is a plain packet socket on an End.
 type Raw struct {
 	fd int
 	t  testing.TB
@@ -52,7 +52,7 @@ func (r *Raw) Send(frame []byte) {
 	}
 }
 
-// offer sends a frame, or has the interface drop and count it: if its queue is full, the sender gets ENOBUFS.
+// offer sends a frame, which the interface may drop and count: if its queue is full, the sender gets ENOBUFS.
 func (r *Raw) offer(frame []byte) {
 	r.t.Helper()
 	if _, err := unix.Write(r.fd, frame); err != nil && err != unix.ENOBUFS {
@@ -60,7 +60,7 @@ func (r *Raw) offer(frame []byte) {
 	}
 }
 
-// Recv waits for a frame that want accepts, its VLAN tag in place, and fails the test after a minute without one.
+// Recv waits for a frame that want accepts, with its VLAN tag in place, and fails the test after a minute without one.
 func (r *Raw) Recv(want func(frame []byte) bool) []byte {
 	r.t.Helper()
 	deadline := time.Now().Add(patience)
@@ -100,7 +100,7 @@ func retag(b []byte, n int, control []byte) []byte {
 	return b[4 : 4+n]
 }
 
-// Echo builds an echo request from Peer to an address behind Host, with tags in front of its EtherType.
+// Echo builds an echo request from Peer to an address in Host's subnet, with tags before its EtherType.
 func (v *Pair) Echo(to netip.Addr, seq uint16, tags ...[4]byte) []byte {
 	f := slices.Concat(v.Host.MAC, v.Peer.MAC)
 	for _, t := range tags {

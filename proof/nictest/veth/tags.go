@@ -9,17 +9,17 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// HiddenTag is the tag that HideTags has beside each frame, as it would stand in it.
+// HiddenTag is the tag that HideTags stores in the metadata of each frame, in the format that it has in a frame.
 var HiddenTag = [4]byte{0x81, 0x00, 0x60, 0x07}
 
-// HideTags has Peer put HiddenTag beside each IPv4 frame that it sends, where veth keeps it as a card with rx-vlan-offload does,
-// until the test ends.
+// HideTags makes Peer store HiddenTag in the metadata of each IPv4 frame that it sends, as a card with rx-vlan-offload
+// does, until the test ends.
 func (v *Pair) HideTags(t testing.TB) {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
 		asm.LoadMem(asm.R2, asm.R1, 16, asm.Word), // __sk_buff.protocol
 		asm.Mov.Imm(asm.R0, 0),
-		asm.JNE.Imm(asm.R2, 0x0008, "out"), // ARP stays as it is
+		asm.JNE.Imm(asm.R2, 0x0008, "out"), // ARP is unchanged
 		asm.Mov.Imm(asm.R2, 0x0081),
 		asm.Mov.Imm(asm.R3, 0x6007),
 		asm.FnSkbVlanPush.Call(),

@@ -18,8 +18,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// Pair is a pair of virtual Ethernet interfaces, each in its own network namespace that has no name and is gone when
-// the test ends. Each end has an address of the kernel's in both families.
+// Pair is a pair of virtual Ethernet interfaces, each in an unnamed network namespace that is removed when the test
+// ends. Each end has a kernel address in both families.
 type Pair struct {
 	Host, Peer End
 }
@@ -95,7 +95,7 @@ func (e *End) configure(t testing.TB) {
 			for _, p := range []netip.Prefix{e.IPv4, e.IPv6} {
 				a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 				if p.Addr().Is6() {
-					a.Flags = 0x02 // IFA_F_NODAD: usable at once
+					a.Flags = 0x02 // IFA_F_NODAD: usable immediately
 				}
 				if err := netlink.AddrAdd(l, a); err != nil {
 					t.Error(name, p, err)
@@ -108,8 +108,8 @@ func (e *End) configure(t testing.TB) {
 	}
 }
 
-// Do runs f on a thread that is in the end's namespace, and so are the processes that f starts. f must not call
-// t.FailNow, and goroutines that f starts are elsewhere.
+// Do runs f on a thread in the end's namespace; processes that f starts are in it, too. f must not call t.FailNow, and
+// goroutines that f starts are in the original namespace.
 func (e *End) Do(f func()) {
 	onThread(func() {
 		if err := netns.Set(e.ns); err != nil {
@@ -119,8 +119,8 @@ func (e *End) Do(f func()) {
 	})
 }
 
-// txDropped is how many frames the end's interface has dropped: a veth pair between two namespaces is a queue of 256 frames
-// with a softirq at its end, which the kernel may put off when the machine is busy.
+// txDropped is how many frames the end's interface has dropped: a veth pair between two namespaces has a queue of 256
+// frames, emptied by a softirq that the kernel may delay when the machine is busy.
 func (e *End) txDropped(t testing.TB) (n uint64) {
 	e.Do(func() {
 		l, err := netlink.LinkByName(e.Name)
@@ -133,7 +133,7 @@ func (e *End) txDropped(t testing.TB) (n uint64) {
 	return n
 }
 
-// echoReplies is how many replies to ping the end's kernel has received, in a's family.
+// echoReplies is how many ping replies the end's kernel has received, in a's address family.
 func (e *End) echoReplies(t testing.TB, a netip.Addr) (n int) {
 	e.Do(func() {
 		file := "/proc/thread-self/net/snmp6"
@@ -152,7 +152,7 @@ func (e *End) echoReplies(t testing.TB, a netip.Addr) (n int) {
 			case len(f) == 2 && f[0] == "Icmp6InEchoReplies":
 				n, _ = strconv.Atoi(f[1])
 				return
-			case len(f) > 1 && f[0] == "Icmp:": // a line of names, and one of values
+			case len(f) > 1 && f[0] == "Icmp:": // a line of names, then one of values
 				n, _ = strconv.Atoi(strings.Fields(lines[i+1])[slices.Index(f, "InEchoReps")])
 				return
 			}
@@ -162,7 +162,6 @@ func (e *End) echoReplies(t testing.TB, a netip.Addr) (n int) {
 	return n
 }
 
-// onThread runs f on an operating system thread that ends with it.
 // Without runs f as Do does, on a thread that lacks a capability and CAP_SYS_ADMIN.
 func (e *End) Without(t testing.TB, capability int, f func()) {
 	e.Do(func() {
@@ -187,7 +186,7 @@ func onThread(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlock: the thread is no good for others
+		runtime.LockOSThread() // and never unlock: the thread cannot be reused
 		f()
 	}()
 	<-done

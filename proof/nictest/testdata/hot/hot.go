@@ -1,4 +1,4 @@
-// Package hot holds loops that HotLoop must accept and refuse.
+// Package hot has loops that HotLoop must accept and reject.
 package hot
 
 import "github.com/rebound-nic/rebound/fastpath"
@@ -10,7 +10,7 @@ type Queue struct {
 	hook func()
 }
 
-// Poll is as a loop should be: fastpath's own sequence for each frame.
+// Poll is a correct loop: fastpath's own sequence for each frame.
 func (q *Queue) Poll(r *fastpath.Responder) (sent int) {
 	const n = 64
 	for _, h := range q.ring {
