@@ -154,6 +154,9 @@ func (f *Function) Notes() []string {
 	if others := slices.DeleteFunc(slices.Clone(f.Function.Interfaces), func(s string) bool { return s == f.name }); len(others) > 0 {
 		notes[0] += " (interface " + strings.Join(others, ", ") + ")"
 	}
+	if f.ReadConfig(0x100, make([]byte, 4)) != nil {
+		notes = append(notes, "without CAP_SYS_ADMIN at the start a device model is not recognised: the backend is called silicon")
+	}
 	return notes
 }
 

@@ -326,6 +326,8 @@ func TestBesideRefuses(t *testing.T) {
 		{name: "no steering", own: mlx5.Options{NoSteering: true}, o: o, says: "debug.no_steering"},
 		{name: "a bench", o: nic.Options{}, is: errors.ErrUnsupported, says: "does not send"},
 		{name: "another MAC", o: nic.Options{Match: &match, MAC: farMAC}, says: "nic.mac"},
+		{name: "a bond's port", set: func(x *besideRig) { x.kernel.Port.Master = "bond0" }, o: o, is: errors.ErrUnsupported, says: "eth1 belongs to bond0"},
+		{name: "a port of the card's switch", set: func(x *besideRig) { x.kernel.Port.Switchdev = true }, o: o, is: errors.ErrUnsupported, says: "switchdev mode"},
 		{name: "another MTU", o: nic.Options{Match: &match, MTU: 9000}, says: "interface eth1 has 1500"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -20,8 +20,10 @@ import (
 
 // KernelPort is the interface of the kernel that a test plays.
 type KernelPort struct {
-	MAC [6]byte
-	MTU int
+	MAC       [6]byte
+	MTU       int
+	Master    string // the bond that it belongs to
+	Switchdev bool
 }
 
 // Kernel is the part of Linux that mlx5_core and mlx5_ib play: it has the function with this package's driver for it, passes on what user
@@ -90,8 +92,9 @@ func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
 		set("table_miss_action", 0x18, 27, 24, 1).set("table_miss_id", 0x1C, 23, 0, own.id)))
 	k.must(k.host.run(k.bypass.command(opSetFlowRoot, 0x40)))
 	readPort = func(string) (hostPort, error) {
-		return hostPort{Link: nic.Link{Up: true, Speed: 100000}, mac: k.Port.MAC, mtu: k.Port.MTU}, nil
+		return hostPort{Link: nic.Link{Up: true, Speed: 100000}, mac: k.Port.MAC, mtu: k.Port.MTU, master: k.Port.Master}, nil
 	}
+	switchdev = func(string) bool { return k.Port.Switchdev }
 	return k
 }
 

@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,7 +66,7 @@ func (s *shared) prepare() error {
 		return s.card.Errorf("%w", err)
 	case p.master != "":
 		return s.card.Errorf("%w: interface %s belongs to %s: use driver xdp on it", errors.ErrUnsupported, s.iface, p.master)
-	case p.switchID != "":
+	case switchdev(s.fn.Function.Address):
 		return s.card.Errorf("%w: interface %s is a port of the card's switch (switchdev mode): use driver xdp", errors.ErrUnsupported, s.iface)
 	}
 	return nil
@@ -76,10 +75,13 @@ func (s *shared) prepare() error {
 // hostPort is the card's interface as the kernel has it.
 type hostPort struct {
 	nic.Link
-	mac              [6]byte
-	mtu              int
-	master, switchID string // the bond or bridge that it belongs to, the card's switch
+	mac    [6]byte
+	mtu    int
+	master string // the bond or bridge that it belongs to
 }
+
+// switchdev is a variable so that tests can replace it. (phys_switch_id does not tell: Linux gives it to ports of cards in legacy mode, too.)
+var switchdev = netif.Switchdev
 
 // readPort is a variable so that tests can replace it. An interface that is down has no link, and is no error.
 var readPort = func(name string) (p hostPort, err error) {
@@ -91,9 +93,6 @@ var readPort = func(name string) (p hostPort, err error) {
 	p.mtu = i.MTU
 	if master, err := os.Readlink("/sys/class/net/" + name + "/master"); err == nil {
 		p.master = filepath.Base(master)
-	}
-	if id, err := os.ReadFile("/sys/class/net/" + name + "/phys_switch_id"); err == nil {
-		p.switchID = strings.TrimSpace(string(id))
 	}
 	if up, err := netif.Lookup(name); err == nil {
 		defer up.Close()

@@ -1,0 +1,149 @@
+package lab
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/efasim"
+)
+
+// efaVerbsScript is our responder's life beside Linux's driver, which keeps both functions: stock tools measure it on the other function, and
+// each other on the same one. A killed responder leaves nothing. Without any right it answers as well, and our bench measures it.
+const efaVerbsScript = efaHelpers + `
+sysctl -q -w vm.nr_hugepages=64
+load
+echo 'root:x:0:0::/:/bin/sh
+nobody:x:65534:65534::/:/bin/sh' >/etc/passwd
+say probed $ib $ibfar
+addr=$(basename $(readlink -f /sys/class/infiniband/$ibfar/device))
+show nics responder nics
+# objects: what processes have of the responder's function
+objects() {
+  rdma resource show qp link $ibfar/1 2>&1 | grep -v 'comm \['
+  for o in cq mr pd ctx; do rdma resource show $o dev $ibfar 2>&1 | grep -v 'comm \[' ; done
+  true
+}
+none() { [ -z "$(objects)" ]; }
+start() { # MORE ARGUMENTS...
+  rm -f /tmp/out
+  responder -set nic.driver=efa -set respond.handover=127.0.0.1:18515 -set respond.stamp_messages=true "$@" >/tmp/out 2>/tmp/err &
+  pid=$!
+  await_ready
+}
+client() { # KEY COMMAND...: a stock tool's client, on the first function
+  local k=$1; shift
+  timeout 300 "$@" 127.0.0.1 >/tmp/near 2>&1 || { show failed cat /tmp/near /tmp/err; fail "$k: $*"; }
+  show $k grep '^ *[0-9]' /tmp/near
+  say $k
+}
+srd="ib_send_lat -c SRD -d $ib -x 0 -F -p 18516"
+start -set nic.device=$ibfar
+say ready $(grep '^ready' /tmp/out)
+show log cat /tmp/err
+client pingpong ibv_ud_pingpong -d $ib -g 0 -n 200 -s 512
+client ud ib_send_lat -c UD -d $ib -x 0 -F -n 200
+client srd $srd -n 200
+client srd4096 $srd -n 100 -s 4096
+# beside: stock tools on both ends; the responder's hand-over listens, too, so the peer's own port is waited for
+far="ib_send_lat -c SRD -d $ibfar -x 0 -F -n 200 -p 19000"
+$far >/tmp/far 2>&1 &
+p=$!
+until_true 100 grep -q ':4A38 .* 0A ' /proc/net/tcp /proc/net/tcp6
+client beside ib_send_lat -c SRD -d $ib -x 0 -F -n 200 -p 19000
+wait $p || broken "beside, far end"
+client srdall $srd -n 20 -a
+show objects objects
+objects | grep -q 'comm responder' || fail the responder has no object
+kill -9 $pid; wait $pid
+show left objects
+none || fail a killed responder leaves objects
+say killed
+start -set nic.device=$addr
+say address $(grep '^ready' /tmp/out)
+client again $srd -n 100
+show summary cat /tmp/out
+stop
+need none
+say stopped
+ulimit -l unlimited
+chmod 666 /tmp/out /tmp/err
+rm -f /tmp/out
+su -s /bin/sh nobody -c "exec responder -set cpu.lock_memory=false -set nic.driver=efa -set nic.device=$ibfar -set respond.handover=127.0.0.1:18515" >/tmp/out 2>/tmp/err &
+pid=$!
+await_ready
+show unprivileged cat /tmp/err
+grep -q 'a device model is not recognised' /tmp/err || fail "an ordinary user's responder does not say that the backend is a guess"
+client nobody $srd -n 100
+stop
+say stopped
+start -set nic.device=$ibfar
+for p in ud srd stamp-srd; do
+  need bench run -iface $ib -driver efa -proto $p -target 127.0.0.1 -core 0 -count 200 -runs 1 -timeout 60s -warmup 0s -self-test 0s -out /tmp/$p
+  grep -q 'received 200' /tmp/need || { show failed cat /tmp/need; fail "the bench lost messages of $p"; }
+  grep -q '(sim)' /tmp/need || { show failed cat /tmp/need; fail "the report takes the model for silicon"; }
+  show bench grep 'round trip\|sent' /tmp/need
+  say measured $p
+done
+stop
+need none
+need rmmod efa
+say gone
+`
+
+// TestLabEFAVerbs has our driver beside Linux's in the guest, on the same function.
+func TestLabEFAVerbs(t *testing.T) {
+	guests(t)
+	beside(t, "efa/F3verbs", efaVerbs)
+}
+
+func efaVerbs(t *testing.T) {
+	l := newEFALab(t, efasim.EFA1, efasim.EFA3, sim.Impairment{})
+	start := time.Now()
+	want := map[string]uint64{"pingpong": 200, "ud": 200, "srd": 200, "srd4096": 100, "beside": 200, "srdall": 20 * 10, "again": 100, "nobody": 100}
+	before, answered := uint64(0), uint64(0)
+	r, err := l.kit.Run(t.Context(), Machine{
+		Limit: 400 * time.Second, Dir: l.dir, Sockets: []string{l.fn[0].socket, l.fn[1].socket}, Layers: []string{efa},
+		Files:  map[string][]byte{"responder": build(t, l.dir, "github.com/rebound-nic/rebound/cmd/responder"), "bench": build(t, l.dir, "github.com/rebound-nic/rebound/cmd/bench")},
+		Script: efaVerbsScript,
+		Say: func(key, text string, r Result) error {
+			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+			for _, line := range r[key] {
+				t.Log(key+": ", line)
+			}
+			sent := l.model(1).Counters().SendWRs
+			switch n, client := want[key]; {
+			case key == "probed":
+				l.idle = l.objects()
+			case key == "ready" && !strings.Contains(text, "via=verbs"):
+				return fmt.Errorf("the ready line does not say that the kernel keeps the device: %s", text)
+			case client && sent-before < n:
+				return fmt.Errorf("%s: the responder's function sent %d messages, at least %d are expected", key, sent-before, n)
+			case client:
+				answered += n
+			case key == "killed" || key == "stopped":
+				for end := time.Now().Add(patience); l.objects() != l.idle; time.Sleep(10 * time.Millisecond) {
+					if time.Now().After(end) {
+						return fmt.Errorf("the responder left objects: %+v, before there were %+v", l.objects(), l.idle)
+					}
+				}
+			}
+			before = sent
+			return nil
+		},
+	})
+	for _, key := range []string{"nics", "log", "objects", "left", "summary", "unprivileged", "bench", "dmesg", "failed"} {
+		for _, line := range r[key] {
+			t.Log(key+":", line)
+		}
+	}
+	for _, f := range l.fn {
+		f.clean(t)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	proven(t, "F3", "ours beside Linux efa, Linux efa as the peer", "%d messages to ibv_ud_pingpong and perftest, kill -9 and again, without rights", answered)
+}
