@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// limit is how long Holds waits: far longer than anything that a test waits for takes, even on a busy machine.
+// limit is how long Holds waits: far longer than any awaited condition takes, even on a busy machine.
 const limit = 2 * time.Minute
 
-// Holds calls ok until it returns true, and reports whether it did within Limit. Between two calls it sleeps, for a
-// millisecond initially and for up to 50 later.
+// Holds calls ok until it returns true, and reports whether it did so within limit. Between two calls it sleeps, first
+// for a millisecond and later for up to 50.
 func Holds(ok func() bool) bool {
 	end := time.Now().Add(limit)
 	for pause := time.Millisecond; ; pause = min(pause+pause/8, 50*time.Millisecond) {
-		last := time.Now().After(end) // before the look: a test that was descheduled looks once more
+		last := time.Now().After(end) // determined before the call, so that a test that was descheduled checks once more
 		if ok() {
 			return true
 		}
@@ -26,8 +26,8 @@ func Holds(ok func() bool) bool {
 	}
 }
 
-// Until is Holds for a condition that has to come: it fails the test with what was waited for, and with details, if given, that
-// explain why it did not.
+// Until is Holds for a condition that must become true: otherwise it fails the test, naming the condition and, if
+// given, details that explain the failure.
 func Until(t testing.TB, what string, ok func() bool, details ...func() string) {
 	t.Helper()
 	if Holds(ok) {

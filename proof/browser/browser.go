@@ -1,4 +1,5 @@
-// Package browser drives a real Chromium in tests: it opens pages, clicks with the mouse, and reads the clipboard and what was downloaded.
+// Package browser drives a real Chromium in tests: it opens pages, clicks with the mouse, and reads the clipboard and
+// downloaded files.
 package browser
 
 import (
@@ -39,7 +40,7 @@ type message struct {
 	Error  *struct{ Message string }
 }
 
-// Start starts a browser that the test ends. It skips the test where Chromium is not installed.
+// Start starts a browser, which is stopped when the test ends. It skips the test if Chromium is not installed.
 func Start(t testing.TB) *Browser {
 	t.Helper()
 	needs.Programs(t, "chromium")
@@ -72,7 +73,7 @@ func Start(t testing.TB) *Browser {
 		cmd.Wait()
 		<-b.ended
 		to.Close()
-		await.Holds(func() bool { return os.RemoveAll(profile) == nil }) // its children may still write there
+		await.Holds(func() bool { return os.RemoveAll(profile) == nil }) // child processes may still write there
 	})
 	var target struct{ TargetID string }
 	b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &target)
@@ -86,7 +87,7 @@ func Start(t testing.TB) *Browser {
 	return b
 }
 
-// read hands each answer to its call and keeps the messages of the page's console.
+// read delivers each reply to its call and collects the messages of the page's console.
 func (b *Browser) read(from *os.File) {
 	defer close(b.ended)
 	defer from.Close()
@@ -150,13 +151,13 @@ func (b *Browser) call(method string, params map[string]any, result any) {
 	}
 }
 
-// Scheme chooses the colours of pages that have some for "light" and for "dark".
+// Scheme selects the "light" or "dark" colour scheme of pages that have both.
 func (b *Browser) Scheme(name string) {
 	b.t.Helper()
 	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": name}}}, nil)
 }
 
-// Open opens an address in a window of a width in pixels and waits until it is loaded.
+// Open opens an address in a window with the given width in pixels and waits until it is loaded.
 func (b *Browser) Open(url string, width int) {
 	b.t.Helper()
 	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}, nil)
@@ -193,7 +194,7 @@ func (b *Browser) Until(expression string) {
 	}
 }
 
-// Click scrolls the element that an expression names into view and clicks on its middle.
+// Click scrolls the element that an expression returns into view and clicks on its middle.
 func (b *Browser) Click(element string) {
 	b.t.Helper()
 	var at struct{ X, Y float64 }

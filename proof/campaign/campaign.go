@@ -26,18 +26,18 @@ import (
 type campaign struct {
 	options
 	w      io.Writer
-	work   string             // a folder for sockets and the small disk, removed at the end
-	space  *testbed.Namespace // the responder's
+	work   string             // folder for sockets and the small disk, removed at the end
+	space  *testbed.Namespace // the responder's namespace
 	simLog *slog.Logger
-	log    *os.File      // of the responders
-	steps  *plain.Writer // what was done, a line for each fault
-	models *plain.Writer // their log
+	log    *os.File      // log of the responders
+	steps  *plain.Writer // a line for each fault
+	models *plain.Writer // log of the models
 	parts  int
-	proc   *supervisor // of the part that runs
+	proc   *supervisor // supervisor of the current part
 
 	start, finish time.Time
 	report        report
-	before        own // what this process held before
+	before        own // resources that this process held at the start
 }
 
 func newCampaign(o options, w io.Writer) (c *campaign, err error) {
@@ -73,7 +73,7 @@ func newCampaign(o options, w io.Writer) (c *campaign, err error) {
 	return c, err
 }
 
-// readyLine is that of the responder that runs, "" where none does.
+// readyLine is the ready line of the running responder, "" if none is running.
 func (c *campaign) readyLine() string {
 	c.proc.mu.Lock()
 	defer c.proc.mu.Unlock()
@@ -86,10 +86,10 @@ func (c *campaign) responder(args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// disk is the small one that full-disk faults fill.
+// disk is the small file system that full-disk faults fill.
 func (c *campaign) disk() string { return filepath.Join(c.work, "disk") }
 
-// run goes through parts until the time is over.
+// run executes parts until the time is up.
 func (c *campaign) run(ctx context.Context) error {
 	defer os.RemoveAll(c.work)
 	if err := os.Mkdir(c.disk(), 0o755); err != nil {
@@ -98,7 +98,7 @@ func (c *campaign) run(ctx context.Context) error {
 	if err := unix.Mount("tmpfs", c.disk(), "tmpfs", 0, "size=256k,mode=755"); err != nil {
 		return fmt.Errorf("a small file system: %w", err)
 	}
-	// Whatever ends the run early: what is still open on it does not keep the folder from going.
+	// If the run ends early, files still open on the disk must not prevent the removal of the folder.
 	defer unix.Unmount(c.disk(), unix.MNT_DETACH)
 	fmt.Fprintf(c.w, "campaign: seed %d, %v, into %s\n", c.seed, c.duration, c.out)
 	p := newPlan(c.seed, c.only)
@@ -130,7 +130,8 @@ func (c *campaign) run(ctx context.Context) error {
 	return failed
 }
 
-// settled is holding, once what ends by itself has ended: as little as before, or after some time.
+// settled returns the held resources once goroutines and files have had time to end: when there are no more than
+// before, or after a timeout.
 func settled(before own) (o own) {
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		o = holding()
@@ -143,13 +144,13 @@ func settled(before own) (o own) {
 	}
 }
 
-// failed counts a failure and says it at once.
+// failed counts a failure and prints it immediately.
 func (c *campaign) failed(kind, fault, what string) {
 	c.report.failures = append(c.report.failures, failure{c.parts, kind, fault, what})
 	fmt.Fprintf(c.w, "FAILED part %d, %s, %s: %s\n", c.parts, kind, fault, what)
 }
 
-// session is one part while it runs.
+// session is one part in progress.
 type session struct {
 	*campaign
 	kind    *kind
@@ -157,15 +158,15 @@ type session struct {
 	proc    *supervisor
 	traffic *traffic
 	scraper *scraper
-	extra   []string // further settings of the next start
+	extra   []string // additional settings for the next start
 
-	r      *rand.Rand // of the fault that is under way
+	r      *rand.Rand // random numbers of the current fault
 	fault  *fault
-	detail []string // what the seed decided, and what was seen
-	began  int      // endings before it
-	helped bool     // it took a restart that nobody but an operator would have made
-	skip   string   // why it cannot be done on this machine
-	lossy  bool     // a fault may have had the device lose a command, which is waited for until its timeout
+	detail []string // the seed's choices, and observations
+	began  int      // number of endings before the fault
+	helped bool     // recovery needed a restart that only an operator would have done
+	skip   string   // why the fault cannot be tested on this machine
+	lossy  bool     // the fault may have made the device lose a command, which the driver awaits until its timeout
 }
 
 func (c *campaign) part(ctx context.Context, p part) error {
@@ -189,7 +190,7 @@ func (c *campaign) part(ctx context.Context, p part) error {
 			s.r = rand.New(rand.NewPCG(p.seed, uint64(i+1)))
 			if err := s.break_(f); err != nil {
 				c.failed(p.kind.name, f.name, err.Error()+"; "+s.said())
-				break // the next ones would only tell the same
+				break // further faults would only show the same failure
 			}
 		}
 	}
@@ -207,7 +208,7 @@ func (s *session) args() []string {
 
 func (s *session) said() string { return s.proc.lastWords() }
 
-// comesBack waits until the responder is ready and answers.
+// comesBack waits until the responder is ready and answers requests.
 func (s *session) comesBack(patience time.Duration) error {
 	_, err := s.back(patience)
 	return err
@@ -221,10 +222,10 @@ func (s *session) back(patience time.Duration) (time.Duration, error) {
 	return d, s.proc.up(patience)
 }
 
-// standstill is how long a fault that may leave a ring standing still is waited for before the responder is restarted.
+// standstill is how long to wait for recovery from a fault that may stall a ring before the responder is restarted.
 const standstill = 10 * time.Second
 
-// break_ does one fault, and waits until all is well again.
+// break_ injects one fault, and waits for recovery.
 func (s *session) break_(f *fault) error {
 	before, _ := s.traffic.tell()
 	s.fault, s.detail, s.helped, s.skip = f, nil, false, ""
@@ -238,7 +239,7 @@ func (s *session) break_(f *fault) error {
 			patience = min(patience, standstill)
 		}
 		took, err = s.back(patience)
-		if err != nil && f.ends { // as an operator would, who sees that nothing is answered
+		if err != nil && f.ends { // as an operator would do when nothing is answered
 			s.helped = true
 			if _, serr := s.proc.signal(unix.SIGTERM, s.patience); serr != nil {
 				return serr
@@ -287,7 +288,7 @@ func lastLine(e ending) string {
 	return e.how + ": " + lines[len(lines)-1]
 }
 
-// end ends the part in order and looks for what is left.
+// end stops the responder of the part and checks for leaks.
 func (s *session) end() {
 	fail := func(what string) { s.failed(s.kind.name, "the end", what) }
 	s.proc.hold()
@@ -342,7 +343,8 @@ func (s *session) end() {
 	}
 }
 
-// statistics reports whether the driver can ask the device for its counters: the control path is back too.
+// statistics reports whether the driver can read the device's counters, which shows that the control path has recovered
+// too.
 func (s *session) statistics() bool {
 	s.scraper.fresh()
 	s.scraper.mu.Lock()
@@ -351,19 +353,19 @@ func (s *session) statistics() bool {
 	return ok && s.scraper.ok
 }
 
-// note says what the seed decided, or what was seen.
+// note records a choice of the seed, or an observation.
 func (s *session) note(format string, args ...any) {
 	s.detail = append(s.detail, fmt.Sprintf(format, args...))
 }
 
-// for_ lets a fault last for a time between the two, chosen by the seed.
+// for_ waits for a time between least and most, chosen by the seed, while a fault lasts.
 func (s *session) for_(least, most time.Duration) {
 	d := least + time.Duration(s.r.Int64N(int64(most-least)+1))
 	s.note("for %v", d.Round(time.Millisecond))
 	time.Sleep(d)
 }
 
-// until waits for what a fault must bring about.
+// until waits for an expected effect of a fault.
 func (s *session) until(what string, ok func() bool) error {
 	for end := time.Now().Add(s.patience); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -375,7 +377,7 @@ func (s *session) until(what string, ok func() bool) error {
 
 const resets = `rebound_device_trouble_total{kind="resets"}`
 
-// noticed calls f and waits until the driver has restarted the device by it, or has ended.
+// noticed calls f and waits until the driver has restarted the device because of it, or has ended.
 func (s *session) noticed(f func()) error {
 	s.scraper.fresh()
 	n := s.scraper.value(resets)

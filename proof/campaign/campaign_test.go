@@ -26,7 +26,7 @@ func describe(p part) string {
 	return b.String()
 }
 
-// A seed decides what is done, in which order and how strongly; a round has every fault of every kind once.
+// A seed determines the faults, their order and their strength; each round has every fault of every kind once.
 func TestPlan(t *testing.T) {
 	all := regexp.MustCompile("")
 	a, b, c := newPlan(5, all), newPlan(5, all), newPlan(6, all)
@@ -59,7 +59,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// echo answers some requests, as configured.
+// echo answers some requests, depending on its configuration.
 type echo struct {
 	answer func(seq uint32) []uint32
 	wrong  string
@@ -78,7 +78,7 @@ func (e *echo) take() (uint32, string, bool) {
 	return seq, e.wrong, true
 }
 
-// What does not come, comes twice or comes wrong is counted, and nothing is back that does not answer.
+// Missing, duplicate and wrong replies are counted, and a responder that does not answer does not count as recovered.
 func TestTraffic(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -111,7 +111,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// What was lost before a fault and came since is no loss below zero.
+// Late replies to requests lost before a fault do not make the loss negative.
 func TestCountsSince(t *testing.T) {
 	if got := (counts{Sent: 9, Lost: 1, Late: 5}).since(counts{Sent: 4, Lost: 3, Late: 1}); got != (counts{Sent: 5, Late: 4}) {
 		t.Errorf("%+v", got)
@@ -123,7 +123,8 @@ func needRoot(t *testing.T) {
 	needs.Root(t, "network namespaces, XDP and mounts")
 }
 
-// A campaign of some seconds: devices of three kinds and a program in the kernel are reset, removed and killed, and a disk is full.
+// A short campaign of a few seconds: devices of three kinds and an XDP program are reset, removed and killed, and a
+// disk is full.
 func TestCampaign(t *testing.T) {
 	needRoot(t)
 	campaign, responder := programs.Path(t, "prove"), programs.Path(t, "responder")
@@ -145,7 +146,7 @@ func TestCampaign(t *testing.T) {
 	t.Logf("%s%s", said, steps)
 }
 
-// A responder that does not come back fails the campaign, and one that is used wrongly says so.
+// A campaign whose responder does not recover fails, and a campaign with wrong arguments says so.
 func TestCampaignFails(t *testing.T) {
 	needRoot(t)
 	campaign := programs.Path(t, "prove")

@@ -15,15 +15,15 @@ import (
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
-// target is what the responder is given, and where it is asked from.
+// target is the device or interface that the responder uses, and the source of requests to it.
 type target interface {
 	asker
-	args() []string // of the responder
-	left() []string // what is still held of it once the responder has ended
+	args() []string // the responder's arguments
+	left() []string // objects still held after the responder has ended
 	close() []string
 }
 
-// Addresses of every target that has frames.
+// Addresses of every target that uses frames.
 var (
 	ourMAC   = [6]byte{2, 0x52, 0x62, 0x4e, 0x49, 1}
 	theirMAC = [6]byte{2, 0x52, 0x62, 0x4e, 0x49, 9}
@@ -35,7 +35,7 @@ var (
 
 const addresses = `respond.addresses=["10.77.0.2/24", "fd77::2/64"]`
 
-// probes are requests of one kind, chosen by a seed, and checks every byte of the replies.
+// probes builds requests of one kind, chosen by a seed, and checks every byte of the replies.
 type probes struct {
 	codec *probe.Codec
 	what  string
@@ -57,7 +57,8 @@ func newProbes(r *rand.Rand, mac [6]byte, most int) (probes, error) {
 	return probes{codec: c, what: fmt.Sprintf("%v over %v, %d bytes", f.Proto, map[bool]string{false: "IPv4", true: "IPv6"}[f.Src.Is6()], f.Size)}, err
 }
 
-// judge returns which request a frame answers, and what is wrong with it. It is no answer of ours where ours is false.
+// judge returns the request that a frame answers, and what is wrong with it. ours is false if the frame is not a reply
+// to a probe.
 func (p *probes) judge(frame []byte) (seq uint32, wrong string, ours bool) {
 	switch p.codec.Check(frame, &p.reply) {
 	case probe.Good, probe.Unsummed:
@@ -68,10 +69,10 @@ func (p *probes) judge(frame []byte) (seq uint32, wrong string, ours bool) {
 	return 0, "", false
 }
 
-// served is a device model that is served over vfio-user.
+// served is a device model served over vfio-user.
 type served struct {
 	model    sim.Model
-	firmware *cards.Firmware // nil where the model has no such switches
+	firmware *cards.Firmware // nil if the model has no such switches
 	faulty   *sim.Faulty
 	port     *sim.Port
 	wire     *sim.Impaired
@@ -104,7 +105,7 @@ func (s *served) listen() (err error) {
 	return err
 }
 
-// left waits for the server to notice that its client is gone.
+// left waits for the server to notice that its client has disconnected.
 func (s *served) left() (all []string) {
 	for end := time.Now().Add(10 * time.Second); (s.port.Mappings() > 0 || s.port.BusMaster()) && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The time of day is one for the whole machine, whatever the namespaces: a step of it is seen by every program here. So the campaign
-// does it only if -clock says that it may, and a second process puts it back: that one ends with the campaign, however the campaign
-// ends, SIGKILL included.
+// The time of day is shared by the whole machine, including all namespaces: every program here sees a step of it. So
+// the campaign changes it only with -clock, and a second process restores it when the campaign ends, for whatever
+// reason, including SIGKILL.
 
-// inGuard marks the process that puts the time of day back.
+// inGuard marks the process that restores the time of day.
 const inGuard = "REBOUND_CAMPAIGN_CLOCK"
 
-// clocks are the two that the time of day's distance from is read and kept: the monotonic one is never set.
+// clocks are the time of day and the monotonic clock, which is never stepped and serves as reference.
 type clocks interface {
 	realtime() (time.Duration, error)
 	monotonic() (time.Duration, error)
@@ -55,11 +55,11 @@ func offset(c clocks) (time.Duration, error) {
 	return now - before - (after-before)/2, err
 }
 
-// unstepped is how far the time of day may be from where it was and count as put back: more than a clock that is being disciplined
-// drifts during a fault, and less than any step.
+// unstepped is the greatest deviation of the time of day that counts as restored: more than the drift of a disciplined
+// clock during a fault, and less than any step.
 const unstepped = 20 * time.Millisecond
 
-// putBack sets the time of day to what it would be, had nobody stepped it: own is the distance of before.
+// putBack sets the time of day to what it would be without steps: own is the offset from before the steps.
 func putBack(c clocks, own time.Duration) error {
 	now, err := offset(c)
 	if err != nil {
@@ -78,7 +78,8 @@ func putBack(c clocks, own time.Duration) error {
 	return nil
 }
 
-// guard is the second process: it says that it has read the clocks, waits until in ends, and puts the time of day back.
+// guard is the second process: it reports that it has read the clocks, waits until in is closed, and restores the time
+// of day.
 func guard(c clocks, in io.Reader, out io.Writer) error {
 	own, err := offset(c)
 	if err != nil {
@@ -91,11 +92,11 @@ func guard(c clocks, in io.Reader, out io.Writer) error {
 	return putBack(c, own)
 }
 
-// guarded calls f between the start of a guard and its end, and makes sure that the time of day is what it was.
+// guarded starts a guard, calls f, stops the guard, and makes sure that the time of day was restored.
 func guarded(f func() error) (err error) {
 	c := exec.Command("/proc/self/exe")
 	c.Env = append(os.Environ(), inGuard+"=1")
-	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no signal to our group, nor a terminal's, ends it
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // protects it from signals to our process group and from a terminal's
 	c.Stderr = os.Stderr
 	in, err := c.StdinPipe()
 	if err != nil {
@@ -117,7 +118,7 @@ func guarded(f func() error) (err error) {
 		if werr := c.Wait(); werr != nil && err == nil {
 			err = fmt.Errorf("the process that puts the time of day back: %w", werr)
 		}
-		if perr := putBack(machine{}, own); perr != nil { // if it was killed
+		if perr := putBack(machine{}, own); perr != nil { // in case the guard was killed
 			err = perr
 		}
 	}()
@@ -127,10 +128,10 @@ func guarded(f func() error) (err error) {
 	return f()
 }
 
-// steps are how far the time of day goes: what a first synchronization does, a leap, a wrong time zone in a BIOS.
+// steps are the sizes of clock steps: a first synchronization, a leap second, a wrong time zone in a BIOS.
 var steps = []time.Duration{time.Millisecond * 50, time.Second, time.Minute, time.Hour}
 
-// clockSteps has the time of day go forth and back under traffic.
+// clockSteps steps the time of day forwards and backwards under traffic.
 func clockSteps(s *session) error {
 	if !s.clock {
 		s.skip = "it sets the machine's time of day, for every program on it: only with -clock"

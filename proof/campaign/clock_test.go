@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// still is a machine whose clocks go on only when a test says so.
+// still is a machine whose clocks advance only when a test advances them.
 type still struct{ real, mono time.Duration }
 
 func (c *still) realtime() (time.Duration, error)  { return c.real, nil }
 func (c *still) monotonic() (time.Duration, error) { return c.mono, nil }
 func (c *still) set(t time.Duration) error         { c.real = t; return nil }
 
-// Once its input ends, the guard has put the time of day to where it would be, and leaves it alone if nobody stepped it.
+// When its input is closed, the guard restores the time of day, and does not change it if it was not stepped.
 func TestGuard(t *testing.T) {
 	for _, step := range []time.Duration{0, time.Millisecond, time.Hour, -time.Minute} {
 		c := &still{real: 1000 * time.Hour, mono: time.Hour}
@@ -46,7 +46,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// A campaign that is killed while the time of day is wrong leaves it right. It steps this machine's clock by three seconds.
+// A campaign that is killed while the time of day is wrong leaves it restored. The test steps this machine's clock by
+// three seconds.
 func TestGuardAfterSIGKILL(t *testing.T) {
 	if os.Getenv("REBOUND_CLOCK") == "" {
 		t.Skip("steps this machine's clock: only with REBOUND_CLOCK=1")
@@ -85,7 +86,7 @@ func TestGuardAfterSIGKILL(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	if os.Getenv(inGuard) != "" { // the test program is what guarded starts again
+	if os.Getenv(inGuard) != "" { // guarded starts the test program again
 		if err := guard(machine{}, os.Stdin, os.Stdout); err != nil {
 			os.Exit(1)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
-// device is the model of a session that has one.
+// device is the model of a session that uses one.
 func (s *session) device() *served {
 	switch t := s.t.(type) {
 	case *card:
@@ -32,13 +32,13 @@ func (s *session) device() *served {
 	return nil
 }
 
-// transactions are what the device's port counted.
+// transactions are the counters of the device's port.
 func (s *served) transactions() (all, interrupts, violations uint64) {
 	c := s.port.Counts()
 	return c.MMIORead + c.MMIOWrite + c.DMARead + c.DMAWrite, c.Interrupts, uint64(len(s.port.Violations()))
 }
 
-// deviceFaults are those of every model.
+// deviceFaults are the faults that every model supports.
 var deviceFaults = []fault{
 	{name: "function reset", on: []string{"model"}, do: func(s *session) error {
 		return s.noticed(s.device().port.Reset)
@@ -74,14 +74,14 @@ var deviceFaults = []fault{
 	}},
 	{name: "write-backs with a bit flipped", on: []string{"model"}, ends: true, do: func(s *session) error {
 		s.traffic.mu.Lock()
-		s.traffic.bears = true // a length that is flipped cuts a frame, and a short frame is no longer than a completion
+		s.traffic.bears = true // a flipped length truncates a frame, and a short frame is no longer than a completion
 		s.traffic.mu.Unlock()
 		d, every := s.device(), 2+s.r.IntN(100)
 		s.note("one in %d", every)
 		d.port.Between(func() { d.faulty.FlipWriteBacks(every, 64) })
 		s.for_(10*time.Millisecond, 500*time.Millisecond)
 		d.port.Between(func() { d.faulty.FlipWriteBacks(0, 0) })
-		time.Sleep(2 * lostTime) // what is under way
+		time.Sleep(2 * lostTime) // for requests in flight
 		return nil
 	}},
 	{name: "DMA writes late", on: []string{"model"}, do: func(s *session) error {
@@ -148,7 +148,8 @@ var deviceFaults = []fault{
 		return nil
 	}},
 	{name: "malformed vfio-user device", on: []string{"model"}, ends: true, do: malformedDevice},
-	// One of them may ask to suspend traffic, and the one to resume it be lost: the driver resets the device then.
+	// One of the events may request that traffic be suspended, and the event to resume it may be lost: the driver then
+	// resets the device.
 	{name: "events without end", on: []string{"amazon"}, do: func(s *session) error {
 		for range 500 {
 			group, syndrome := uint16(s.r.IntN(8)), uint16(s.r.IntN(4))
@@ -173,15 +174,15 @@ var deviceFaults = []fault{
 			}
 		})
 	}},
-	// The restart that it leads to may meet the same, and then the responder ends.
+	// The restart that follows may meet the same fault, and then the responder ends.
 	{name: "admin queue stuck", on: []string{"amazon"}, ends: true, do: func(s *session) error {
 		m := s.device().model.(interface{ StallAdmin(bool) })
-		return s.noticed(func() { // until a scrape has requested statistics, and the driver has given up
+		return s.noticed(func() { // until a scrape has requested statistics, and the driver has timed out
 			m.StallAdmin(true)
 			time.AfterFunc(time.Duration(4+s.r.IntN(4))*time.Second, func() { m.StallAdmin(false) })
 		})
 	}},
-	// The command that a scrape leads to is the last one, until the driver has waited for it and restarts the device.
+	// The command caused by a scrape is the last one until the driver's timeout expires and it restarts the device.
 	{name: "firmware stuck", on: []string{"mellanox"}, do: func(s *session) error {
 		f, d := s.device().firmware, time.Second+time.Duration(s.r.Int64N(int64(2*time.Second)))
 		s.note("for %v", d.Round(time.Millisecond))
@@ -207,7 +208,7 @@ var deviceFaults = []fault{
 		s.device().model.(*mlx5sim.Model).AskPages(n)
 		return nil
 	}},
-	// EFA promises none, and its driver does not miss them.
+	// EFA devices do not guarantee keep-alive events, so its driver does not rely on them.
 	{name: "keep-alive missed", on: []string{"efa"}, do: func(s *session) error {
 		m := s.device().model.(*efasim.Model)
 		m.WithholdKeepAlive(true)
@@ -261,7 +262,7 @@ var deviceFaults = []fault{
 		m.Forget(false)
 		return nil
 	}},
-	// The restart that it leads to is refused too.
+	// The restart that follows is refused too.
 	{name: "commands refused", on: []string{"mellanox"}, ends: true, do: func(s *session) error {
 		f, n := s.device().firmware, uint32(1+s.r.IntN(20))
 		s.note("one in %d", n)
@@ -270,7 +271,7 @@ var deviceFaults = []fault{
 			s.note("over a reset")
 			s.device().port.Reset()
 		}
-		s.for_(300*time.Millisecond, 2*time.Second) // a scrape at least
+		s.for_(300*time.Millisecond, 2*time.Second) // long enough for at least one scrape
 		f.Refuse.Store(0)
 		return nil
 	}},
@@ -325,7 +326,7 @@ var deviceFaults = []fault{
 	{name: "transmit queue stuck until a reset", on: []string{"virtio"}, do: func(s *session) error {
 		return s.noticed(s.device().model.(*virtiosim.Model).Stall)
 	}},
-	// A restart tells the device its filters by a command, and does without an answer to it only by failing.
+	// A restart sends the filters to the device in a command, and must fail if it gets no reply.
 	{name: "control queue stuck", on: []string{"virtio"}, ends: true, do: func(s *session) error {
 		m := s.device().model.(*virtiosim.Model)
 		m.IgnoreControl(true)
@@ -358,7 +359,7 @@ var deviceFaults = []fault{
 		}
 		return nil
 	}},
-	// Our drivers enable none: there is nobody for whom one could be lost, but a device may raise them all the same.
+	// Our drivers enable no interrupts, so none can be lost, but a device may still raise them.
 	{name: "interrupts that nobody enabled", on: []string{"model"}, do: func(s *session) error {
 		d := s.device()
 		vectors := max(1, d.port.Config().MSIXVectors)
@@ -372,7 +373,7 @@ var deviceFaults = []fault{
 		}
 		return nil
 	}},
-	// What the driver does wait for over vfio-user is the reply to an access.
+	// Over vfio-user the driver waits for the reply to each register access.
 	{name: "register accesses answered late", on: []string{"model"}, do: func(s *session) error {
 		d := s.device()
 		for range 1 + s.r.IntN(5) {
@@ -402,13 +403,13 @@ var deviceFaults = []fault{
 	}},
 }
 
-// garbage is bytes that are no vfio-user, or nearly so.
+// garbage returns bytes that are not valid vfio-user messages, or nearly valid ones.
 func garbage(r *rand.Rand, n int) []byte {
 	b := make([]byte, n+16)
 	for i := range b {
 		b[i] = byte(r.Uint32())
 	}
-	if r.IntN(2) == 1 { // a header that may pass: identifier, command, size, flags (vfio-user's specification, "Message header")
+	if r.IntN(2) == 1 { // a header that may be accepted: identifier, command, size, flags (vfio-user's specification, "Message header")
 		binary.LittleEndian.PutUint16(b[2:], uint16(1+r.IntN(16)))
 		binary.LittleEndian.PutUint32(b[4:], uint32(16+r.IntN(len(b))))
 		binary.LittleEndian.PutUint32(b[8:], uint32(r.IntN(3)))
@@ -416,7 +417,7 @@ func garbage(r *rand.Rand, n int) []byte {
 	return b
 }
 
-// malformedDevice has the responder started on a socket behind which nobody speaks vfio-user as it should.
+// malformedDevice starts the responder on a socket whose server does not speak vfio-user correctly.
 func malformedDevice(s *session) error {
 	d := s.device()
 	if err := d.server.Close(); err != nil {
@@ -456,7 +457,7 @@ func malformedDevice(s *session) error {
 	return err
 }
 
-// answerWrongly is one connection to a device that is none.
+// answerWrongly handles one connection of a malformed device.
 func answerWrongly(c net.Conn, r *rand.Rand) {
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(time.Duration(1+r.IntN(1000)) * time.Millisecond))
@@ -464,14 +465,14 @@ func answerWrongly(c net.Conn, r *rand.Rand) {
 	in := make([]byte, 64<<10)
 	for {
 		n, err := c.Read(in)
-		if err != nil || way == 0 { // leaves at once
+		if err != nil || way == 0 { // disconnects immediately
 			return
 		}
-		if way == 1 { // says nothing, until the deadline
+		if way == 1 { // sends nothing until the deadline
 			continue
 		}
 		out := garbage(r, r.IntN(200))
-		if way == 2 && n >= 16 { // a reply to what was asked, with a body of chance
+		if way == 2 && n >= 16 { // a reply to the request, with a random body
 			copy(out, in[:16])
 			binary.LittleEndian.PutUint32(out[4:], uint32(len(out)))
 			binary.LittleEndian.PutUint32(out[8:], proto.FlagReply)

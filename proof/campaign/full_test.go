@@ -14,7 +14,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/disk"
 )
 
-// What a campaign counted is in campaign.md whole or not at all, is printed in any case, and a log that could not be written is an error.
+// The counts of a campaign are written to campaign.md completely or not at all, and are printed in any case. A log that
+// could not be written is an error.
 func TestFullDisk(t *testing.T) {
 	small := disk.Small(t, 0)
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)

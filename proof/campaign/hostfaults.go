@@ -22,7 +22,7 @@ import (
 
 var faults = slices.Concat(deviceFaults, subnetFaults, hostFaults, kernelFaults)
 
-// hostFaults are those of the process and of the machine that it runs on.
+// hostFaults are faults of the process and of its host.
 var hostFaults = []fault{
 	{name: "SIGKILL", on: []string{"all"}, do: func(s *session) error {
 		time.Sleep(time.Duration(s.r.Int64N(int64(300 * time.Millisecond))))
@@ -120,7 +120,7 @@ var hostFaults = []fault{
 						_, _, _ = get(s.space, at, time.Second)
 						continue
 					}
-					if c, err := dial(s.space, at, time.Second); err == nil { // who says half a request, and nothing more
+					if c, err := dial(s.space, at, time.Second); err == nil { // a client that sends half a request, and nothing more
 						_, _ = c.Write([]byte("GET /metrics HTTP/1.1\r\nHost: x\r\n"))
 						time.Sleep(20 * time.Millisecond)
 						c.Close()
@@ -141,7 +141,7 @@ var hostFaults = []fault{
 	}},
 }
 
-// lastCPU is the one that the responder chooses where none is isolated.
+// lastCPU is the CPU that the responder chooses if none is isolated.
 func lastCPU() int {
 	var all unix.CPUSet
 	_ = unix.SchedGetaffinity(0, &all)
@@ -154,7 +154,7 @@ func lastCPU() int {
 	return last
 }
 
-// memoryGroup makes a control group for memory, of either version. It returns its folder, and the name of its limit.
+// memoryGroup creates a memory control group, of either version. It returns its folder, and the name of its limit.
 func memoryGroup() (dir, limit string, err error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -184,7 +184,7 @@ func memoryGroup() (dir, limit string, err error) {
 	return "", "", errors.Join(errors.New("no control group for memory can be made"), err)
 }
 
-// tooLittleMemory has the responder started with less memory than it may need, several times.
+// tooLittleMemory starts the responder several times with less memory than it may need.
 func tooLittleMemory(s *session) (err error) {
 	dir, limit, err := memoryGroup()
 	if err != nil {
@@ -220,12 +220,12 @@ func tooLittleMemory(s *session) (err error) {
 	s.for_(time.Second, 4*time.Second)
 	set(nil)
 	s.note("%d ends", s.proc.endings()-s.began-1)
-	// The one that runs has the limit: the next one has none, and the group can go.
+	// The running process has the limit; the next one is started without it, and the group can be removed.
 	_, err = s.proc.signal(unix.SIGKILL, s.patience)
 	return err
 }
 
-// fullDisk has the responder save its report where there is no room, and then where there is.
+// fullDisk makes the responder save its report on a full disk, and then on one with space.
 func fullDisk(s *session) error {
 	folder := filepath.Join(s.disk(), "report")
 	s.extra = []string{"stats.report=" + folder}
@@ -235,7 +235,7 @@ func fullDisk(s *session) error {
 		}
 		return s.proc.signal(unix.SIGTERM, s.patience)
 	}
-	if _, err := end(); err != nil { // one without a report
+	if _, err := end(); err != nil { // a responder without a report
 		return err
 	}
 	filler := filepath.Join(s.disk(), "filler")
@@ -249,7 +249,7 @@ func fullDisk(s *session) error {
 		n, err = f.Write(make([]byte, 4096))
 		size += n
 	}
-	leave := int64(s.r.IntN(6)) * 4096 // some room, for a report's first files
+	leave := int64(s.r.IntN(6)) * 4096 // leave some space, for a report's first files
 	_ = f.Truncate(max(int64(size)-leave, 0))
 	f.Close()
 	s.note("%d bytes of room", leave)
@@ -260,7 +260,8 @@ func fullDisk(s *session) error {
 	if full.how != "exit 1" || !strings.Contains(full.said, "no space left on device") {
 		err = fmt.Errorf("with no room for its report the responder said: %s", lastLine(full))
 	}
-	// The folder was made at the start, for the user that the responder became: that one may not remove it from a folder of root.
+	// The folder was created at the start, for the user that the responder switched to, who may not remove it from a
+	// folder owned by root.
 	part, _ := os.ReadDir(folder)
 	if left, _ := os.ReadDir(s.disk()); len(left) > 2 || len(part) > 0 || len(left) == 2 && left[1].Name() != "report" {
 		err = errors.Join(err, fmt.Errorf("beside the filler there is %v, and in the report's folder %v", left, part))
@@ -274,7 +275,7 @@ func fullDisk(s *session) error {
 		err = fmt.Errorf("with room for its report again: %s, %v", lastLine(room), serr)
 	}
 	s.extra = nil
-	// The one that was started meanwhile still has the setting.
+	// The process started in the meantime still has the setting.
 	if uerr := s.proc.up(s.patience); uerr != nil {
 		return errors.Join(err, uerr)
 	}
@@ -283,7 +284,8 @@ func fullDisk(s *session) error {
 	return errors.Join(err, kerr)
 }
 
-// otherClock has the responder started in a time namespace whose monotonic clock is elsewhere. The time of day stays: see clockSteps.
+// otherClock starts the responder in a time namespace whose monotonic clock has an offset. The time of day is
+// unchanged: see clockSteps.
 func otherClock(s *session) error {
 	offset := 1 + s.r.Int64N(10*365*86400)
 	s.note("%d s ahead", offset)
@@ -312,7 +314,8 @@ func otherClock(s *session) error {
 	return errors.Join(failed, err)
 }
 
-// timeSpace is a thread in the network namespace of space whose children have a monotonic clock that is ahead by so many seconds.
+// timeSpace is a thread in the network namespace of space whose children have a monotonic clock that is ahead by the
+// given number of seconds.
 func timeSpace(space *testbed.Namespace, offset int64) (*testbed.Namespace, error) {
 	t, err := testbed.NewNamespace()
 	if err != nil {
@@ -326,7 +329,7 @@ func timeSpace(space *testbed.Namespace, offset int64) (*testbed.Namespace, erro
 			return fmt.Errorf("a time namespace: %w", err)
 		}
 		offsets := fmt.Sprintf("monotonic %d 0\nboottime %d 0\n", offset, offset)
-		return os.WriteFile(fmt.Sprintf("/proc/%d/timens_offsets", unix.Gettid()), []byte(offsets), 0) // a thread has it there, not below task/
+		return os.WriteFile(fmt.Sprintf("/proc/%d/timens_offsets", unix.Gettid()), []byte(offsets), 0) // a thread's file is there, not below task/
 	})
 	if err != nil {
 		t.Close()
@@ -335,7 +338,7 @@ func timeSpace(space *testbed.Namespace, offset int64) (*testbed.Namespace, erro
 	return t, nil
 }
 
-// kernelFaults are those of interfaces of the kernel.
+// kernelFaults are faults of kernel interfaces.
 var kernelFaults = []fault{
 	{name: "link down at our end", on: []string{"kernel"}, ends: true, do: func(s *session) error { return flap(s, true) }},
 	{name: "link down at the other end", on: []string{"kernel"}, do: func(s *session) error { return flap(s, false) }},
@@ -350,8 +353,8 @@ var kernelFaults = []fault{
 		s.for_(0, time.Second)
 		return v.plug()
 	}},
-	// What the responder waits for on an interface are the kernel's link messages. They are lost if more come than its socket holds,
-	// and it may not look at them meanwhile: that the interface went down is to be found out all the same.
+	// The responder learns about an interface from the kernel's link messages. They are lost if more arrive than fit
+	// into its socket while it is not reading: it must still detect that the interface went down.
 	{name: "link messages lost", on: []string{"kernel"}, ends: true, do: func(s *session) error {
 		pid, down := s.proc.pid(), s.r.IntN(2) == 1
 		_ = unix.Kill(pid, unix.SIGSTOP)
@@ -385,7 +388,7 @@ var kernelFaults = []fault{
 	}},
 }
 
-// flood has the kernel send so many link messages about the responder's interface.
+// flood makes the kernel send the given number of link messages about the responder's interface.
 func flood(s *session, n int) error {
 	return s.space.Do(func() error {
 		l, err := netlink.LinkByName(ourEnd)

@@ -11,18 +11,19 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
 
-// ipoib is a card whose port is InfiniBand's, on a subnet of which this process is the switch, the manager, the administration, and the
-// host that asks.
+// ipoib is a card with an InfiniBand port, on a subnet for which this process is the switch, the subnet manager, the
+// subnet administration, and the host that sends requests.
 type ipoib struct {
 	*served
 	probes
 	subnet *fabric.Fabric
 	global bool   // requests have a global route header
-	qpn    uint32 // the responder's, as ARP said; 0 for not known
+	qpn    uint32 // the responder's queue pair from its ARP reply; 0 if unknown
 	in     []fabric.Packet
 }
 
-// sweep is how often the manager looks after the port: a real one hears of a card that was reset from the switch, at once.
+// sweep is the interval at which the manager checks the port. With real hardware, the switch reports a reset card
+// immediately.
 const sweep = 100 * time.Millisecond
 
 func openInfiniBand(c *campaign, r *rand.Rand) (target, error) {
@@ -37,7 +38,7 @@ func openInfiniBand(c *campaign, r *rand.Rand) (target, error) {
 	}
 	s.firmware = f
 	t := &ipoib{served: s, probes: p, global: r.IntN(2) == 1}
-	// What the port sends while its LID changes may have either: a complaint is for the reader of the log.
+	// While its LID changes, the port may send packets with either LID, so complaints are only logged.
 	t.subnet = fabric.New(func(format string, args ...any) { c.simLog.Warn("subnet: " + fmt.Sprintf(format, args...)) }, s.far)
 	t.subnet.Sweep = sweep
 	return t, nil
@@ -52,7 +53,7 @@ func (t *ipoib) args() []string {
 	return []string{"nic.driver=mlx4", "nic.device=vfio-user:" + t.path, addresses, "respond.stamp_ports=[862]"}
 }
 
-// A payload of IPoIB begins with the EtherType and two bytes that are zero (RFC 4391 §6).
+// An IPoIB payload starts with the EtherType and two zero bytes (RFC 4391 §6).
 const (
 	etherHeader = 14
 	ipoibHeader = 4
@@ -87,7 +88,7 @@ func (t *ipoib) take() (seq uint32, wrong string, any bool) {
 		case len(b) < ipoibHeader:
 			return 0, fmt.Sprintf("a payload of %d bytes", len(b)), true
 		case binary.BigEndian.Uint16(b) == typeARP:
-			if len(b) == ipoibHeader+56 && b[ipoibHeader+7] == 2 { // a reply: the hardware address begins with the queue pair
+			if len(b) == ipoibHeader+56 && b[ipoibHeader+7] == 2 { // a reply: the hardware address starts with the queue pair
 				t.qpn = binary.BigEndian.Uint32(b[ipoibHeader+8:]) & 0xffffff
 			}
 			continue
@@ -105,7 +106,7 @@ func (t *ipoib) take() (seq uint32, wrong string, any bool) {
 	return 0, "", false
 }
 
-// silent asks by ARP which queue pair the responder has: another one after each start.
+// silent requests the responder's queue pair by ARP, because it changes with each start.
 func (t *ipoib) silent() {
 	b := []byte{typeARP >> 8, typeARP & 0xff, 0, 0, 0, 32, 8, 0, 20, 4, 0, 1}
 	b = binary.BigEndian.AppendUint32(b, fabric.HostQP)
@@ -116,7 +117,7 @@ func (t *ipoib) silent() {
 	t.subnet.Multicast(fabric.Broadcast, b)
 }
 
-// subnetOf is that of a session whose card is InfiniBand's.
+// subnetOf is the subnet of a session with an InfiniBand card.
 func (s *session) subnetOf() *fabric.Fabric { return s.t.(*ipoib).subnet }
 
 // joined changes something in the subnet and waits until the port has joined its groups again.
@@ -133,16 +134,16 @@ func (s *session) joined(change func(f *fabric.Fabric)) error {
 
 const (
 	portActive = 4    // PortInfo: PortState (IBA vol. 1 §14.2.5.6)
-	portDown   = 1    // of a Set: the link goes down and trains again
+	portDown   = 1    // in a Set: the link goes down and trains again
 	reregister = 0x80 // PortInfo: ClientReregister
 )
 
-// subnetFaults are those of an InfiniBand subnet and its manager.
+// subnetFaults are faults of an InfiniBand subnet and its manager.
 var subnetFaults = []fault{
 	{name: "subnet manager gone and back", on: []string{"infiniband"}, do: func(s *session) error {
 		f := s.subnetOf()
 		f.Change(func() { f.Absent, f.DropReceives = true, true })
-		s.for_(50*time.Millisecond, 2*time.Second) // what is known keeps working
+		s.for_(50*time.Millisecond, 2*time.Second) // existing addresses keep working
 		return s.joined(func(f *fabric.Fabric) {
 			f.Absent, f.DropReceives = false, false
 			f.Configure(f.Ports[0], portActive, reregister)
@@ -205,7 +206,7 @@ var subnetFaults = []fault{
 		return err
 	}},
 	{name: "another Q_Key", on: []string{"infiniband"}, do: func(s *session) error {
-		key := 1 + s.r.Uint32N(1<<31-1) // the highest bit is for privileged ones
+		key := 1 + s.r.Uint32N(1<<31-1) // keys with the highest bit set are privileged
 		s.note("%#x", key)
 		f := s.subnetOf()
 		return s.noticed(func() {
@@ -224,7 +225,7 @@ var subnetFaults = []fault{
 			for i := range b {
 				b[i] = byte(s.r.Uint32())
 			}
-			if s.r.IntN(2) == 1 { // a header of subnet administration's answers (IBA vol. 1 §15.2)
+			if s.r.IntN(2) == 1 { // the header of a subnet administration reply (IBA vol. 1 §15.2)
 				copy(b, []byte{1, 3, 2, 0x81, 0, 0, 0, 0})
 			}
 			f.Change(func() {

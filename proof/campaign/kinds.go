@@ -7,8 +7,9 @@ import (
 	"github.com/rebound-nic/rebound/proof/cards"
 )
 
-// kinds are all that the responder runs on: the cards with a driver, and interfaces of the kernel. Tags are all for every one, model for
-// device models, frames for those of Ethernet, kernel for interfaces of the kernel, and the driver's name.
+// kinds are all devices and interfaces that the responder runs on: the cards with a driver, and kernel interfaces. The
+// tags are all for every kind, model for device models, frames for Ethernet models, kernel for kernel interfaces, and
+// the driver's name.
 var kinds = slices.Concat(modelled(), []kind{
 	{"mlx4 InfiniBand", []string{"all", "model", "infiniband", "mellanox"}, openInfiniBand},
 	{"afpacket", []string{"all", "kernel"}, openVeth("afpacket", false)},
@@ -17,7 +18,7 @@ var kinds = slices.Concat(modelled(), []kind{
 	{"xdp pinned", []string{"all", "kernel", "xdp", "pinned"}, openVeth("xdp", true)},
 })
 
-// modelled are the cards that have a driver.
+// modelled are the cards with a driver.
 func modelled() (all []kind) {
 	for i := range cards.All {
 		c := &cards.All[i]

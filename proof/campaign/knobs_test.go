@@ -16,8 +16,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/cards"
 )
 
-// knobs are the ways in which models can be broken: each knob with the faults that turn it, as "target: fault", or after a dash why no
-// fault does. A knob that is missing here fails TestKnobs.
+// knobs maps each way in which models can be broken to the faults that use it, as "target: fault", or after a dash to
+// the reason why no fault does. TestKnobs fails if a knob is missing here.
 var knobs = map[string]string{
 	"sim.Faulty.Stalled":        "ixgbe: stuck device",
 	"sim.Faulty.LoseWrite":      "ixgbe: register writes lost",
@@ -103,7 +103,7 @@ var knobs = map[string]string{
 	"enasim.Options.NotReady":        "- a start: nic/drivers/ena's tests",
 	"enasim.Options.NeedMeta":        "- a generation of the card: sim/enasim's tests",
 	"enasim.Options.AnyDriver":       "- a version of the firmware: sim/enasim's tests",
-	"enasim.Options.AdminDelay":      "ena: function reset", // in every part, as the seed wants
+	"enasim.Options.AdminDelay":      "ena: function reset", // in every part, chosen by the seed
 	"enasim.Options.AdminOutOfOrder": "ena: function reset",
 	"enasim.Options.TxOutOfOrder":    "ena: function reset",
 	"enasim.Options.RxOutOfOrder":    "ena: function reset",
@@ -137,13 +137,14 @@ var knobs = map[string]string{
 	"amazon.Controller.Resets":              "- what the driver wrote",
 }
 
-// What all models have (sim.Model and the interfaces beside it), and what describes a kind of card and breaks nothing.
+// Methods that all models have (sim.Model and related interfaces), and fields that describe a type of card and break
+// nothing.
 var noKnobs = regexp.MustCompile(`^(Config|Attach|ReadBAR|WriteBAR|Step|Receive|SetLink|RegisterName|ReadVendor|WriteVendor|Counters|` +
 	`MAC|Profile|Kind|Link|Steering|Seed|Device|Queues|MaxMTU|NoLLQ|NoMemBAR|LLQSizes|PreferWide|NoMeta|Burst|MSIXBAR|NoRxChecks|BasicQueues|Unsupported|NoMetrics|` +
 	`NoReadless|Width|Version|Controller|RxOffset|Hints|Vectors|InOrder|Retransmit|Timeout|RNRDelay|Busy|Port|Dual|BAR0|Pref|NoMSI|InitPages|HostPages|Clock|` +
 	`Packed|NotificationData|Lacks|Limit)$`)
 
-// Types whose exported methods and fields are knobs, with those of each that are none beside noKnobs.
+// Types whose exported methods and fields are knobs, with the exceptions for each type in addition to noKnobs.
 var knobbed = map[string]*regexp.Regexp{
 	"Model": noKnobs, "Options": noKnobs,
 	"sim.Faulty":     regexp.MustCompile(`^(Attach|RegisterName|WriteBAR|Step|Receive|Reset|Model)$`),

@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// held is an object of the kernel that a responder had open: it is to be gone when the process is.
+// held is a kernel object that a responder had open; it must disappear with the process.
 type held struct {
 	kind string // "program", "link", "map", "vfio"
 	id   int
@@ -22,7 +22,7 @@ type held struct {
 
 func (h held) String() string { return fmt.Sprintf("BPF %s %d", h.kind, h.id) }
 
-// holds reads what a process has open, from what the kernel tells of its file descriptors.
+// holds returns the objects that a process has open, from the kernel's information on its file descriptors.
 func holds(pid int) (all []held) {
 	dir := fmt.Sprintf("/proc/%d/fdinfo", pid)
 	entries, _ := os.ReadDir(dir)
@@ -43,7 +43,7 @@ func holds(pid int) (all []held) {
 	return all
 }
 
-// there reports whether the object is still there.
+// there reports whether the object still exists.
 func (h held) there() bool {
 	var err error
 	switch h.kind {
@@ -66,7 +66,8 @@ func (h held) there() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// gone waits until nothing of all is there any more, which the kernel may do a little later, and returns what is.
+// gone waits until none of the objects exists, because the kernel may remove them slightly later, and returns the
+// remaining ones.
 func gone(all []held, limit time.Duration) (left []string) {
 	for end := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
 		left = nil
@@ -81,7 +82,7 @@ func gone(all []held, limit time.Duration) (left []string) {
 	}
 }
 
-// own is what this process holds.
+// own counts the resources that this process holds.
 type own struct {
 	goroutines, files, memory, children, mounts int
 	hugeFree                                    string
@@ -112,7 +113,7 @@ func (o own) String() string {
 	return fmt.Sprintf("%d goroutines, %d files, %d shared mappings, %d children, %d mounts", o.goroutines, o.files, o.memory, o.children, o.mounts)
 }
 
-// more lists what o has more of than before.
+// more lists the resources that have grown since before.
 func (o own) more(before own) (all []string) {
 	for _, c := range []struct {
 		what     string

@@ -1,5 +1,6 @@
-// Package campaign breaks the responder's devices and its surroundings, one fault after the other under traffic, in an order that a
-// seed decides, and counts what came back, how long it took, and what was lost. It touches none of the machine's networks.
+// Package campaign injects faults into the responder's devices and its environment, one after the other under traffic,
+// in an order determined by a seed, and counts recoveries, recovery times and losses. It does not touch the machine's
+// networks.
 package campaign
 
 import (
@@ -106,7 +107,7 @@ func parse(args []string, w io.Writer) (o options, err error) {
 	return o, nil
 }
 
-// inMounts marks the process that has its own mounts.
+// inMounts marks the process that has a private mount namespace.
 const inMounts = "REBOUND_CAMPAIGN_MOUNTS"
 
 func campaignCommand(args []string, w io.Writer) error {
@@ -133,7 +134,7 @@ func campaignCommand(args []string, w io.Writer) error {
 	if os.Getenv(inMounts) == "" {
 		return again(args)
 	}
-	// Mounts are this process's alone: a BPF file system for pins, and a small one to fill.
+	// These mounts are private to this process: a BPF file system for pins, and a small file system to fill.
 	if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, ""); err != nil {
 		return fmt.Errorf("mount of a BPF file system: %w", err)
 	}
@@ -146,7 +147,7 @@ func campaignCommand(args []string, w io.Writer) error {
 	return c.run(ctx)
 }
 
-// again runs the same command in its own mount namespace.
+// again runs the same command in a private mount namespace.
 func again(args []string) error {
 	c := exec.Command("/proc/self/exe", append([]string{"campaign"}, args...)...)
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr

@@ -17,7 +17,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
 
-// messages is an EFA whose responder is asked by a driver of this process, on a second EFA at the wire's other end.
+// messages is an EFA whose responder gets requests from a driver in this process, on a second EFA at the other end of
+// the wire.
 type messages struct {
 	*served
 	c       *campaign
@@ -30,7 +31,7 @@ type messages struct {
 	client   *efa.Device
 
 	mu    sync.Mutex
-	hand  string // where the responder hands its addresses over
+	hand  string // where the responder publishes its addresses
 	to    nic.Peer
 	reach bool
 }
@@ -70,7 +71,7 @@ func (m *messages) args() []string {
 
 var handedOver = regexp.MustCompile(`handover=(\S+)`)
 
-// silent looks the responder up: its queue pairs have other numbers after a restart.
+// silent looks up the responder again, because its queue pairs have other numbers after a restart.
 func (m *messages) silent() {
 	line := m.c.readyLine()
 	all := handedOver.FindStringSubmatch(line)

@@ -6,30 +6,30 @@ import (
 	"slices"
 )
 
-// kind is what the responder runs on.
+// kind is a device or interface that the responder runs on.
 type kind struct {
 	name string
-	tags []string // which faults there are on it
+	tags []string // select the faults that apply
 	open func(c *campaign, r *rand.Rand) (target, error)
 }
 
-// fault is one way to break something, undone when it returns.
+// fault is one way to break something. It is undone when do returns.
 type fault struct {
 	name string
-	on   []string // tags of the kinds that it is for, any of them
-	not  []string // tags of kinds that it is not for
-	ends bool     // the responder may end with an error by it, and is started again, as its unit would do
+	on   []string // tags of the kinds that it applies to, any of them
+	not  []string // tags of kinds that it does not apply to
+	ends bool     // the responder may exit with an error because of it, and is then started again, as its systemd unit would do
 	do   func(s *session) error
 }
 
-// part is one start of the responder, and what it goes through.
+// part is one start of the responder with its faults.
 type part struct {
 	kind   *kind
-	seed   uint64 // decides the strengths
+	seed   uint64 // determines the strengths
 	faults []*fault
 }
 
-// partLength is how many faults one start of a target has.
+// partLength is the number of faults per start of a target.
 const partLength = 4
 
 func faultsOf(k *kind) (all []*fault) {
@@ -44,7 +44,7 @@ func faultsOf(k *kind) (all []*fault) {
 	return all
 }
 
-// plan makes rounds continuously: in each, every fault of every kind comes once, in an order that the seed decides.
+// plan generates rounds endlessly: in each, every fault of every kind occurs once, in an order determined by the seed.
 type plan struct {
 	rng  *rand.Rand
 	only *regexp.Regexp
@@ -55,7 +55,7 @@ func newPlan(seed uint64, only *regexp.Regexp) *plan {
 	return &plan{rng: rand.New(rand.NewPCG(seed, 16)), only: only}
 }
 
-// next returns a part without faults where none matches.
+// next returns a part without faults if none matches.
 func (p *plan) next() (out part) {
 	if len(p.rest) == 0 {
 		for i := range kinds {

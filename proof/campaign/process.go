@@ -26,20 +26,20 @@ const restartAfter = 100 * time.Millisecond
 type supervisor struct {
 	program string
 	args    func() []string
-	space   *testbed.Namespace // where it runs
+	space   *testbed.Namespace // the responder's namespace
 	log     io.Writer
 
 	mu      sync.Mutex
 	cond    *sync.Cond
-	wanted  bool                           // it is to run
+	wanted  bool                           // the responder should be running
 	prepare func(start func() error) error // calls start; nil for no preparation
 	began   func(pid int)                  // called right after a start; nil for nothing
-	cmd     *exec.Cmd                      // the running one, or nil
-	ready   string                         // its ready line, "" until it answers
-	scrape  string                         // HOST:PORT of its metrics
+	cmd     *exec.Cmd                      // the running process, or nil
+	ready   string                         // its ready line, "" until it is ready
+	scrape  string                         // HOST:PORT of its metrics page
 	starts  int
 	ended   []ending // all, oldest first
-	held    []held   // what of the kernel the running one holds, and what those before held
+	held    []held   // kernel objects that the running process holds, and those that earlier ones held
 	closing bool
 	done    chan struct{}
 }
@@ -48,7 +48,7 @@ type supervisor struct {
 type ending struct {
 	how  string // "exit 1", "killed"
 	said string // the end of its log
-	ours bool   // by a signal of the campaign's
+	ours bool   // by a signal from the campaign
 }
 
 func supervise(program string, space *testbed.Namespace, log io.Writer, args func() []string) *supervisor {
@@ -107,9 +107,9 @@ func (s *supervisor) once() {
 		began(c.Process.Pid)
 	}
 	s.mu.Lock()
-	s.cmd = c // it may have said already where it is scraped
+	s.cmd = c // it may already have logged its metrics address
 	s.starts++
-	if !s.wanted { // stopped meanwhile
+	if !s.wanted { // stopped in the meantime
 		_ = c.Process.Kill()
 	}
 	s.mu.Unlock()
@@ -140,7 +140,7 @@ func (s *supervisor) once() {
 	s.mu.Unlock()
 }
 
-// said is the log of one process: all of it goes to a file, its end is kept.
+// said collects the log of one process: all of it is written to a file, and the end is kept in memory.
 type said struct {
 	to         io.Writer
 	supervisor *supervisor
@@ -196,14 +196,14 @@ func (s *supervisor) endings() int {
 	return len(s.ended)
 }
 
-// since returns how the process has ended since there were n endings.
+// since returns the endings after the first n.
 func (s *supervisor) since(n int) []ending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]ending(nil), s.ended[n:]...)
 }
 
-// await waits until ok, which is called with the lock held and after each change.
+// await waits until ok returns true, which is called with the lock held and after each change.
 func (s *supervisor) await(limit time.Duration, ok func() bool) bool {
 	late := false
 	t := time.AfterFunc(limit, func() {
@@ -224,7 +224,7 @@ func (s *supervisor) await(limit time.Duration, ok func() bool) bool {
 	return true
 }
 
-// signal sends one to the running process and waits for its end. It returns how that was, and the log's end.
+// signal sends a signal to the running process and waits for its end. It returns how it ended, with the end of its log.
 func (s *supervisor) signal(sig syscall.Signal, limit time.Duration) (ending, error) {
 	s.mu.Lock()
 	n, c := len(s.ended), s.cmd
@@ -243,14 +243,14 @@ func (s *supervisor) signal(sig syscall.Signal, limit time.Duration) (ending, er
 	return s.ended[n], nil
 }
 
-// hold keeps the process from being started again.
+// hold prevents the process from being started again.
 func (s *supervisor) hold() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wanted = false
 }
 
-// up waits until the process says that it is ready.
+// up waits until the process reports that it is ready.
 func (s *supervisor) up(limit time.Duration) error {
 	if !s.await(limit, func() bool { return s.ready != "" }) {
 		return fmt.Errorf("not ready within %v: %s", limit, s.lastWords())
@@ -258,7 +258,7 @@ func (s *supervisor) up(limit time.Duration) error {
 	return nil
 }
 
-// lastWords are how the process ended last, and the last line of its log.
+// lastWords describes how the process ended last, with the last line of its log.
 func (s *supervisor) lastWords() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,15 +16,15 @@ import (
 	"github.com/rebound-nic/rebound/latency/whole"
 )
 
-// step is a fault that was done.
+// step is an injected fault and its result.
 type step struct {
 	kind, fault string
-	took        time.Duration // from its end to the first answer
-	silent      time.Duration // the longest time without an answer around it
+	took        time.Duration // from the end of the fault to the first reply
+	silent      time.Duration // the longest time without a reply around the fault
 	counts      counts
 	restarted   bool   // the process was started again
-	helped      bool   // which took an operator
-	skipped     string // why it was not done
+	helped      bool   // the restart needed an operator
+	skipped     string // why it was not injected
 }
 
 type failure struct {
@@ -32,12 +32,12 @@ type failure struct {
 	kind, fault, what string
 }
 
-// report is what the campaign counted.
+// report has the campaign's counts.
 type report struct {
 	steps    []step
 	failures []failure
 	counts   counts
-	ends     map[string]int // of responders
+	ends     map[string]int // exits of responders
 
 	starts, objects                        int
 	scrapes, scrapesRefused, scrapesFailed uint64
@@ -46,7 +46,7 @@ type report struct {
 
 func (r *report) init() { r.ends = map[string]int{} }
 
-// save writes campaign.md, and its short form to the terminal.
+// save writes campaign.md, and a summary to the terminal.
 func (c *campaign) save() error {
 	r := &c.report
 	path := filepath.Join(c.out, "campaign.md")

@@ -20,10 +20,10 @@ type scraper struct {
 	at    func() string
 
 	mu          sync.Mutex
-	values      map[string]float64 // of the process that runs, by name and labels
-	read, limit uint64             // pages read, and refused for being too many
+	values      map[string]float64 // of the running process, by name and labels
+	read, limit uint64             // pages read, and pages refused by the rate limit
 	failed      uint64
-	ok          bool // the last one that was requested came
+	ok          bool // the last request succeeded
 	stop, done  chan struct{}
 }
 
@@ -35,7 +35,7 @@ func scrape(space *testbed.Namespace, at func() string) *scraper {
 
 func (s *scraper) run() {
 	defer close(s.done)
-	t := time.NewTicker(250 * time.Millisecond) // the responder answers five a second
+	t := time.NewTicker(250 * time.Millisecond) // the responder allows five requests per second
 	defer t.Stop()
 	for {
 		select {
@@ -63,7 +63,7 @@ func (s *scraper) run() {
 	}
 }
 
-// dial connects from within a namespace.
+// dial connects from inside a namespace.
 func dial(space *testbed.Namespace, at string, limit time.Duration) (c net.Conn, err error) {
 	err = space.Do(func() (err error) {
 		c, err = net.DialTimeout("tcp", at, limit)
@@ -72,7 +72,7 @@ func dial(space *testbed.Namespace, at string, limit time.Duration) (c net.Conn,
 	return c, err
 }
 
-// get reads one page.
+// get reads one metrics page.
 func get(space *testbed.Namespace, at string, limit time.Duration) (values map[string]float64, status int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -105,14 +105,14 @@ func get(space *testbed.Namespace, at string, limit time.Duration) (values map[s
 	return values, r.StatusCode, lines.Err()
 }
 
-// value returns what was read last, 0 for nothing.
+// value returns the last value read, 0 if there is none.
 func (s *scraper) value(name string) float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.values[name]
 }
 
-// fresh waits for a page that was requested after the call, for a while.
+// fresh waits, with a timeout, for a page that was requested after the call.
 func (s *scraper) fresh() {
 	pages := func() uint64 {
 		s.mu.Lock()

@@ -6,23 +6,24 @@ import (
 	"time"
 )
 
-// asker sends requests and takes what comes back. It has one goroutine.
+// asker sends requests and receives replies. Only one goroutine uses it.
 type asker interface {
-	// ask sends a request. It reports whether it could.
+	// ask sends a request. It reports whether it succeeded.
 	ask(seq uint32) bool
-	// take returns what came back: of which request, and what is wrong with it, "" for nothing. any is false where nothing came.
+	// take returns the next reply: the request it belongs to, and what is wrong with it, "" if it is correct. any is
+	// false if there is none.
 	take() (seq uint32, wrong string, any bool)
-	// silent is called every now and then while nothing comes back: where the responder is may have changed.
+	// silent is called periodically while no replies arrive, because the responder's address may have changed.
 	silent()
 }
 
 const (
-	window   = 16                     // requests under way
-	lostTime = 300 * time.Millisecond // after which a request counts as lost; a reply that comes later makes it late
+	window   = 16                     // outstanding requests
+	lostTime = 300 * time.Millisecond // after which a request counts as lost; a later reply makes it late
 	silence  = 100 * time.Millisecond // between two calls of silent
 )
 
-// counts are of requests.
+// counts are the numbers of requests by outcome.
 type counts struct {
 	Sent, Answered, Lost, Late, Twice, Wrong uint64
 }
@@ -37,11 +38,12 @@ func (c *counts) add(o counts) {
 }
 
 func (c counts) since(o counts) counts {
-	// What was lost before may have come since, late: then there are fewer lost than before, and none that were lost since.
+	// Requests that were lost before may have been answered late since: then the total of lost ones has decreased, and
+	// none were lost since.
 	return counts{c.Sent - o.Sent, c.Answered - o.Answered, max(c.Lost, o.Lost) - o.Lost, c.Late - o.Late, c.Twice - o.Twice, c.Wrong - o.Wrong}
 }
 
-// What became of a request.
+// Outcome of a request.
 const (
 	never = iota
 	open
@@ -49,19 +51,19 @@ const (
 	lost
 )
 
-// traffic asks continuously, window requests at a time.
+// traffic sends requests continuously, keeping up to window requests outstanding.
 type traffic struct {
 	a asker
 
 	mu      sync.Mutex
 	counts  counts
 	wrongs  map[string]int
-	silence time.Duration // the longest time without an answer since it was last requested
-	last    time.Time     // of an answer
-	mark    uint32        // requests from this one on are counted apart
-	marked  uint64        // answers to them
-	first   time.Time     // the first of these
-	bears   bool          // frames may be changed on their way: what comes back wrong is no one's fault
+	silence time.Duration // the longest time without a reply since this value was last read
+	last    time.Time     // of the last reply
+	mark    uint32        // requests from this one on are counted separately
+	marked  uint64        // replies to them
+	first   time.Time     // time of the first such reply
+	bears   bool          // frames may be corrupted in transit: wrong replies are not the responder's fault
 
 	stop, done chan struct{}
 	next       uint32
@@ -110,7 +112,7 @@ func (t *traffic) run() {
 	}
 }
 
-// collect takes what came back.
+// collect processes received replies.
 func (t *traffic) collect(now time.Time) (any bool) {
 	for range 2 * window {
 		seq, wrong, came := t.a.take()
@@ -161,7 +163,7 @@ func (t *traffic) judge(seq uint32, wrong string, now time.Time) {
 	}
 }
 
-// fill asks where there is room, and gives up what is too old.
+// fill sends requests while the window has room, and gives up requests that are too old.
 func (t *traffic) fill(now time.Time) (any bool) {
 	for i := range t.slots {
 		s := &t.slots[i]
@@ -189,7 +191,7 @@ func (t *traffic) fill(now time.Time) (any bool) {
 	return any
 }
 
-// tell returns the counts, and the longest silence since it was last requested.
+// tell returns the counts, and the longest silence since the last call.
 func (t *traffic) tell() (counts, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -198,11 +200,11 @@ func (t *traffic) tell() (counts, time.Duration) {
 	return t.counts, s
 }
 
-// enough is how many answers to requests of after a fault show that it is over.
+// enough is how many replies to requests sent after a fault show that it has been overcome.
 const enough = 100
 
-// back waits until enough requests of after this call were answered, and returns how long the first answer took. alive ends the
-// wait early with its error.
+// back waits until enough requests sent after this call were answered, and returns the time to the first reply. An
+// error from alive ends the wait early.
 func (t *traffic) back(patience time.Duration, alive func() error) (time.Duration, error) {
 	t.mu.Lock()
 	began := time.Now()
@@ -225,7 +227,7 @@ func (t *traffic) back(patience time.Duration, alive func() error) (time.Duratio
 	}
 }
 
-// end stops asking.
+// end stops sending.
 func (t *traffic) end() {
 	close(t.stop)
 	<-t.done

@@ -21,7 +21,7 @@ const (
 	theirEnd = "ask0"
 )
 
-// veth is a pair between the responder's namespace and another one, from which it is asked over a packet socket.
+// veth is a pair between the responder's namespace and another one, from which a packet socket sends requests.
 type veth struct {
 	probes
 	c      *campaign
@@ -67,7 +67,7 @@ func (v *veth) args() []string {
 	return all
 }
 
-// plug makes the pair and opens the socket.
+// plug creates the pair and opens the socket.
 func (v *veth) plug() error {
 	up := func(name string, mac [6]byte) error {
 		_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0)

@@ -10,7 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// Every profile of every model is found by its name, and becomes a port with an ID that the card's driver has.
+// Every profile of every model is found by its name, and has an ID that the card's driver supports.
 func TestProfiles(t *testing.T) {
 	seen := 0
 	for i := range All {

@@ -19,7 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
-// Each setting of [debug] reaches the driver and changes what the device is asked for.
+// Each setting of [debug] reaches the driver and changes what it requests from the device.
 func TestDebugSettings(t *testing.T) {
 	wrong := func() sim.Model {
 		m := ixgbesim.New(ixgbesim.Options{MAC: ladderMAC})
@@ -28,13 +28,13 @@ func TestDebugSettings(t *testing.T) {
 	}
 	backplane := func() sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: ladderMAC}) }
 	for _, c := range []struct {
-		set   string // "": the default, in contrast
+		set   string // "" is the default, for contrast
 		model func() sim.Model
 		fails string // the error of Open
-		says  string // in a violation of the model
-		shows string // in Info's push and notes
+		says  string // in a violation that the model reports
+		shows string // in Info's push mode and notes
 		send  bool
-		any   bool // a frame for another station comes in
+		any   bool // a frame for another station is received
 	}{
 		{set: "", model: refuses(0, ""), shows: "llq 256", send: true},
 		{set: "debug.host_version=1", model: refuses(0, ""), fails: "create CQ", says: "driver version"},

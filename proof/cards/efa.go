@@ -15,7 +15,7 @@ var efa = Card{
 	Lab:      &Lab{Module: "efa"}, // it has no network interface
 }
 
-// efaProfiles begins with the model's default, efa1.
+// efaProfiles starts with the model's default, efa1.
 func efaProfiles(known []efasim.Profile) (all []Profile) {
 	for _, p := range known {
 		all = append(all, Profile{Name: p.Name, Alias: p.Name, Doc: fmt.Sprintf("1d0f:%04x", p.Device), New: func(mac [6]byte) sim.Model {

@@ -9,7 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/enasim"
 )
 
-// beforeLLQ is a card of a kind without low-latency queues.
+// beforeLLQ is an older device without low-latency queues.
 var beforeLLQ = enasim.Options{Device: 0x0ec2, NoLLQ: true, NoMemBAR: true, BasicQueues: true, NoMetrics: true}
 
 var ena = Card{
@@ -43,10 +43,10 @@ func enaProfile(name, doc string, o enasim.Options) Profile {
 	return Profile{Name: name, Doc: doc, New: func(mac [6]byte) sim.Model { o.MAC = mac; return enasim.New(o) }}
 }
 
-// enaAllowance is what the lab's models report of the allowances that Linux shows.
+// enaAllowance is what the lab's models report as the allowances that Linux shows.
 var enaAllowance = enasim.Allowance{BandwidthIn: 11, BandwidthOut: 12, Packets: 13, Conntrack: 14, LinkLocal: 15, ConntrackAvailable: 16}
 
-// ENAWithAllowance makes a model that reports allowances, which the lab looks for in Linux.
+// ENAWithAllowance creates a model that reports allowances, which the lab checks in Linux.
 func ENAWithAllowance(mac [6]byte, o enasim.Options) sim.Model {
 	o.MAC = mac
 	m := enasim.New(o)
@@ -54,7 +54,7 @@ func ENAWithAllowance(mac [6]byte, o enasim.Options) sim.Model {
 	return m
 }
 
-// enaAgree compares per queue. Linux counts received bytes without the Ethernet header.
+// enaAgree compares the counters per queue. Linux counts received bytes without the Ethernet header.
 func enaAgree(m sim.Model, shown map[string]uint64, _ bool) []string {
 	k := m.(*enasim.Model).Counters()
 	a := enaAllowance

@@ -28,7 +28,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
-// uncached is a function of a machine whose kernel maps nothing write-combining.
+// uncached is a function on a machine whose kernel supports no write-combining mappings.
 type uncached struct{ pci.Function }
 
 func (uncached) Simulated() bool { return false }
@@ -36,16 +36,16 @@ func (uncached) Notes() []string {
 	return []string{"BAR 0 is not mapped write-combining: no such file", "BAR 2 is not mapped write-combining: no such file"}
 }
 
-// ladder is what a card can refuse, the step that the driver takes instead, and what Info then says of pushes.
+// ladder is a feature that a card can refuse, the driver's fallback, and the resulting push mode in Info.
 type ladder struct {
 	name     string
 	model    func() sim.Model
 	open     func(fn pci.Function, o nic.Options) (nic.Answerer, error)
 	queues   int
 	uncached bool
-	steps    []string // "from X to Y", in their order
+	steps    []string // "from X to Y", in order
 	reason   string   // of the last
-	push     string   // Info.Push begins with it
+	push     string   // prefix of Info.Push
 }
 
 func openMLX5(fn pci.Function, o nic.Options) (nic.Answerer, error) {
@@ -66,7 +66,7 @@ func openVirtio(fn pci.Function, o nic.Options) (nic.Answerer, error) {
 
 var ladderMAC = [6]byte{0x02, 0x52, 0x62, 0, 0, 0x01}
 
-// refuses is an ENA that answers the first n of a command with "resource allocation failure".
+// refuses is an ENA that replies to the first n of a command with "resource allocation failure".
 func refuses(n int, command string) func() sim.Model {
 	return func() sim.Model {
 		m, left := enasim.New(enasim.Options{MAC: ladderMAC}), n
@@ -146,7 +146,7 @@ func init() {
 	l.model = func() sim.Model {
 		n := 0
 		return mlx4sim.New(mlx4sim.Options{MAC: ladderMAC, Status: func(op uint16) uint8 {
-			if op == 0x1A { // INIT2RTR_QP of the fifth QP: after two pairs of receive and send
+			if op == 0x1A { // INIT2RTR_QP of the fifth QP, after two pairs of receive and send
 				if n++; n == 5 {
 					return 3
 				}
@@ -157,7 +157,7 @@ func init() {
 	ladders = append(ladders, l)
 }
 
-// text is a log that any goroutine writes.
+// text is a log that is safe for concurrent use.
 type text struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -175,7 +175,8 @@ func (l *text) String() string {
 	return l.b.String()
 }
 
-// Whatever a card refuses, the driver takes the next step, says so once with the reason in the log and in Info, and answers.
+// Whatever a card refuses, the driver falls back, reports it once with the reason in the log and in Info, and answers
+// requests.
 func TestLadder(t *testing.T) {
 	for _, c := range ladders {
 		t.Run(c.name, func(t *testing.T) {

@@ -18,7 +18,7 @@ var mlx4 = Card{
 	},
 	Random: func(mac [6]byte, r *rand.Rand, f *Firmware) sim.Model { return RandomMlx4(mac, mlx4sim.Ethernet, r, f) },
 	Faults: []string{"mellanox"},
-	// Linux steers by its MAC table unless it is configured otherwise.
+	// Linux steers by MAC table in its default configuration.
 	Lab: &Lab{Module: "mlx4_en", Scenarios: []string{F2, F2Pair, F3, Smoke, IPXE}, Jumbo: 9000, Physical: true, Agree: mlx4Agree,
 		Other: func(mac [6]byte) sim.Model {
 			return mlx4sim.New(mlx4sim.Options{MAC: mac, Profile: mlx4sim.ConnectX3Pro, Steering: mlx4sim.MACTable})
@@ -36,7 +36,7 @@ func mlx4Profile(name, doc string, o mlx4sim.Options) Profile {
 	return p
 }
 
-// RandomMlx4 makes a model with a port of that link layer, of a random kind.
+// RandomMlx4 creates a model of a random type with a port of the given link layer.
 func RandomMlx4(mac [6]byte, link mlx4sim.Link, r *rand.Rand, f *Firmware) sim.Model {
 	return mlx4sim.New(mlx4sim.Options{MAC: mac, Link: link, Profile: []mlx4sim.Profile{mlx4sim.ConnectX3, mlx4sim.ConnectX3Pro}[r.IntN(2)],
 		Withhold: func(uint16) bool { return f.Withhold.Load() }, Status: func(uint16) uint8 { return f.Status() }})

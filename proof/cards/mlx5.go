@@ -17,7 +17,7 @@ var mlx5 = Card{
 			Status: func(uint16) (uint8, uint32) { return f.Status(), 0x77 }})
 	},
 	Faults: []string{"mellanox"},
-	// The first is the recorded ConnectX-4; the other, a ConnectX-5, needs no headers in its WQEs.
+	// The first is the recorded ConnectX-4; the other, a ConnectX-5, needs no inline headers in its WQEs.
 	Lab: &Lab{Module: "mlx5_core", Scenarios: []string{F2, F2Pair, F3, Smoke, XDP, AFXDP}, Jumbo: 9000, Agree: mlx5Agree,
 		Other: func(mac [6]byte) sim.Model {
 			return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5})
@@ -37,8 +37,8 @@ func mlx5Profiles(known []mlx5sim.Profile) (all []Profile) {
 	return all
 }
 
-// mlx5Agree compares the driver's own counts, the vport's and the port's (with FCS), and, before the queues are made again,
-// each channel's.
+// mlx5Agree compares the driver's own counts, the vport's and the port's (with FCS), and, before the queues are created
+// again, each channel's.
 func mlx5Agree(m sim.Model, shown map[string]uint64, all bool) []string {
 	k := m.(*mlx5sim.Model).Counters()
 	want := map[string]uint64{
@@ -62,7 +62,7 @@ func mlx5Agree(m sim.Model, shown map[string]uint64, all bool) []string {
 	return append(d, Differ(map[string]uint64{"missed": k.Missed, "oversize": k.Oversize}, map[string]uint64{"missed": 0, "oversize": 0})...)
 }
 
-// channelCount looks for the queue that a channel's count comes from.
+// channelCount finds the queue that a channel's counter belongs to.
 func channelCount(shown map[string]uint64, queues map[uint32]uint64, name string) []string {
 	for _, n := range queues {
 		if shown[name] == n {

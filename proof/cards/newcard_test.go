@@ -12,8 +12,9 @@ import (
 	"testing"
 )
 
-// A new card is its driver's folder, its model's folder, and a row in each half of the catalogue: in a copy of the tree with just these,
-// everything builds, the driver passes the conformance suite, the import rules hold, and every command has the card.
+// A new card consists of its driver's folder, its model's folder, and a row in each half of the catalogue: in a copy of
+// the tree with just these, everything builds, the driver passes the conformance suite, the import rules hold, and
+// every command supports the card.
 func TestNewCard(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it builds all programs in a copy of the tree")

@@ -7,7 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
-// The lab has QEMU's own virtio device instead of the model.
+// The lab uses QEMU's own virtio device instead of the model.
 var virtio = Card{
 	Name: "virtio", Driver: "virtio", Benchmark: true,
 	Profiles: []Profile{

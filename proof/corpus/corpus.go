@@ -1,5 +1,5 @@
-// Package corpus has frames of every kind that a responder answers, and changes them at random, for tests of package fastpath
-// and of what follows its rules.
+// Package corpus has frames of every kind that a responder answers, and mutates them at random, to test package
+// fastpath and implementations of the same rules.
 package corpus
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
-// Who asks whom.
+// Addresses of the client and of the responder.
 var (
 	OurMAC   = [6]byte{0x02, 0, 0, 0, 0, 0x01}
 	TheirMAC = [6]byte{0x02, 0, 0, 0, 0, 0x02}
@@ -18,20 +18,20 @@ var (
 	Our6, Their6 = netip.MustParseAddr("2001:db8::1:2:3"), netip.MustParseAddr("2001:db8::9")
 	OurLinkLocal = netip.MustParseAddr("fe80::1")
 
-	// Addresses are all of ours.
+	// Addresses are all addresses of the responder.
 	Addresses = []netip.Prefix{
 		netip.PrefixFrom(Our4, 24), netip.MustParsePrefix("192.0.2.77/32"), netip.PrefixFrom(Our6, 64), netip.PrefixFrom(OurLinkLocal, 64),
 	}
 	broadcast = [6]byte{255, 255, 255, 255, 255, 255}
 )
 
-// The ports of ours, for echo and for test packets.
+// The responder's ports, for echo and for test packets.
 var (
 	UDPPorts   = []uint16{7, 9000}
 	STAMPPorts = []uint16{862}
 )
 
-// Eth builds a frame under tags VLAN tags: of VLAN 100, or of VLAN 20 in VLAN 10.
+// Eth builds a frame with the given number of VLAN tags: VLAN 100, or VLAN 20 inside VLAN 10.
 func Eth(dst, src [6]byte, tags int, etherType uint16, payload []byte) []byte {
 	b := append(append([]byte{}, dst[:]...), src[:]...)
 	switch tags {
@@ -43,7 +43,7 @@ func Eth(dst, src [6]byte, tags int, etherType uint16, payload []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(b, etherType), payload...)
 }
 
-// Pad makes b n bytes long at least.
+// Pad extends b to at least n bytes.
 func Pad(b []byte, n int) []byte {
 	for len(b) < n {
 		b = append(b, 0)
@@ -83,7 +83,7 @@ func ICMPv4(src, dst netip.Addr, payload int) []byte {
 	return IPv4(src, dst, 1, m)
 }
 
-// ICMPv6 finishes message m and puts it into a packet.
+// ICMPv6 adds the checksum to message m and puts it into a packet.
 func ICMPv6(src, dst netip.Addr, hop byte, m []byte) []byte {
 	m[2], m[3] = 0, 0
 	binary.BigEndian.PutUint16(m[2:], ^sum(src, dst, 58, m))
@@ -120,7 +120,7 @@ func Solicit(src, dst, target netip.Addr, options ...byte) []byte {
 	return ICMPv6(src, dst, 255, append(m, options...))
 }
 
-// TestPacket is a STAMP sender's (RFC 8762 §4.2.1) of n bytes.
+// TestPacket is a STAMP sender's test packet (RFC 8762 §4.2.1) of n bytes.
 func TestPacket(n int) []byte {
 	b := []byte{0, 0, 0, 42, 0xe8, 0xd4, 0xa5, 0x0f, 0x11, 0x22, 0x33, 0x44, 0x9f, 0x01}
 	for len(b) < n {
@@ -133,14 +133,14 @@ func TestPacket(n int) []byte {
 	return b
 }
 
-// Request is a frame that is answered.
+// Request is a frame that the responder answers.
 type Request struct {
 	Name  string
 	Frame []byte
 	Kind  string // the verdict's name
 }
 
-// Requests are frames of every kind that is answered, under tags VLAN tags.
+// Requests are frames of every kind that the responder answers, with the given number of VLAN tags.
 func Requests(tags int) []Request {
 	group, groupMAC := oracle.SolicitedNode(Our6)
 	slla := append([]byte{1, 1}, TheirMAC[:]...)

@@ -7,15 +7,15 @@ import (
 	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
-// Mutator makes frames out of Requests, each with up to four changes. Bytes that matter are changed more often than
-// others, and of half of the frames the checksums are fixed, so that what stands behind them is reached.
+// Mutator generates frames from Requests, each with up to four changes. Significant bytes are changed more often than
+// others. Half of the frames get correct checksums, so that the code after the checksum checks is reached.
 type Mutator struct {
 	rnd   *rand.Rand
 	seeds [][]byte
 	buf   []byte
 }
 
-// NewMutator returns one whose frames depend on the two seeds alone.
+// NewMutator returns a Mutator whose frames depend only on the two seeds.
 func NewMutator(seed, stream uint64) *Mutator {
 	m := &Mutator{rnd: rand.New(rand.NewPCG(seed, stream)), buf: make([]byte, 0, 2048)}
 	for tags := range 3 {
@@ -26,16 +26,16 @@ func NewMutator(seed, stream uint64) *Mutator {
 	return m
 }
 
-// telling bytes are those that some header has a meaning for.
+// telling has bytes that have a meaning in some header.
 var telling = []byte{0, 1, 2, 6, 7, 8, 17, 44, 58, 0x45, 0x46, 0x60, 0x81, 0x88, 0xa8, 0xdd, 0x86, 127, 128, 129, 135, 136, 224, 255}
 
 // tellingWords are ports, lengths and EtherTypes.
 var tellingWords = []uint16{0, 1, 7, 8, 19, 53, 862, 1023, 1024, 1900, 9000, 40000, 0xffff, 0x0800, 0x86dd, 0x8100}
 
-// Next returns the next frame, which is the caller's until the next call.
+// Next returns the next frame, which is valid until the next call.
 func (m *Mutator) Next() []byte {
 	r := m.rnd.Uint64()
-	pick := func(n int) int { // from as few random bits as it takes
+	pick := func(n int) int { // uses as few random bits as necessary
 		v := int(r % uint64(n))
 		if r /= uint64(n); r < 1<<24 {
 			r = m.rnd.Uint64()
@@ -76,7 +76,7 @@ func (m *Mutator) Next() []byte {
 
 var be = binary.BigEndian
 
-// network returns where the packet in f starts behind up to two tags, if at least n bytes are there.
+// network returns where the packet in f starts after up to two tags, if it has at least n bytes.
 func network(f []byte, n int) (at int, ok bool) {
 	at = 14
 	for at < 22 && len(f) >= at+4 && (be.Uint16(f[at-2:]) == 0x8100 || be.Uint16(f[at-2:]) == 0x88a8) {
@@ -85,7 +85,7 @@ func network(f []byte, n int) (at int, ok bool) {
 	return at, len(f) >= at+n
 }
 
-// fit makes the lengths in the headers those of frame f, as far as it is one.
+// fit adjusts the lengths in the headers of frame f, as far as they can be parsed.
 func fit(f []byte) {
 	l3, ok := network(f, 28)
 	if !ok {
@@ -144,7 +144,7 @@ func fixChecksums(f []byte) {
 		hosts = nil
 	case 17:
 		if at = 6; be.Uint16(s[6:]) == 0 {
-			return // it has none
+			return // it has no checksum
 		}
 	}
 	be.PutUint16(s[at:], 0)

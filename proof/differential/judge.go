@@ -10,15 +10,15 @@ import (
 	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
-// rules are one configuration, on both sides.
+// rules are one configuration, for both sides.
 type rules struct {
 	name       string
 	fast, slow *fastpath.Responder
 	oracle     oracle.Rules
-	counted    uint64 // frames so far
+	counted    uint64 // number of frames so far
 }
 
-// judge is what one worker has.
+// judge is the state of one worker.
 type judge struct {
 	rules       []*rules
 	a, b, reply []byte
@@ -64,7 +64,7 @@ func newJudge() (*judge, error) {
 	return j, nil
 }
 
-// chunk judges the frames of one stream.
+// chunk checks the frames of one stream.
 func (j *judge) chunk(seed, stream uint64) error {
 	m := corpus.NewMutator(seed, stream)
 	for i := range chunk {
@@ -105,7 +105,7 @@ func (j *judge) frame(r *rules, f []byte) error {
 
 var untouched = bytes.Repeat([]byte{0xa5}, 64)
 
-// place puts f into a receive buffer with something else behind it.
+// place puts f into a receive buffer and fills the rest with other data.
 func place(buf, f []byte) *[64]byte {
 	n := copy(buf, f)
 	copy(buf[n:], untouched)
@@ -114,7 +114,7 @@ func place(buf, f []byte) *[64]byte {
 	return (*[64]byte)(buf)
 }
 
-// leaves is the sequence that package fastpath gives to the drivers.
+// leaves is the sequence of calls that package fastpath specifies for drivers.
 func leaves(r *fastpath.Responder, h *[64]byte, n int) int {
 	m := n
 	if !r.Reply(h, n) {

@@ -1,12 +1,11 @@
-// Package differential compares package fastpath against an oracle of the same rules on frames that are changed at
-// random.
+// Package differential compares package fastpath with an oracle of the same rules on randomly mutated frames.
 //
 //	oracle [-frames 1e9] [-seed 1] [-workers N]
 //
-// Every frame goes through the leaves as a driver calls them and through Slow, under each of several configurations
-// in turn. The replies must be the oracle's, byte for byte except for zero's two forms in one checksum, and each
-// frame must be counted once. The frames depend on the seed alone, not on the number of workers. It prints what it
-// has seen, and exits with status 1 at the first difference, 2 if used wrongly.
+// Every frame goes through the leaves as a driver calls them and through Slow, under each of several configurations.
+// The replies must equal the oracle's, byte for byte except for zero's two forms in one checksum, and each frame must
+// be counted once. The frames depend only on the seed, not on the number of workers. It prints its counts, and exits
+// with status 1 at the first difference, or 2 for wrong usage.
 package differential
 
 import (
@@ -46,7 +45,7 @@ func Main(args []string) int {
 
 var errUsage = errors.New("used wrongly")
 
-// chunk is how many frames one stream of random numbers makes.
+// chunk is the number of frames per stream of random numbers.
 const chunk = 1 << 16
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What is printed depends on the seed, and not on how many threads judge.
+// The output depends on the seed, and not on the number of workers.
 func TestRun(t *testing.T) {
 	tables := map[string]bool{}
 	for _, args := range [][]string{{"-workers", "1"}, {"-workers", "3"}, {"-seed", "2"}} {
@@ -35,7 +35,7 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// A rule that the two do not share is found, whichever it is.
+// Every rule that differs between the two sides is detected.
 func TestDifferenceIsFound(t *testing.T) {
 	for name, change := range map[string]func(*rules){
 		"port":     func(r *rules) { r.oracle.UDPPorts = []uint16{7} },

@@ -1,4 +1,4 @@
-// Package disk gives tests a disk that is full, or will be after some more pages.
+// Package disk provides tests with a disk that is full, or has a few free pages.
 package disk
 
 import (
@@ -11,10 +11,11 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// Ballast is the name of the file that takes the space.
+// Ballast is the name of the file that occupies the space.
 const Ballast = "ballast"
 
-// Small returns the folder of a file system of 4 MiB that has some pages of 4 KiB free. It fails the test if a file in it is open at the end.
+// Small returns the folder of a file system of 4 MiB with the given number of free pages of 4 KiB. It fails the test if
+// a file in it is still open at the end.
 func Small(t testing.TB, free int) string {
 	t.Helper()
 	needs.Root(t, "mounting a file system")
@@ -32,7 +33,7 @@ func Small(t testing.TB, free int) string {
 	return dir
 }
 
-// Fill leaves some pages free of the ones that are.
+// Fill leaves the given number of pages free.
 func Fill(t testing.TB, dir string, free int) {
 	t.Helper()
 	var s unix.Statfs_t

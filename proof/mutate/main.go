@@ -1,8 +1,9 @@
 // Command mutate breaks the code in random places and reports how often the tests of the broken package notice.
 //
-// A mutation changes one operator, number, condition or statement of the code outside of proof/. Files stay as they are: go test gets
-// the change as an overlay, and GOFLAGS passes it on to programs that tests build. A test that fails or does not end kills the mutation;
-// one that does not compile is replaced by the next. The same seed on the same source gives the same mutations.
+// A mutation changes one operator, number, condition or statement of the code outside of proof/. Files are not
+// modified: go test gets the change as an overlay, and GOFLAGS passes it to programs that tests build. A test that
+// fails or hangs kills the mutation; a mutation that does not compile is replaced by the next one. The same seed on the
+// same source gives the same mutations.
 package main
 
 import (
@@ -64,7 +65,7 @@ func run(n, skip int, seed uint64, short bool, limit, spend time.Duration, only 
 	return nil
 }
 
-// sources are the files of packages that have tests, and their packages.
+// sources maps the files of packages that have tests to their packages.
 func sources(pattern string) (map[string]string, error) {
 	out, err := exec.Command("go", "list", "-json=ImportPath,Dir,GoFiles,TestGoFiles,XTestGoFiles", pattern).Output()
 	if err != nil {
@@ -97,7 +98,7 @@ const (
 	invalid  result = "invalid"
 )
 
-// try tests a package with one mutation.
+// try runs the tests of a package with one mutation.
 func try(dir string, m mutation, short bool, limit time.Duration) (result, error) {
 	source, err := os.ReadFile(m.file)
 	if err != nil {
@@ -117,7 +118,7 @@ func try(dir string, m mutation, short bool, limit time.Duration) (result, error
 	defer cancel()
 	test := exec.CommandContext(ctx, "go", append(args, m.pkg)...)
 	test.Env = env
-	test.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a mutated test may leave children
+	test.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a mutated test may leave child processes
 	test.Cancel = func() error { return syscall.Kill(-test.Process.Pid, syscall.SIGKILL) }
 	test.WaitDelay = 10 * time.Second
 	var said bytes.Buffer

@@ -27,12 +27,12 @@ func (m mutation) String() string {
 	return fmt.Sprintf("%s:%d: %s", filepath.Base(m.file), m.line, m.what)
 }
 
-// apply is the mutated file.
+// apply returns the mutated file.
 func (m mutation) apply(source []byte) []byte {
 	return slices.Concat(source[:m.start], []byte(m.with), source[m.end:])
 }
 
-// operators are what each binary operator becomes.
+// operators maps each binary operator to its replacement.
 var operators = map[token.Token]token.Token{
 	token.EQL: token.NEQ, token.NEQ: token.EQL,
 	token.LSS: token.LEQ, token.LEQ: token.LSS, token.GTR: token.GEQ, token.GEQ: token.GTR,
@@ -41,7 +41,7 @@ var operators = map[token.Token]token.Token{
 	token.AND: token.OR, token.OR: token.AND, token.SHL: token.SHR, token.SHR: token.SHL,
 }
 
-// mutations are all that this program knows for a file. Some do not compile.
+// mutations are all mutations that this program can make in a file. Some do not compile.
 func mutations(pkg, file string, source []byte) ([]mutation, error) {
 	files := token.NewFileSet()
 	f, err := parser.ParseFile(files, file, source, parser.SkipObjectResolution)
@@ -94,7 +94,7 @@ func mutations(pkg, file string, source []byte) ([]mutation, error) {
 	return all, nil
 }
 
-// pick shuffles the mutations of all files. The order depends on the seed and on the source alone.
+// pick shuffles the mutations of all files. The order depends only on the seed and on the source.
 func pick(files map[string]string, seed uint64) ([]mutation, error) {
 	var all []mutation
 	for file, pkg := range files {

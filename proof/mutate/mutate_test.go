@@ -41,7 +41,7 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// A weak test kills some of a package's mutations, and a mutation that does not end counts as killed.
+// A weak test kills some of a package's mutations, and a mutation that makes the test hang counts as killed.
 func TestTry(t *testing.T) {
 	needs.Long(t)
 	dir := t.TempDir()

@@ -1,4 +1,4 @@
-// Package needs skips tests where something that they need is missing.
+// Package needs skips tests whose requirements are missing.
 package needs
 
 import (
@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Root skips a test where the user is not root, and under -short: make check runs without privileges wherever it runs.
+// Root skips a test if the user is not root, and under -short: make check runs without privileges everywhere.
 func Root(t testing.TB, what string) {
 	t.Helper()
 	switch {
@@ -19,7 +19,7 @@ func Root(t testing.TB, what string) {
 	}
 }
 
-// Long skips a test under -short: make check takes a minute and a half, and leaves out what takes many seconds of it.
+// Long skips a test under -short: make check takes a minute and a half, and leaves out tests that take many seconds.
 func Long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -27,7 +27,7 @@ func Long(t testing.TB) {
 	}
 }
 
-// Programs skips a test where a program is missing.
+// Programs skips a test if a program is missing.
 func Programs(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -37,7 +37,7 @@ func Programs(t testing.TB, names ...string) {
 	}
 }
 
-// NPM returns the folder of an npm package that scripts/install-deps installs, and skips the test where it is missing.
+// NPM returns the folder of an npm package that scripts/install-deps installs, and skips the test if it is missing.
 func NPM(t testing.TB, name string) string {
 	t.Helper()
 	dir, err := filepath.Abs(".")

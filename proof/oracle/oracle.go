@@ -1,7 +1,8 @@
-// Package oracle says what the reply to a frame is, for tests to hold package fastpath against.
+// Package oracle computes the expected reply to a frame, for tests of package fastpath.
 //
-// It is written apart, from the RFCs, and shares no code with what it judges: it takes a frame to pieces, decides by
-// net/netip's rules, and builds the reply from the pieces, with every checksum computed afresh. It knows no limit of rates.
+// It is an independent implementation of the RFCs that shares no code with fastpath: it splits a frame into its parts,
+// decides with net/netip, and builds the reply from the parts, with every checksum computed from scratch. It has no
+// rate limit.
 package oracle
 
 import (
@@ -11,7 +12,7 @@ import (
 	"slices"
 )
 
-// Rules is what is answered. The fields are those of fastpath.Config.
+// Rules defines which frames are answered. The fields are those of fastpath.Config.
 type Rules struct {
 	Open          bool
 	MAC           [6]byte
@@ -23,7 +24,7 @@ type Rules struct {
 	STAMPBase     bool
 	Reflector     Reflector
 
-	// What a test packet is stamped with on its arrival and its departure.
+	// The receive and transmit timestamps of a test packet.
 	Time          uint64
 	ErrorEstimate uint16
 
@@ -33,7 +34,7 @@ type Rules struct {
 
 var be = binary.BigEndian
 
-// Answer returns the reply to f, or nil if there is none. It is in buf where that has the room.
+// Answer returns the reply to f, or nil if there is none. The reply uses buf if that is large enough.
 func (r *Rules) Answer(f, buf []byte) []byte {
 	if len(f) < 14 {
 		return nil
@@ -82,7 +83,7 @@ func (r *Rules) host(a netip.Addr) bool {
 	if a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || r.ours(a) {
 		return false
 	}
-	if a.Is6() { // no prefix is longer than /64; ::/64 has mapped and loopback addresses
+	if a.Is6() { // no prefix is longer than /64; ::/64 contains mapped and loopback addresses
 		b := a.As16()
 		return be.Uint64(b[:]) != 0
 	}
@@ -101,31 +102,31 @@ func (r *Rules) host(a netip.Addr) bool {
 	return true
 }
 
-// request is a frame in pieces, and the reply as it is put together.
+// request is a parsed frame, with its reply under construction.
 type request struct {
 	rules     *Rules
 	frame     []byte
 	dst, src  [6]byte
 	tags      []byte
 	etherType uint16
-	packet    []byte // and what pads it
+	packet    []byte // including padding
 	tos       byte   // or traffic class
 	out       []byte
 }
 
-// filled reports whether n bytes of packet fill the frame, as far as Ethernet does not pad it.
+// filled reports whether n bytes of packet fill the frame, except for Ethernet padding.
 func (q *request) filled(n int) bool {
 	extra := len(q.packet) - n
 	return extra == 0 || extra > 0 && len(q.frame)-len(q.tags) <= 64
 }
 
-// header begins the reply.
+// header starts the reply.
 func (q *request) header(to, from [6]byte) {
 	q.out = append(append(append(q.out, to[:]...), from[:]...), q.tags...)
 	q.out = be.AppendUint16(q.out, q.etherType)
 }
 
-// padded ends the reply with the request's own padding.
+// padded appends the request's own padding to the reply.
 func (q *request) padded() []byte {
 	if len(q.out) < len(q.frame) {
 		q.out = append(q.out, q.frame[len(q.out):]...)
@@ -168,7 +169,7 @@ func (q *request) ipv4() []byte {
 		h[8] = ttl
 	}
 	if strict || len(h) != n || h[1] != p[1] {
-		// Open answers under a wrong checksum too, and leaves it as wrong as it was.
+		// Open also answers a frame with a wrong checksum, and the reply's checksum is wrong by the same amount.
 		was := Sum(p[:20])
 		h[10], h[11] = 0, 0
 		put(h, 10, was, Sum(h[:20]))
@@ -211,8 +212,8 @@ func (q *request) ipv6() []byte {
 	return q.padded()
 }
 
-// transport appends what answers the segment s between hosts to the reply, and returns the hop limit that it leaves with.
-// total is the length of the packet.
+// transport appends the reply to segment s between hosts, and returns the hop limit of the reply. total is the length
+// of the packet.
 func (q *request) transport(s, hosts []byte, protocol, hops byte, total int) (byte, bool) {
 	r := q.rules
 	if len(s) < 8 {
@@ -358,8 +359,8 @@ func (q *request) solicitation(h, m []byte) []byte {
 	return q.out
 }
 
-// put stores a checksum under which the sum of b, which is sum without it, is what it was in the request: right if it was
-// right, wrong by the same if not.
+// put stores a checksum such that the sum of b, which is sum without it, is the same as in the request: right if it was
+// right, and otherwise wrong by the same amount.
 func put(b []byte, at int, was, sum uint16) {
 	ck := (uint32(was) + 2*0xffff - uint32(sum)) % 0xffff
 	// 0 and 0xffff are the same residue. A finished checksum is 0xffff only over zeros.
@@ -369,7 +370,7 @@ func put(b []byte, at int, was, sum uint16) {
 	be.PutUint16(b[at:], uint16(ck))
 }
 
-// Sum is RFC 1071 word for word.
+// Sum is the checksum exactly as RFC 1071 defines it.
 func Sum(b []byte) uint16 { return add(0, b) }
 
 func add(s uint32, b []byte) uint16 {
@@ -385,7 +386,7 @@ func add(s uint32, b []byte) uint16 {
 	return uint16(s)
 }
 
-// PseudoSum is the sum of segment s and its pseudo-header: 0xffff where the checksum in it is right. hosts are its source
+// PseudoSum is the sum of segment s and its pseudo-header: 0xffff if the checksum in it is right. hosts are its source
 // and destination address.
 func PseudoSum(hosts []byte, protocol byte, s []byte) uint16 {
 	return add(uint32(add(uint32(protocol)+uint32(len(s)), hosts)), s)

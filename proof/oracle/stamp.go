@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Reflector is what a STAMP reflector does beyond the stateless and unauthenticated one. It keeps sessions, so that the answer to a
-// frame depends on those before it.
+// Reflector implements the STAMP reflector's modes beyond stateless and unauthenticated. It keeps sessions, so that the
+// reply to a frame depends on earlier frames.
 type Reflector struct {
 	Stateful     bool
 	AuthPorts    []uint16
@@ -19,7 +19,7 @@ type Reflector struct {
 	sessions map[string]*counts
 }
 
-// counts are those of a session.
+// counts are the packet counts of a session.
 type counts struct{ came, went uint32 }
 
 // digest is STAMP's HMAC of the parts (RFC 8762 §4.4).
@@ -29,7 +29,7 @@ func (r *Reflector) digest(parts ...[]byte) []byte {
 	return m.Sum(nil)[:16]
 }
 
-// testPacket answers the test packet b of datagram s. The reply's TOS is that returned.
+// testPacket answers the test packet b of datagram s. The returned TOS is that of the reply.
 func (q *request) testPacket(s, hosts []byte, hops, tos byte, sealed bool) (reply []byte, newTOS byte, ok bool) {
 	r, b := q.rules, s[8:]
 	least, base, sealAt := 41, 44, 0
@@ -100,7 +100,8 @@ func (r *Reflector) session(name string) *counts {
 	return r.sessions[name]
 }
 
-// element is a TLV; cut says that its packet ends before it does, and value is then all that is left, header included.
+// element is a TLV; cut means that the packet ends before the TLV does, and value then has all remaining bytes, header
+// included.
 type element struct {
 	flags, kind byte
 	value       []byte
@@ -179,7 +180,7 @@ func (q *request) tlvs(b, came, goes, s, hosts []byte, tos byte, c *counts, seal
 	return join(all), tos
 }
 
-// lengths are those of values that have one.
+// lengths are the fixed value lengths by type.
 var lengths = map[byte]int{3: 4, 4: 4, 5: 12, 6: 4, 7: 16}
 
 func (q *request) element(kind byte, v, s, hosts []byte, tos byte, c *counts) (flags, newTOS byte) {

@@ -30,7 +30,7 @@ Rows that take the CPU from other processes, or move the machine's interrupts, a
 
 func isolateCommand(args []string, log *slog.Logger) error {
 	fs := flag.NewFlagSet("isolate", flag.ContinueOnError)
-	said, err := os.ReadFile("/sys/devices/system/cpu/online") // isolcpus takes CPUs from runtime.NumCPU
+	said, err := os.ReadFile("/sys/devices/system/cpu/online") // isolcpus removes CPUs from runtime.NumCPU
 	if err != nil {
 		return err
 	}

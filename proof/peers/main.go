@@ -1,4 +1,4 @@
-// Package peers holds the responder against others that answer, for the project's own goals: its tables are those of
+// Package peers compares the responder with other programs, for the project's own goals: its tables are those of
 // results/peers and results/gap.md.
 package peers
 
@@ -60,7 +60,7 @@ func Main(all []string) int {
 		err = xdpCommand(args)
 	case "isolate":
 		err = isolateCommand(args, log)
-	case contest.UDPEcho: // what compare itself starts
+	case contest.UDPEcho: // started by compare itself
 		err = udpEcho(args)
 	case "-h", "-help", "--help", "help":
 		fmt.Print(help)
@@ -75,7 +75,7 @@ func Main(all []string) int {
 	return code
 }
 
-// parse parses a command's flags. Help that was requested is a result.
+// parse parses a command's flags. A request for help is not an error.
 func parse(fs *flag.FlagSet, args []string, text string) error {
 	fs.SetOutput(io.Discard)
 	err := fs.Parse(args)

@@ -15,8 +15,8 @@ import (
 
 var built sync.Map // by name, func() (string, error)
 
-// Path is the program of cmd/ with this name. It is built once per test process, into out/programs, and linked again only if its
-// sources changed since.
+// Path returns the program of cmd/ with this name. It is built once per test process, into out/programs, and linked
+// again only if its sources have changed.
 func Path(t testing.TB, name string) string {
 	t.Helper()
 	once, _ := built.LoadOrStore(name, sync.OnceValues(func() (string, error) { return build(name) }))
@@ -27,7 +27,7 @@ func Path(t testing.TB, name string) string {
 	return path
 }
 
-// ForOthers is a folder with copies of programs that every user may run. It is removed with the test.
+// ForOthers returns a folder with copies of programs that every user may run. It is removed when the test ends.
 func ForOthers(t testing.TB, names ...string) (dir string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rebound-programs-")
@@ -38,7 +38,8 @@ func ForOthers(t testing.TB, names ...string) (dir string) {
 	for _, name := range names {
 		Path(t, name)
 	}
-	// A child forked now by a parallel test would hold a file open for writing until it execs: starting ours would fail with ETXTBSY.
+	// A child process forked now by a parallel test would hold a file open for writing until it calls exec, and
+	// starting ours would fail with ETXTBSY.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	for _, name := range names {

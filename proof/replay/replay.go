@@ -1,5 +1,6 @@
-// Package replay makes a device model of a probe file (package internal/probe), so that a report from a user's card becomes a test:
-// the model has the card's identity, capabilities, limits and version, and refuses what the card refused.
+// Package replay creates a device model from a probe file (package internal/probe), so that a report from a user's card
+// becomes a test: the model has the card's identity, capabilities, limits and version, and refuses what the card
+// refused.
 package replay
 
 import (
@@ -22,10 +23,11 @@ import (
 
 var le, be = binary.LittleEndian, binary.BigEndian
 
-// MAC is the address of models that are made of a file without one.
+// MAC is the address of models created from a file without one.
 var MAC = [6]byte{0x02, 0, 0, 0, 0, 0x01}
 
-// Model is the device that a probe file describes. What the file does not say is as in our model of that device.
+// Model is the device that a probe file describes. Everything that the file does not contain is as in our model of that
+// device.
 func Model(f *probe.File) (sim.Model, error) {
 	switch f.Driver {
 	case "mlx5":
@@ -47,8 +49,8 @@ func Model(f *probe.File) (sim.Model, error) {
 // key is a kind of command.
 type key struct{ opcode, opMod, modifier uint32 }
 
-// answers are those of a file: of each kind of command one after the other, the last one again and again. A command that got no answer
-// is none.
+// answers are the replies in a file: for each kind of command one after the other, the last one repeatedly. A command
+// without a reply is left out.
 func answers(f *probe.File) kit.Answers {
 	all := map[key][]*kit.Recorded{}
 	for _, e := range f.Trace {
@@ -79,7 +81,7 @@ func answers(f *probe.File) kit.Answers {
 
 const accessReg = 0x805 // mlx5's ACCESS_REG
 
-// last is the last successful answer to a command.
+// last is the last successful reply to a command.
 func last(f *probe.File, opcode, modifier uint32) []byte {
 	for _, e := range slices.Backward(f.Trace) {
 		if e.Kind == trace.Command && e.Opcode == opcode && e.Modifier == modifier && e.Status == 0 && e.Err == "" {
@@ -89,7 +91,7 @@ func last(f *probe.File, opcode, modifier uint32) []byte {
 	return nil
 }
 
-// mac is the address in the file, which a masked file has replaced.
+// mac is the address in the file, which may have been masked.
 func mac(f *probe.File) [6]byte {
 	for _, e := range f.Trace {
 		if e.Name == trace.Address && len(e.In) == 6 {
@@ -125,7 +127,7 @@ func mlx5(f *probe.File) (sim.Model, error) {
 		v := uint32(e.Value)
 		switch {
 		case bar != 0 || e.Kind != trace.Read || v == ^uint32(0):
-		case off == 0: // the segment is big-endian, and the trace has what the CPU loaded
+		case off == 0: // the segment is big-endian, and the trace has the values that the CPU loaded
 			v = swap(v)
 			o.Firmware[0], o.Firmware[1] = uint16(v), uint16(v>>16)
 		case off == 4:
@@ -151,13 +153,13 @@ func mlx4(f *probe.File) (sim.Model, error) {
 	} else {
 		o.Steering = mlx4sim.MACTable
 	}
-	if c := last(f, 0x043, 1); len(c) > 0 && c[0]&3 == 1 { // QUERY_PORT: what the port is set to
+	if c := last(f, 0x043, 1); len(c) > 0 && c[0]&3 == 1 { // QUERY_PORT: the configured link type of the port
 		o.Link = mlx4sim.InfiniBand
 	}
 	return mlx4sim.New(o), nil
 }
 
-// completion is the size of the head of an Amazon admin completion: what it answers is behind it.
+// completion is the header size of an Amazon admin completion; the response data follows.
 const completion = 8
 
 // GET_FEATURE of ENA and of EFA.
@@ -167,7 +169,7 @@ func ena(f *probe.File) (sim.Model, error) {
 	o := enasim.Options{MAC: mac(f), Device: f.ID.Device, Recorded: answers(f)}
 	attributes := last(f, getENA, 1)
 	if len(attributes) < completion+36 {
-		return enasim.New(o), nil // it did not come so far
+		return enasim.New(o), nil // the trace ends before this step
 	}
 	o.Unsupported = ^le.Uint32(attributes[completion+8:])
 	o.MaxMTU = le.Uint32(attributes[completion+32:])
@@ -207,7 +209,8 @@ func efa(f *probe.File) (sim.Model, error) {
 	return efasim.New(o), nil
 }
 
-// virtio reads the registers that the driver found by the capabilities of configuration space (VIRTIO 1.2 §4.1.4).
+// virtio reads the registers that the driver located through the capabilities of configuration space (VIRTIO 1.2
+// §4.1.4).
 func virtio(f *probe.File) (sim.Model, error) {
 	type part struct {
 		bar int
@@ -218,7 +221,7 @@ func virtio(f *probe.File) (sim.Model, error) {
 	if len(f.Config) < 64 {
 		return nil, fmt.Errorf("configuration space of %d bytes: want 64 or more", len(f.Config))
 	}
-	// 256 bytes have room for 48 capabilities: a list of more has a loop.
+	// 256 bytes have room for 48 capabilities: a longer list has a loop.
 	for at, n := int(f.Config[0x34]), 0; n < 48 && at != 0 && at+16 <= len(f.Config); at, n = int(f.Config[at+1]), n+1 {
 		if f.Config[at] != vendor {
 			continue
@@ -255,7 +258,7 @@ func virtio(f *probe.File) (sim.Model, error) {
 			}
 		}
 	})
-	if o.Limit > 256 { // the model's most
+	if o.Limit > 256 { // the model's maximum
 		o.Limit = 256
 	}
 	return virtiosim.New(o), nil

@@ -31,7 +31,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
-// up brings a model up and down with its driver, as `responder probe -stage up` does.
+// up opens and closes a model with its driver, as `responder probe -stage up` does.
 func up(t *testing.T, m sim.Model, mask bool) (*probe.File, []string) {
 	t.Helper()
 	port, err := sim.New(m, sim.Options{Name: "replay"})
@@ -74,7 +74,7 @@ func again(t *testing.T, f *probe.File) *probe.File {
 	return got
 }
 
-// said are the answers to questions about the device, and what it refused, in order.
+// said are the replies to queries about the device, and the refused commands, in order.
 func said(f *probe.File) (all []string) {
 	questions := regexp.MustCompile(`^(QUERY_HCA_CAP|QUERY_ADAPTER|QUERY_DEV_CAP|get |feature )`)
 	for _, e := range f.Trace {
@@ -88,7 +88,8 @@ func said(f *probe.File) (all []string) {
 	return all
 }
 
-// local is what differs from run to run: the path of the socket, and the checksum of an EEPROM that is wrong in another word.
+// local matches text that differs from run to run: the path of the socket, and the checksum of an EEPROM that is
+// corrupt in a random word.
 var local = regexp.MustCompile(`vfio-user:[^ ]*|0x[0-9a-f]{4}\b`)
 
 func same(t *testing.T, was, is *probe.File) {
@@ -125,7 +126,7 @@ func at(all []string, i int) string {
 	return all[i][:min(len(all[i]), 300)]
 }
 
-// A probe file of each model makes a model that answers the same, also with its addresses masked.
+// A probe file of each model creates a model that replies in the same way, also with masked addresses.
 func TestRoundTrip(t *testing.T) {
 	needs.Long(t)
 	mac := [6]byte{0x02, 0xA1, 0xB2, 0xC3, 0xD4, 0xE5}
@@ -149,7 +150,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// What a card refuses, its replay refuses: the driver falls back or fails as it did.
+// If a card refuses something, so does its replay: the driver falls back or fails in the same way.
 func TestRefusals(t *testing.T) {
 	mac := [6]byte{2, 0, 0, 0, 0, 1}
 	refusingENA := enasim.New(enasim.Options{MAC: mac})
@@ -165,7 +166,7 @@ func TestRefusals(t *testing.T) {
 	wrongEEPROM.CorruptEEPROM()
 	for name, c := range map[string]struct {
 		m    sim.Model
-		step string // that Info shows
+		step string // fallback shown in Info
 		err  string
 	}{
 		"ena": {m: refusingENA, step: "entries of 128"},
@@ -198,8 +199,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Files from users' cards are in testdata, each with what was wrong in its name; REBOUND_PROBE names one more. The driver does on the
-// replayed card what it did on the real one, or better: a file that ended with an error may now open.
+// Files from users' cards are in testdata, each named after its problem; REBOUND_PROBE names one more. On the replayed
+// card, the driver behaves as on the real one, or better: a file that ended with an error may now open.
 func TestFiles(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.tar.zst")
 	if err != nil {
@@ -223,13 +224,13 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// The public recording of Linux's driver on a ConnectX-4 (published by the Snabb project) as a probe file: our driver comes up with
-// the capabilities of that card.
+// The public recording of Linux's driver on a ConnectX-4 (published by the Snabb project) as a probe file: our driver
+// can open a model with the capabilities of that card.
 func TestRecordedConnectX4(t *testing.T) {
 	const name = "shared/witness/mlx5_core-connectx4-fw14.12.1220.txt.gz"
 	in, err := os.Open("../../../" + name)
 	if err != nil {
-		in, err = os.Open("../../../../" + name) // a worktree
+		in, err = os.Open("../../../../" + name) // the parent repository of a worktree
 	}
 	if err != nil {
 		t.Skip("the recording of a ConnectX-4 is not here: ", err)
@@ -241,7 +242,7 @@ func TestRecordedConnectX4(t *testing.T) {
 	}
 	f := &probe.File{Driver: "mlx5", ID: pci.ID{Vendor: 0x15B3, Device: 0x1013}}
 	f.Trace = recording(t, z)
-	for i, v := range []uint32{12<<16 | 14, 5<<16 | 1220} { // as the initialization segment has it
+	for i, v := range []uint32{12<<16 | 14, 5<<16 | 1220} { // in the format of the initialization segment
 		f.Trace = append(f.Trace, trace.Entry{Kind: trace.Read, Name: []string{"BAR0+0x0", "BAR0+0x4"}[i], Width: 4,
 			Value: uint64(binary.BigEndian.Uint32(binary.LittleEndian.AppendUint32(nil, v)))})
 	}
@@ -251,7 +252,7 @@ func TestRecordedConnectX4(t *testing.T) {
 	}
 	compared := 0
 	for _, e := range f.Trace {
-		if e.Name != "QUERY_HCA_CAP" || e.OpMod&1 != 0 { // current ones change by SET_HCA_CAP
+		if e.Name != "QUERY_HCA_CAP" || e.OpMod&1 != 0 { // the current values change with SET_HCA_CAP
 			continue
 		}
 		i := slices.IndexFunc(got.Trace, func(g trace.Entry) bool { return g.Opcode == e.Opcode && g.OpMod == e.OpMod })
@@ -266,8 +267,8 @@ func TestRecordedConnectX4(t *testing.T) {
 	t.Logf("%s, %s; %d kinds of capabilities as recorded\n%s", got.Info.Model, got.Info.Push, compared, strings.Join(got.Info.Notes, "\n"))
 }
 
-// recording reads the commands of the dump that mlx5_core writes: an entry of 64 bytes with the first 16 bytes of input and output
-// inline, then mailboxes of 576 bytes that hold 512 each.
+// recording reads the commands from mlx5_core's dump: an entry of 64 bytes with the first 16 bytes of input and output
+// inline, then mailboxes of 576 bytes that contain 512 each.
 func recording(t *testing.T, in *gzip.Reader) (all []trace.Entry) {
 	t.Helper()
 	head := regexp.MustCompile(`dump command .*\(0x[0-9a-f]+\) (INPUT|OUTPUT)`)

@@ -10,7 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/disk"
 )
 
-// A trace that does not fit the disk ends the run with 1, the reason and the path, and leaves the one that was there.
+// If a trace does not fit on the disk, the run ends with exit code 1, the reason and the path, and an existing file is
+// unchanged.
 func TestFullTrace(t *testing.T) {
 	small := disk.Small(t, 1000)
 	trace := filepath.Join(small, "trace")
@@ -34,7 +35,7 @@ func TestFullTrace(t *testing.T) {
 	}
 }
 
-// What cannot be written at the start ends it, and so does an output that is full.
+// An output file that cannot be written at the start ends the run, and so does a full standard output.
 func TestFullOutput(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {

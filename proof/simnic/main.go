@@ -1,5 +1,5 @@
-// Package simnic serves device models over vfio-user and joins them by wires: for QEMU's vfio-user-pci, and for drivers of
-// ours (device = "vfio-user:PATH").
+// Package simnic serves device models over vfio-user and joins them by wires: for QEMU's vfio-user-pci, and for our own
+// drivers (device = "vfio-user:PATH").
 //
 //	rebound-simnic -model ixgbe -socket /run/nic0 -wire tap:rb0
 //	rebound-simnic -model mlx5 -profile cx6dx -socket /run/nic0 -wire tap:rb0
@@ -7,9 +7,9 @@
 //	rebound-simnic -model mlx4 -profile cx3-ib -socket /run/a -model mlx4 -profile cx3-ib -socket /run/b -wire pair
 //	rebound-simnic -model mlx4 -profile cx3-ib -socket /run/a -model mlx4 -profile cx3-ib -socket /run/b -wire subnet
 //
-// SIGUSR1 prints the PCIe transactions counted so far, and how many of the frames that arrived at each device its wire lost,
-// delayed, duplicated and reordered. SIGUSR2 resets every device under its driver, to see it recover (the driver then talks to a
-// device that is not set up any more: -strict=false).
+// SIGUSR1 prints the PCIe transactions counted so far, and how many of the frames that arrived at each device were
+// lost, delayed, duplicated and reordered by its wire. SIGUSR2 resets every device while its driver is running, to test
+// the driver's recovery (the driver then accesses a device that is not configured: use -strict=false).
 package simnic
 
 import (
@@ -93,7 +93,7 @@ func (c *config) flags() *flag.FlagSet {
 	return fs
 }
 
-// run returns the exit code: 0 done, 1 failed or a driver misbehaved, 2 used wrongly.
+// run returns the exit code: 0 done, 1 failed or a driver violation, 2 wrong usage.
 func run(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	out, said := plain.NewWriter(stdout), plain.NewWriter(stderr)
 	return exit.Printed(serve(args, out, said, sig), "rebound-simnic", out, said)
@@ -136,7 +136,7 @@ func serve(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	b, err := c.build(log)
 	defer b.close()
 	if err == nil {
-		err = b.writeTrace() // sooner than after hours
+		err = b.writeTrace() // fail now rather than after hours
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "rebound-simnic:", plain.Error(err))
@@ -230,7 +230,7 @@ func (c *config) check(rest []string) error {
 	return nil
 }
 
-// profile is what -profile said for the n-th model.
+// profile is the value of -profile for the n-th model.
 func (c *config) profile(n int) string {
 	if len(c.profiles) == 0 {
 		return ""
@@ -238,7 +238,7 @@ func (c *config) profile(n int) string {
 	return c.profiles[n]
 }
 
-// link is the link layer of the wire, which both of its ends have to have.
+// link is the link layer of the wire, which both of its ends must have.
 func (c *config) link() (sim.LinkType, error) {
 	first, err := cards.FindProfile(c.models[0], c.profile(0))
 	if err != nil {
@@ -256,19 +256,19 @@ func (c *config) link() (sim.LinkType, error) {
 	return first.Link, nil
 }
 
-// bench is what one run has built.
+// bench has everything that one run has built.
 type bench struct {
 	config  *config
 	ports   []*sim.Port
 	wires   []*sim.Impaired // as ports see them
 	servers []*vfioserver.Server
 	tap     *sim.Tap
-	manage  chan struct{} // ends the subnet's manager
+	manage  chan struct{} // stops the subnet manager
 	file    *os.File
 	capture *sim.Capture
 }
 
-// build returns what it has built also where it fails.
+// build also returns what it has built if it fails.
 func (c *config) build(log *slog.Logger) (*bench, error) {
 	b := &bench{config: c}
 	for i, name := range c.models {
@@ -304,10 +304,10 @@ func (c *config) build(log *slog.Logger) (*bench, error) {
 	return b, nil
 }
 
-// traceDepth is how many events of each device -trace keeps: some megabytes.
+// traceDepth is how many events of each device -trace keeps: a few megabytes.
 const traceDepth = 1 << 16
 
-// writeTrace replaces the file of -trace.
+// writeTrace replaces the file given by -trace.
 func (b *bench) writeTrace() error {
 	if b.config.trace == "" {
 		return nil
@@ -384,7 +384,7 @@ func (b *bench) subnet(log *slog.Logger) (ends []sim.Wire) {
 				return
 			default:
 			}
-			f.Received() // packets for the manager's host, which is nobody here
+			f.Received() // discard packets for the manager's host, which does not exist
 			if !f.Step() {
 				time.Sleep(20 * time.Microsecond)
 			}
@@ -393,7 +393,7 @@ func (b *bench) subnet(log *slog.Logger) (ends []sim.Wire) {
 	return ends
 }
 
-// sweep is how often the manager looks for a card that was reset.
+// sweep is the interval at which the manager checks for a card that was reset.
 const sweep = 100 * time.Millisecond
 
 // report prints one line of JSON.
@@ -413,7 +413,7 @@ func (b *bench) report(w io.Writer) {
 	json.NewEncoder(w).Encode(map[string]any{"ports": all})
 }
 
-// stop sends the clients away and halts the devices.
+// stop disconnects the clients and stops the devices.
 func (b *bench) stop() {
 	for _, s := range b.servers {
 		s.Close()

@@ -16,7 +16,7 @@ const about = `Serves device models of network cards over vfio-user, for QEMU's 
 SIGUSR1 prints what was counted so far, as -counts does at the end. SIGUSR2 resets every device under its driver. "rebound-simnic manual" prints
 this page, "rebound-simnic completion bash" shell completion (also zsh and fish).`
 
-// printManual writes what a package brings beside the program.
+// printManual writes the files that a package includes in addition to the program.
 func printManual(w io.Writer, what string, rest []string) error {
 	p := &manual.Program{Name: "rebound-simnic", Section: 1, Line: "device models of network cards over vfio-user", Doc: about,
 		Commands: []manual.Command{{Args: "-model NAME -socket PATH [...] -wire pair|tap:NAME|pcap:FILE [flags]", Flags: new(config).flags()}},

@@ -17,7 +17,7 @@ func newModel(name, wanted string, n int) (sim.Model, error) {
 	return p.New([6]byte{0x02, 0x52, 0x62, 0x4e, 0x49, byte(n + 1)}), nil
 }
 
-// profileHelp lists all for -h.
+// profileHelp lists all profiles for -h.
 func profileHelp() string {
 	var b strings.Builder
 	b.WriteString("`name` of the kind of card; once for each model, in the same order, or not at all: the first of")

@@ -294,7 +294,7 @@ func TestTrace(t *testing.T) {
 
 func TestTap(t *testing.T) {
 	needs.Root(t, "a tap interface")
-	runtime.LockOSThread() // never unlocked: the thread keeps the namespace to itself and ends with the test
+	runtime.LockOSThread() // never unlocked: the thread ends with the test, and its namespace with it
 	ns, err := netns.New()
 	if err != nil {
 		t.Skipf("no network namespace: %v", err)
@@ -339,7 +339,7 @@ func TestTap(t *testing.T) {
 	if _, err := unix.Write(fd, frame); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.receive(); len(got) == 0 { // the kernel's own announcements may come first
+	if got := p.receive(); len(got) == 0 { // the kernel's own announcements may be received first
 		t.Error("the device received nothing")
 	}
 	p.close()

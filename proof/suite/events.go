@@ -21,7 +21,7 @@ type event struct {
 	FailedBuild string // of a package that did not compile
 }
 
-// An outcome is what became of one test, of one package or of one step such as vet.
+// An outcome is the result of one test, of one package or of one step such as vet.
 type outcome string
 
 const (
@@ -42,7 +42,7 @@ type test struct {
 type pkg struct {
 	name    string
 	running map[string]*test // of the current repetition, by name
-	output  strings.Builder  // that belongs to no test
+	output  strings.Builder  // output outside of any test
 	tally
 }
 
@@ -61,7 +61,7 @@ type reader struct {
 	rest     strings.Builder             // lines that are not JSON
 }
 
-// read reads events until the end of in. Every package whose end is not among them counts as failed.
+// read reads events until the end of in. Every package without an end event counts as failed.
 func (r *reader) read(in io.Reader) error {
 	r.packages, r.builds = map[string]*pkg{}, map[string]*strings.Builder{}
 	lines := bufio.NewReader(in)
@@ -134,14 +134,14 @@ func (r *reader) event(e event) {
 	}
 }
 
-// end reports a package whose tests are over.
+// end reports a package whose tests have ended.
 func (r *reader) end(p *pkg, e event) {
 	o := outcome(e.Action)
 	if o == skipped && len(p.running) == 0 {
 		return // no test files
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.running)) {
-		if t := p.running[name]; t.outcome == "" { // the process ended in it
+		if t := p.running[name]; t.outcome == "" { // the process ended during this test
 			t.outcome = failed
 			r.failure(p.name, t.name, plain(t.output.String())+"(did not end)\n")
 		}
@@ -162,7 +162,8 @@ func (r *reader) end(p *pkg, e event) {
 	r.finished(p.name, o, p.tally, time.Duration(e.Elapsed*float64(time.Second)))
 }
 
-// count adds a top-level test and its subtests to the tally. A test with subtests counts only if it failed or was skipped by itself.
+// count adds a top-level test and its subtests to the tally. A test with subtests counts only if it failed or was
+// skipped itself.
 func (p *pkg) count(top string) {
 	var family []*test
 	for name, t := range p.running {
@@ -207,7 +208,7 @@ func plain(output string) string {
 	return b.String()
 }
 
-// reason is what a skipped test gave as its reason.
+// reason is the reason that a skipped test gave.
 func reason(output string) string {
 	why := "no reason given"
 	for line := range strings.Lines(plain(output)) {

@@ -1,8 +1,8 @@
 // Command suite runs the project's tests: what make check, test, lab and flaky run.
 //
-// It runs packages side by side, the longest first, prints one line for each as it ends and the output of failed tests at once, and
-// ends with the reasons of skipped tests and the line "N passed, N failed, N skipped". It counts tests without subtests, subtests, and
-// steps such as vet. Exit status 1 says that something failed.
+// It runs packages in parallel, the longest first, prints one line for each as it ends and the output of failed tests
+// immediately, and ends with the reasons of skipped tests and the line "N passed, N failed, N skipped". It counts tests
+// without subtests, subtests, and steps such as vet. Exit status 1 means that something failed.
 package main
 
 import (
@@ -53,7 +53,7 @@ func main() {
 	}
 }
 
-// do reports whether nothing failed.
+// do reports whether everything passed.
 func do(command, nic, parallel, tests string, count int, args []string) (bool, error) {
 	switch command {
 	case "vet":
@@ -93,7 +93,7 @@ func do(command, nic, parallel, tests string, count int, args []string) (bool, e
 	return r.total.failures() == 0, r.total.save(command)
 }
 
-// vetted prints what is wrong with the module's code.
+// vetted prints the findings in the module's code.
 func vetted(arch []string) (bool, error) {
 	if len(arch) != 1 {
 		return false, errors.New("vet takes an architecture, such as amd64")
@@ -105,7 +105,7 @@ func vetted(arch []string) (bool, error) {
 	return err == nil && len(found) == 0, err
 }
 
-// last prints what earlier runs saved.
+// last prints the results saved by earlier runs.
 func last(command string, of []string) (bool, error) {
 	var sum tally
 	for _, c := range of {

@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// A cost is what a package's tests take on a quiet machine with two cores: make times prints the measured values. A package with a
-// polling loop counts as a whole core, one that mostly waits as none.
+// A cost is the time that a package's tests take on a quiet machine with two cores: make times prints the measured
+// values. A package with a polling loop counts as a whole core, one that mostly waits as none.
 type cost struct {
 	seconds int
 	cores   float64
 }
 
-// costs are those of the packages that take longest. The packages that are not here share two jobs, one after the other in each.
+// costs are those of the packages that take longest. The other packages share two jobs, one after the other in each.
 var costs = map[string]cost{
 	"fastpath":                  {20, 1},
 	"internal/bench":            {70, 1},
@@ -42,10 +42,10 @@ var costs = map[string]cost{
 	"proof/nictest":             {11, 1},
 }
 
-// separately are the packages that are not among the others: the lab, which has its own jobs.
+// separately reports whether a package has its own jobs, as the lab does.
 func separately(pkg string) bool { return pkg == "proof/lab" || strings.HasPrefix(pkg, "proof/lab/") }
 
-// packages lists those of the module that have tests, without the module's name.
+// packages lists the module's packages that have tests, without the module's name.
 func packages() ([]string, error) {
 	out, err := exec.Command("go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "./...").Output()
 	if err != nil {
@@ -58,14 +58,14 @@ func packages() ([]string, error) {
 	return all, nil
 }
 
-// goTest is a job that tests packages. Its limit leaves room for a machine ten times as busy.
+// goTest is a job that tests packages. Its limit allows for a machine ten times as busy.
 func goTest(name string, c cost, flags []string, pkgs ...string) job {
 	limit := 5*time.Minute + 10*time.Duration(c.seconds)*time.Second
 	args := []string{"go", "test", "-json", "-vet=off", "-count=1", "-p", "1", "-timeout", limit.String()} // vet is its own step
 	for i, p := range pkgs {
 		pkgs[i] = "./" + strings.TrimPrefix(p, "./")
 	}
-	// The runner's own limit is for a test process that does not end even so.
+	// The runner's own limit is for a test process that exceeds this timeout.
 	return job{name: name, command: slices.Concat(args, flags, pkgs), test: true, seconds: c.seconds, cores: c.cores, limit: limit + time.Minute}
 }
 
@@ -83,7 +83,7 @@ func tests(pkgs []string, flags ...string) []job {
 			small = append(small, p)
 		}
 	}
-	// Two jobs, so that the rest does not wait for one of them.
+	// Two jobs, so that one slow package does not delay all the others.
 	half := (len(small) + 1) / 2
 	for i, part := range [][]string{small[:half], small[half:]} {
 		if len(part) > 0 {
@@ -93,7 +93,7 @@ func tests(pkgs []string, flags ...string) []job {
 	return jobs
 }
 
-// step is a job that tests nothing. It keeps the cores busy that it may use.
+// step is a job that tests nothing. cores is the number of cores that it may use.
 func step(name string, cores float64, command ...string) job {
 	return job{name: name, command: command, seconds: 60, cores: cores, limit: 20 * time.Minute}
 }
@@ -114,11 +114,11 @@ func build(arch string) job {
 	return j
 }
 
-// raced are the packages in which goroutines meet: polling loops, their watchdogs, and readers of their counters.
+// raced are the packages with concurrent access: polling loops, their watchdogs, and readers of their counters.
 var raced = strings.Fields(`polling nic/kit/... nic/bus/... nic/drivers/... proof/nictest/toy internal/responder`)
 
-// race tests packages under the race detector, which needs cgo and does not see DMA memory. A conformance suite takes minutes under
-// it; the tests of faults take the same paths.
+// race tests packages under the race detector, which needs cgo and does not see DMA memory. A conformance suite takes
+// minutes under it; the fault tests cover the same paths.
 func race(pkgs ...string) job {
 	seconds := 0
 	for _, p := range pkgs {
@@ -132,14 +132,14 @@ func race(pkgs ...string) job {
 	return j
 }
 
-// emulated tests packages for arm64, 20 times as slow: of the mutations of a frame only every fifth (-short).
+// emulated tests packages for arm64, 20 times as slow: only every fifth mutation of a frame is tested (-short).
 func emulated(flags []string, pkgs ...string) job {
 	j := goTest("arm64 emulation", cost{60, 1}, slices.Concat([]string{"-short", "-exec", "qemu-aarch64-static"}, flags), pkgs...)
 	j.env, j.variant, j.needs = []string{"GOARCH=arm64"}, "arm64", "qemu-aarch64-static"
 	return j
 }
 
-// Names of tests, as -run and -skip take them.
+// Names of tests, in the format of -run and -skip.
 const (
 	boots = "^(TestContainer|TestMesh|TestScrape|TestReproducible)$"                     // of packaging, in make lab
 	smoke = "^TestLabSmoke$"                                                             // of proof/lab, in make test
@@ -152,7 +152,7 @@ func packaging(name string, seconds int, flags ...string) job {
 	return j
 }
 
-// A plan is what a command runs: stages, each after the one before.
+// A plan is a command's sequence of stages, each with jobs.
 type plan [][]job
 
 // testPlan is make test: all packages, and a part of what make lab runs in full.
@@ -170,8 +170,8 @@ func testPlan(pkgs []string) plan {
 	)}
 }
 
-// checkPlan is make check: what needs neither root nor a network, in 90 seconds on two quiet cores, of which compiling and linking the
-// tests are the larger part. One go command reads all packages once.
+// checkPlan is make check: everything that needs neither root nor a network, in 90 seconds on two quiet cores, most of
+// which are spent on compiling and linking the tests. A single go command loads all packages once.
 func checkPlan(pkgs []string) plan {
 	pkgs = slices.DeleteFunc(slices.Clone(pkgs), func(p string) bool { return checkLeaves[p] != "" })
 	all := goTest("tests", cost{60, float64(runtime.NumCPU())}, []string{"-short", "-p", strconv.Itoa(runtime.NumCPU())}, pkgs...)
@@ -182,13 +182,13 @@ func checkPlan(pkgs []string) plan {
 	return plan{{vetArch("amd64"), vetArch("arm64")}, stage}
 }
 
-// checkLeaves are packages and steps that make check leaves to make test, with the reason.
+// checkLeaves are packages and steps that only make test runs, with the reason.
 var checkLeaves = map[string]string{
 	"packaging":     "a separate module with a thousand packages of others",
 	"build (arm64)": "vet (arm64) has checked the types",
 }
 
-// labPlan is make lab: one card's guests, or all guests and the full length of what make test takes a part of.
+// labPlan is make lab: the guests of one card, or all guests and the full version of what make test runs in part.
 func labPlan(nic, parallel string) plan {
 	flags := []string{"-parallel", parallel, "-skip", smoke}
 	if nic != "" {
@@ -207,7 +207,8 @@ func labPlan(nic, parallel string) plan {
 	}}
 }
 
-// flakyPlan is make flaky: each package count times, the lab only if it is chosen, and the tests of this name, if it is not empty.
+// flakyPlan is make flaky: each package count times, the lab only if it is chosen, and only tests with this name, if it
+// is not empty.
 func flakyPlan(pkgs []string, count int, name string, chosen []string) plan {
 	var jobs []job
 	for _, p := range pkgs {
@@ -231,7 +232,7 @@ func flakyPlan(pkgs []string, count int, name string, chosen []string) plan {
 	return plan{jobs}
 }
 
-// matches reports whether a pattern as go test takes it names a package: ./nic/..., nic/kit.
+// matches reports whether a pattern in go test's format names a package: ./nic/..., nic/kit.
 func matches(pattern, pkg string) bool {
 	pattern = path.Clean(pattern)
 	below, all := strings.CutSuffix(pattern, "...")

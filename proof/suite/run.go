@@ -22,17 +22,17 @@ type job struct {
 	dir     string
 	env     []string
 	command []string
-	test    bool          // it prints the events of go test -json
+	test    bool          // it prints go test -json events
 	each    bool          // each test has its own line
 	variant string        // printed after the package's name
-	needs   string        // a program, without which the job is skipped
-	left    string        // why another command runs it: the job is skipped
-	seconds int           // expected on a quiet machine: the longest job starts first
-	cores   float64       // that it keeps busy
-	limit   time.Duration // after which it is killed, with the stacks of its goroutines
+	needs   string        // a program without which the job is skipped
+	left    string        // why another command runs it instead: the job is skipped
+	seconds int           // expected duration on a quiet machine: the longest job starts first
+	cores   float64       // number of cores in use
+	limit   time.Duration // after this time it is killed, with a dump of its goroutines' stacks
 }
 
-// A runner runs jobs side by side, no more than the cores allow, and prints one line for each package.
+// A runner runs jobs in parallel, within the number of cores, and prints one line for each package.
 type runner struct {
 	out   io.Writer
 	cores float64
@@ -41,7 +41,8 @@ type runner struct {
 	total tally
 }
 
-// run runs the jobs. Of those that fit into the free cores, the longest starts first; one that never fits runs alone.
+// run runs the jobs. Among those that fit into the free cores, the longest starts first; one that never fits runs
+// alone.
 func (r *runner) run(ctx context.Context, jobs []job) {
 	done := make(chan job)
 	free, running := r.cores, 0
@@ -169,7 +170,7 @@ func (r *runner) one(ctx context.Context, j job) {
 	}
 	t.Jobs = []jobTime{{j.name, took.Seconds(), cpu.Seconds()}}
 	switch {
-	case err != nil && (packages == 0 || !errors.As(err, new(*exec.ExitError))): // no package's line says what failed
+	case err != nil && (packages == 0 || !errors.As(err, new(*exec.ExitError))): // no package's line shows what failed
 		t.fail(j.name, "")
 		r.failure(j.name, "", fmt.Sprintf("%s%s: %v\n", errs.String(), strings.Join(j.command, " "), err))
 		r.line(j.name, failed, t, took)
@@ -183,10 +184,10 @@ func (r *runner) one(ctx context.Context, j job) {
 	}
 }
 
-// wait runs a command, in a process group that ends with it. At the limit, or when ctx is done, the group is asked to end and then
-// killed; SIGQUIT has each Go process print its goroutines.
+// wait runs a command in a process group that ends with it. At the limit, or when ctx is done, the group is first
+// signalled and then killed; SIGQUIT makes each Go process print its goroutines.
 func wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) error {
-	cmd.WaitDelay = 10 * time.Second // for children that left the group, with our pipe
+	cmd.WaitDelay = 10 * time.Second // for child processes that left the group, but have our pipe
 	if err := cmd.Start(); err != nil {
 		return err
 	}

@@ -106,7 +106,7 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// Tests that are repeated (-count) are counted each time; events of subtests may come after their parent's.
+// Repeated tests (-count) are counted each time; events of subtests may come after their parent's.
 func TestRepeated(t *testing.T) {
 	events := `
 {"Action":"run","Package":"p","Test":"TestA"}
@@ -169,7 +169,8 @@ func TestLongestJobStartsFirst(t *testing.T) {
 	}
 }
 
-// a, b and c wait for each other, so they have to run side by side; wide, which needs both cores, must not start before they end.
+// a, b and c wait for each other, so they have to run in parallel; wide, which needs both cores, must not start before
+// they end.
 func TestJobsShareCores(t *testing.T) {
 	dir := t.TempDir()
 	meet := func(me, other string) job {
@@ -177,7 +178,7 @@ func TestJobsShareCores(t *testing.T) {
 	}
 	wide := shell("wide", "cd "+dir+"; [ -e a ] && [ -e b ] && [ -e c ] && touch wide")
 	wide.cores = 2
-	light := meet("c", "a") // no share of a core
+	light := meet("c", "a") // uses no share of a core
 	light.cores, light.seconds = 0, 5
 	a, b := meet("a", "b"), meet("b", "c")
 	a.seconds, b.seconds = 2, 2
@@ -219,8 +220,8 @@ func TestInterruptedRunStartsNothingMore(t *testing.T) {
 	}
 }
 
-// Every package with tests is in exactly one job of make test, outside of the sampled variants, and in make check, unless that names it
-// as left out.
+// Every package with tests is in exactly one job of make test, not counting the sampled variants, and in make check,
+// unless that lists it as left out.
 func TestPlansHaveEveryPackage(t *testing.T) {
 	t.Chdir("../..")
 	pkgs, err := packages()

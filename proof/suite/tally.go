@@ -27,7 +27,7 @@ type timing struct {
 	Seconds       float64
 }
 
-// A jobTime is what a job cost: its wall time, and the CPU time of all its processes, compiling included.
+// A jobTime is the wall time of a job, and the CPU time of all its processes, including compilation.
 type jobTime struct {
 	Name         string
 	Seconds, CPU float64
@@ -79,7 +79,7 @@ func (t tally) skips() (n int) {
 	return n
 }
 
-// String is the summary that a run ends with.
+// String is the summary at the end of a run.
 func (t tally) String() string {
 	return fmt.Sprintf("%d passed, %d failed, %d skipped", t.Passed, t.failures(), t.skips())
 }

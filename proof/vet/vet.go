@@ -1,8 +1,8 @@
 // Package vet type-checks a whole module for one architecture, tests included, and applies go vet's analyzers.
 //
 // go vet compiles every package and starts a process for each. This package reads the module's sources once, and takes
-// everything else from the compiler's export data in the build cache, so it needs a tenth of the CPU time. Unlike go vet, it does
-// not know which functions of other modules format text or never return.
+// everything else from the compiler's export data in the build cache, so it needs a tenth of the CPU time. Unlike go
+// vet, it does not know which functions of other modules format text or never return.
 package vet
 
 import (
@@ -32,10 +32,10 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// analyzers are those of go vet in the release of Go that builds the project.
+// analyzers are those of go vet in the Go release that builds the project.
 var analyzers = slices.DeleteFunc(slices.Clone(vet.Suite), func(a *analysis.Analyzer) bool { return a == scannererr.Analyzer || a == sqlrowserr.Analyzer })
 
-// A listed package is what go list prints about it.
+// A listed package is go list's output for it.
 type listed struct {
 	ImportPath, Dir, Name, ForTest, Export             string
 	GoFiles, SFiles, IgnoredGoFiles, IgnoredOtherFiles []string
@@ -44,7 +44,8 @@ type listed struct {
 	Module                                             *packages.Module
 }
 
-// Check returns what is wrong with the module in dir, one finding a line, in the order of files and lines. A finding has the file's full name.
+// Check returns the findings in the module in dir, one per line, ordered by file and line. A finding has the file's
+// full name.
 func Check(dir, arch string) ([]string, error) {
 	list := func(args ...string) (all []listed, err error) {
 		cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,Name,ForTest,Export,GoFiles,SFiles,IgnoredGoFiles,IgnoredOtherFiles,Imports,ImportMap,Module"}, args...)...)
@@ -64,7 +65,7 @@ func Check(dir, arch string) ([]string, error) {
 		}
 		return all, nil
 	}
-	all, err := list("-deps", "-test", "./...") // each package after those that it imports
+	all, err := list("-deps", "-test", "./...") // each package after its imports
 	if err != nil {
 		return nil, err
 	}
@@ -74,15 +75,15 @@ func Check(dir, arch string) ([]string, error) {
 		switch {
 		case p.Module == nil || !p.Module.Main:
 			others = append(others, p.ImportPath)
-		case !strings.HasSuffix(p.ImportPath, ".test"): // a generated main
+		case !strings.HasSuffix(p.ImportPath, ".test"): // skip a generated main package
 			own = append(own, p)
 		}
 	}
-	compiled, err := list(append([]string{"-export", "unsafe"}, others...)...) // never without a package
+	compiled, err := list(append([]string{"-export", "unsafe"}, others...)...) // never with an empty list of packages
 	if err != nil {
 		return nil, err
 	}
-	build.Default.GOARCH = arch // some analyzers ask for it
+	build.Default.GOARCH = arch // some analyzers read it
 	m := &module{arch: arch, set: token.NewFileSet(), parsed: map[string]*ast.File{}, export: map[string]string{},
 		packages: map[string]*packages.Package{}, found: map[string]token.Position{}}
 	for _, p := range compiled {
@@ -94,7 +95,7 @@ func Check(dir, arch string) ([]string, error) {
 			return nil, err
 		}
 	}
-	if len(m.found) == 0 { // analyzers are for programs that compile
+	if len(m.found) == 0 { // analyzers require programs that compile
 		graph, err := checker.Analyze(analyzers, slices.Collect(maps.Values(m.packages)), nil)
 		if err != nil {
 			return nil, err
@@ -121,7 +122,7 @@ type module struct {
 	parsed   map[string]*ast.File
 	export   map[string]string // files of other modules' packages
 	others   types.Importer
-	packages map[string]*packages.Package // by go list's ImportPath, which tells a package from the one with its tests
+	packages map[string]*packages.Package // by go list's ImportPath, which distinguishes a package from its variant with tests
 	found    map[string]token.Position
 }
 
@@ -167,7 +168,7 @@ func (m *module) check(l listed) error {
 			return m.others.Import(id)
 		}),
 	}
-	p.Types, _ = config.Check(path, m.set, p.Syntax, p.TypesInfo) // its errors are reported
+	p.Types, _ = config.Check(path, m.set, p.Syntax, p.TypesInfo) // its errors are already reported
 	m.packages[l.ImportPath] = p
 	return nil
 }

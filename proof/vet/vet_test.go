@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// base is a module without findings. Its external test needs the package's variant with the tests, where hidden is exported.
+// base is a module without findings. Its external test needs the package's variant with tests, in which hidden is
+// exported.
 var base = map[string]string{
 	"go.mod":       "module example.com/m\ngo 1.26\n",
 	"a/a.go":       "package a\n\nimport \"fmt\"\n\nfunc Logf(format string, args ...any) { fmt.Printf(format, args...) }\n\nfunc sum(b []byte)\n",
@@ -23,7 +24,7 @@ var base = map[string]string{
 func TestCheck(t *testing.T) {
 	for _, c := range []struct {
 		name, file, text string
-		arch, want       string // the finding, "" for none
+		arch, want       string // want is the finding, "" for none
 	}{
 		{name: "nothing wrong", arch: "amd64"},
 		{name: "nothing wrong for arm64", arch: "arm64"},

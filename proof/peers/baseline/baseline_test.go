@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
-// A program is started only when it says that it is ready, its input stays open, and it is gone after Stop.
+// Start returns only when the program is ready, the program's input stays open, and the program has ended after Stop.
 func TestProcess(t *testing.T) {
 	here := func(f func() error) error { return f() }
 	p := &Process{Command: []string{"sh", "-c", "echo up; read x; test \"$x\" = quit && echo asked"}, Ready: "up", Quit: "quit\n", Within: here}
@@ -53,5 +53,5 @@ func TestGapLoop(t *testing.T) {
 	}
 }
 
-// The committed object is what this compiler makes of the source, where it is the one that made it.
+// The committed object equals the compiler's output for the source, if the compiler has the same version.
 func TestSwapObject(t *testing.T) { nictest.BPFObject(t, "swap.c", "swap_bpfel.o", compiler) }

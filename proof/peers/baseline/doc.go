@@ -1,3 +1,3 @@
-// Package baseline starts what the responder is compared with: other echo servers as processes, a UDP echo that asks its
-// socket continuously, and a polling loop in C.
+// Package baseline starts the programs that the responder is compared with: other echo servers as processes, a UDP echo
+// server that polls its socket, and a polling loop in C.
 package baseline

@@ -13,8 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// EchoUDP answers datagrams to an IPv4 address from the kernel's own socket, asking it continuously, on one core:
-// what a program can do without its own driver. It prints "ready" and returns only with an error.
+// EchoUDP answers datagrams to an IPv4 address on a kernel socket, which it polls on one core: the best that a program
+// can do without a driver in user space. It prints "ready" and returns only with an error.
 func EchoUDP(at netip.AddrPort, core int, w io.Writer) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

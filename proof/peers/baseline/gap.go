@@ -23,7 +23,7 @@ var gapSource []byte
 // BuildGap compiles the polling loop in C to the file program.
 func BuildGap(program string) error { return Compile(gapSource, program) }
 
-// Compile compiles a program in C by gcc.
+// Compile compiles a C program with gcc.
 func Compile(source []byte, program string) error {
 	c := exec.Command("gcc", "-O2", "-Wall", "-Werror", "-x", "c", "-o", program, "-")
 	c.Stdin = bytes.NewReader(source)
@@ -33,7 +33,7 @@ func Compile(source []byte, program string) error {
 	return nil
 }
 
-// RunGap lets the program that BuildGap made poll on a core, and returns the gaps that it saw.
+// RunGap runs the program built by BuildGap on a core, and returns the gaps that it measured.
 func RunGap(program string, core int, d time.Duration, clock *latency.Clock) (*latency.Histogram, error) {
 	c := exec.Command(program, strconv.Itoa(core), strconv.Itoa(int(d.Seconds())))
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
@@ -62,8 +62,8 @@ func RunGap(program string, core int, d time.Duration, clock *latency.Clock) (*l
 	return latency.FromTicks(&counts, greatest, clock), nil
 }
 
-// Resolution returns the time, in ns, by which two reads of the counter in a row usually differ where they do: the
-// coarser of its usual step and of the cost of a read.
+// Resolution returns the usual non-zero difference between two successive reads of the counter, in ns: the greater of
+// its usual step and of the cost of a read.
 func Resolution(clock *latency.Clock) float64 {
 	var h polling.Histogram
 	for range 100_000 {

@@ -17,10 +17,10 @@ import (
 // Process is a program that answers while it runs.
 type Process struct {
 	Command []string
-	Ready   string // what it prints once it answers, or is about to
-	Quit    string // what is written to its standard input to end it; "" for SIGTERM
+	Ready   string // text that it prints when it is ready, or about to be
+	Quit    string // text written to its standard input to end it; "" for SIGTERM
 
-	// Within runs a function on a thread in the network namespace, and with the CPUs, that the program is to have.
+	// Within runs a function on a thread with the network namespace and the CPUs intended for the program.
 	Within func(func() error) error
 
 	run   *exec.Cmd
@@ -34,7 +34,7 @@ const (
 	endWithin   = 5 * time.Second
 )
 
-// Start starts the program and returns when it has said that it is ready. Its standard input stays open.
+// Start starts the program and returns when it has reported that it is ready. Its standard input stays open.
 func (p *Process) Start() (err error) {
 	c := exec.Command(p.Command[0], p.Command[1:]...)
 	p.said = output{ready: []byte(p.Ready), seen: make(chan struct{})}
@@ -62,7 +62,7 @@ func (p *Process) Start() (err error) {
 	return errors.Join(err, p.Stop())
 }
 
-// Stop ends the program if it runs, and returns when it is gone.
+// Stop ends the program if it is running, and returns when it has ended.
 func (p *Process) Stop() error {
 	if p.run == nil {
 		return nil
@@ -84,7 +84,7 @@ func (p *Process) Stop() error {
 	}
 }
 
-// output keeps the end of what a program printed, and looks for a word in it.
+// output keeps the end of a program's output, and searches for a word in it.
 type output struct {
 	mu    sync.Mutex
 	end   []byte
@@ -107,7 +107,7 @@ func (o *output) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// last returns the last lines, as one.
+// last returns the last lines, joined into one.
 func (o *output) last() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -11,10 +11,10 @@ import (
 
 //go:generate go tool bpf2go -go-package baseline -target bpfel -cflags "-O2 -Wall -Werror -mcpu=v3" swap swap.c
 
-// compiler is the version of clang that made the committed object.
+// compiler is the version of clang that built the committed object.
 const compiler = "14.0.6"
 
-// Swap is the floor of what answers in the kernel: an XDP program that swaps and checks nothing.
+// Swap is the minimal in-kernel responder: an XDP program that swaps addresses and checks nothing.
 type Swap struct {
 	Iface string
 	Hook  string // xdpkit.Driver or xdpkit.Generic
@@ -51,7 +51,7 @@ func (s *Swap) Start() error {
 	})
 }
 
-// Stop takes it off.
+// Stop detaches the program.
 func (s *Swap) Stop() error {
 	if s.at.Link == nil {
 		return nil

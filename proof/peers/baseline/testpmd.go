@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// hugepages is how many free pages of 2 MiB testpmd is run with.
+// hugepages is the number of free pages of 2 MiB that testpmd needs.
 const hugepages = 64
 
 // Testpmd returns DPDK's testpmd answering echo requests (forward mode icmpecho) on an interface, through the poll-mode
-// driver net_af_xdp or net_af_packet. core is where its forwarding thread polls; its prompt waits on the other one.
+// driver net_af_xdp or net_af_packet. Its forwarding thread polls on core; its prompt waits on other.
 func Testpmd(driver, iface string, core, other int) (*Process, error) {
 	path, err := exec.LookPath("dpdk-testpmd")
 	if err != nil {

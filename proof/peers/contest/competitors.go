@@ -28,7 +28,7 @@ import (
 // UDPEcho is the command that runs baseline.EchoUDP in this program, with an address and a core.
 const UDPEcho = "udp-echo"
 
-// competitors makes the peers, tries each, and keeps those that answer.
+// competitors creates the peers, tests each, and keeps those that answer.
 func (c *contest) competitors() error {
 	kernel, ours := netip.MustParsePrefix(testbed.KernelPrefix).Addr(), netip.MustParsePrefix(testbed.ResponderPrefix).Addr()
 	self, err := os.Executable()
@@ -60,7 +60,7 @@ func (c *contest) competitors() error {
 			all = append(all, &peer{name: "floor-" + socket, proto: probe.ICMP, target: ours, start: f.Start, stop: f.Stop, mac: macs[variant]})
 		}
 		if variant != "" {
-			continue // testpmd has none
+			continue // testpmd does not support it
 		}
 		start, stop = responders(kind, `trust.confine="light"`)
 		all = append(all, &peer{name: "responder-" + socket + "-light", proto: probe.ICMP, target: ours, start: start, stop: stop})
@@ -118,7 +118,7 @@ func (c *contest) skip(name string, why error) {
 	c.Log.Warn("peer skipped", "peer", name, "reason", why)
 }
 
-// detach takes off an XDP program that a peer left on the interface.
+// detach removes an XDP program that a peer left on the interface.
 func (c *contest) detach() error {
 	return c.bed.Far.Do(func() error {
 		l, err := netlink.LinkByName(testbed.FarIface)
@@ -129,8 +129,9 @@ func (c *contest) detach() error {
 	})
 }
 
-// lend runs f while the bench's end of the wire has an XDP program, be it one that passes all on: without one, the kernel drops
-// what another sends at its driver's hook, and a responder does not go there. The bench's own is there whenever it asks.
+// lend runs f while the bench's end of the wire has an XDP program that passes everything: without one, the kernel
+// drops frames that the other end sends in native mode, and a responder does not use native mode. When the bench itself
+// measures, its own program is there.
 func (c *contest) lend(f func() error) (err error) {
 	i, err := netif.Lookup(testbed.NearIface)
 	if err != nil {
@@ -155,7 +156,7 @@ func (c *contest) lend(f func() error) (err error) {
 	return f()
 }
 
-// at returns an error unless the far interface has an XDP program at that hook.
+// at returns an error unless the responder's interface has an XDP program at that hook.
 func (c *contest) at(hook string) error {
 	return c.bed.Far.Do(func() error {
 		i, err := netif.Lookup(testbed.FarIface)
@@ -170,7 +171,7 @@ func (c *contest) at(hook string) error {
 	})
 }
 
-// turnTo ends the peer that answers and starts p.
+// turnTo ends the active peer and starts p.
 func (c *contest) turnTo(p *peer) error {
 	if c.current == p && p != nil {
 		return nil
@@ -191,7 +192,7 @@ func (c *contest) turnTo(p *peer) error {
 	return nil
 }
 
-// try starts p, and takes some replies apart that it must give.
+// try starts p, and checks some of its replies in detail.
 func (c *contest) try(p *peer) (err error) {
 	if err := c.turnTo(p); err != nil {
 		return err

@@ -1,4 +1,4 @@
-// Package contest lets the responder and others answer in turn, on one veth pair and the same two CPUs.
+// Package contest measures the responder and other programs alternately, on one veth pair and the same two CPUs.
 package contest
 
 import (
@@ -23,24 +23,24 @@ import (
 	"github.com/rebound-nic/rebound/proof/peers/tables"
 )
 
-// peer is one that answers.
+// peer is a program that answers requests.
 type peer struct {
 	name        string
 	proto       probe.Proto
 	target      netip.Addr
 	start, stop func() error
-	mac         [6]byte // that it answers from, zero for the interface's
+	mac         [6]byte // MAC that it answers from, zero for the interface's
 }
 
 // Options describe a contest.
 type Options struct {
 	Out       string // folder for the reports of the closed loop
 	Responder string // its program
-	Prober    string // the bench's driver
+	Prober    string // the driver used by the bench
 	Rounds    int
-	Each      time.Duration // of a round
-	Trial     time.Duration // of each rate of the search
-	Only      []string      // these peers alone, and of them the closed loop alone; nil is all
+	Each      time.Duration // duration of a round
+	Trial     time.Duration // duration of each rate in the search
+	Only      []string      // only these peers, and only the closed loop; nil for everything
 	Stop      *atomic.Bool
 	Log       *slog.Logger
 }
@@ -49,28 +49,28 @@ type Options struct {
 type contest struct {
 	Options
 	bed     *testbed.Testbed
-	dir     string // for programs that are built and reports that are not kept, removed in the end
+	dir     string // temporary folder for built programs and intermediate reports
 	peers   []*peer
 	current *peer
 	table   tables.Table
 }
 
-// errInterrupted says that a signal ended the contest.
+// errInterrupted means that a signal ended the contest.
 var errInterrupted = errors.New("interrupted")
 
-// Run measures all peers that can run: one probe at a time in alternating rounds, then the highest rate of each
-// without loss, then each at its own fractions. It takes root.
+// Run measures all peers that can run: one probe at a time in alternating rounds, then the highest rate of each without
+// loss, then each at fractions of its own rate. It requires root.
 func Run(o Options) (*tables.Table, error) {
 	c := &contest{Options: o}
 	failed := make(chan error)
-	go func() { // on a thread that ends with it, since it cannot come back from its namespace
+	go func() { // on a thread that ends with it, because it cannot leave its namespace
 		runtime.LockOSThread()
 		failed <- c.run()
 	}()
 	return &c.table, <-failed
 }
 
-// enter makes the calling thread the bench's side.
+// enter moves the calling thread into the bench's namespace.
 func (c *contest) enter() (leave func(), err error) {
 	if c.dir, err = os.MkdirTemp("", "peers-*"); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (c *contest) enter() (leave func(), err error) {
 	}, nil
 }
 
-// run is on a locked thread, which becomes the bench's side.
+// run runs on a locked thread in the bench's namespace.
 func (c *contest) run() (err error) {
 	leave, err := c.enter()
 	if err != nil {
@@ -117,13 +117,13 @@ func (c *contest) run() (err error) {
 	return c.openLoop(byProto[probe.ICMP])
 }
 
-// setting is that of one series of probes to p, at a rate or, with 0, in a closed loop. Its name begins with p's.
+// setting has the settings for probes to p, at a rate or, with 0, in a closed loop. Its name starts with p's.
 func (c *contest) setting(p *peer, rate float64) settings.Settings {
 	return settings.Settings{Name: p.name, Target: p.target, Proto: p.proto, Rates: []float64{rate}, Sizes: []int{98}, Iface: testbed.NearIface,
 		Source: netip.MustParseAddr(testbed.NearAddress), Driver: c.Prober, Transport: "raw", Timeout: time.Second, Port: 7, MAC: p.mac}
 }
 
-// closedLoop measures all of some peers in alternating rounds.
+// closedLoop measures some peers in alternating rounds.
 func (c *contest) closedLoop(some []*peer) error {
 	if len(some) < 2 {
 		return nil
@@ -139,14 +139,14 @@ func (c *contest) closedLoop(some []*peer) error {
 	return err
 }
 
-// options are those of every session, with reports that are for publishing.
+// options are the options of every session, with reports suitable for publishing.
 func (c *contest) options(duration, warmup time.Duration) session.Options {
 	return session.Options{Duration: duration, Warmup: warmup, Runs: 1, Core: c.bed.Core.CPU, Anonymous: true, Stop: c.Stop, Log: c.Log, ProgressTo: io.Discard}
 }
 
-// measure has each peer answer in its turn, and returns the reports, which it leaves without their pages.
+// measure activates each peer in its turn, and returns the reports, without their pages.
 func (c *contest) measure(o session.Options) ([]*report.Report, error) {
-	// The peer that answers now is requested its MAC, which is the same for all of them.
+	// The active peer is asked for its MAC, which is the same for all of them.
 	if i := slices.IndexFunc(c.peers, func(p *peer) bool { return strings.HasPrefix(p.name, "responder") }); i >= 0 {
 		if err := c.turnTo(c.peers[i]); err != nil {
 			return nil, err

@@ -27,7 +27,7 @@ func inside(t *testing.T, f func(c *contest) error) {
 	c := &contest{Options: Options{Out: t.TempDir(), Prober: "afpacket", Each: 20 * time.Millisecond, Trial: 30 * time.Millisecond,
 		Stop: new(atomic.Bool), Log: slog.New(slog.DiscardHandler)}}
 	done := make(chan error)
-	go func() { // on a thread that ends with it, since it cannot come back from its namespace
+	go func() { // on a thread that ends with it, because it cannot leave its namespace
 		runtime.LockOSThread()
 		leave, err := c.enter()
 		if err == nil {
@@ -41,7 +41,7 @@ func inside(t *testing.T, f func(c *contest) error) {
 	}
 }
 
-// TestFloor builds the floor and has each of its sockets answer: every byte of a reply is checked, its checksums too.
+// TestFloor builds the floor and tests each of its sockets: every byte of a reply is checked, including the checksums.
 func TestFloor(t *testing.T) {
 	needs.Programs(t, "gcc")
 	inside(t, func(c *contest) error {
@@ -56,7 +56,7 @@ func TestFloor(t *testing.T) {
 				return err
 			}
 			for _, size := range []int{98, 1514} {
-				// An address that no kernel has: ARP is the floor's to answer, too.
+				// An address that no kernel has, so that the floor must also answer ARP.
 				s := c.setting(&peer{name: "floor", target: netip.MustParseAddr("10.99.0.9")}, 0)
 				s.Sizes, s.Timeout = []int{size}, 30*time.Second
 				o := c.options(0, 0)

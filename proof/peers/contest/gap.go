@@ -22,17 +22,18 @@ type GapOptions struct {
 	Stop              *atomic.Bool
 }
 
-// Gaps is what the loops' passes took, slice by slice.
+// Gaps has the durations of the loops' passes, slice by slice.
 type Gaps struct {
 	Responder, C []*latency.Histogram
-	Step         float64 // of the counter, ns
+	Step         float64 // the counter's step, ns
 }
 
-// RunGap lets the responder poll an idle interface, and the loop in C do the same work, on one core in alternating slices.
+// RunGap measures the responder polling an idle interface, and the loop in C doing the same work, on one core in
+// alternating slices.
 func RunGap(o GapOptions) (*Gaps, error) {
 	out := &Gaps{}
 	failed := make(chan error)
-	go func() { // on a thread that ends with it, since it cannot come back from its namespace
+	go func() { // on a thread that ends with it, because it cannot leave its namespace
 		runtime.LockOSThread()
 		failed <- o.run(out)
 	}()

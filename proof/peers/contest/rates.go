@@ -15,8 +15,8 @@ import (
 
 // The search for the highest rate without loss.
 const (
-	saturationFrom  = 1e6 // probes per second: more than a veth pair carries on any machine that we know
-	saturationAgain = 2   // trials that a rate gets beyond the first: one stall of the machine is no limit of a peer
+	saturationFrom  = 1e6 // probes per second: more than a veth pair carries on any known machine
+	saturationAgain = 2   // additional trials for a rate that failed, because a single stall of the machine does not show a peer's limit
 )
 
 // saturate searches the highest rate without loss of each peer.
@@ -26,7 +26,7 @@ func (c *contest) saturate(some []*peer) error {
 			return err
 		}
 		s := c.setting(p, 0)
-		s.Timeout = 200 * time.Millisecond // longer than what waits in any ring; it is sat out after each trial with loss
+		s.Timeout = 200 * time.Millisecond // longer than the queueing time in any ring; it passes once after each trial with loss
 		o := c.options(c.Trial, 20*time.Millisecond)
 		o.Out, o.Variants = filepath.Join(c.dir, "saturation-"+p.name), []settings.Settings{s}
 		found, err := session.Search(o, saturationFrom, saturationAgain)

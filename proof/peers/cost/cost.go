@@ -1,4 +1,5 @@
-// Package cost measures what the XDP program takes for a reply, by the kernel's own test run, and what each guard is of that.
+// Package cost measures the execution time of the XDP program per reply, using the kernel's test run facility, and the
+// part that each guard takes.
 package cost
 
 import (
@@ -25,11 +26,12 @@ type Row struct {
 	Request string
 	Bytes   int
 	Guards  string
-	NS      []float64 // the program alone, one value for each round
-	Around  []float64 // what was taken off for running it
+	NS      []float64 // the program alone, one value per round
+	Around  []float64 // test run overhead that was subtracted
 }
 
-// requests returns those of the table: those with these names in package corpus, untagged, and some of the same under a tag and with 1,500 bytes.
+// requests returns the table's requests: untagged ones from package corpus, and some of the same with a tag and with
+// 1,500 bytes.
 func requests() (all []corpus.Request) {
 	for _, q := range corpus.Requests(0) {
 		if slices.Contains([]string{"ping", "udp", "ping6", "udp6", "arp", "ns", "stamp", "stamp6"}, q.Name) {
@@ -56,10 +58,10 @@ func requests() (all []corpus.Request) {
 	return all
 }
 
-// guarded are those with a row for each guard.
+// guarded are the requests with a row for each guard.
 var guarded = []string{"ping", "udp", "ping6"}
 
-// Run measures all rows in alternating rounds. It takes root.
+// Run measures all rows in alternating rounds. It requires root.
 func Run(o Options) (rows []*Row, err error) {
 	type bench struct {
 		*xdp.Bench
@@ -95,15 +97,15 @@ func Run(o Options) (rows []*Row, err error) {
 			}
 			b.row.NS, b.row.Around = append(b.row.NS, float64(p.Nanoseconds())), append(b.row.Around, float64(around.Nanoseconds()))
 		}
-		slices.Reverse(all) // what drifts slowly hits them alike
+		slices.Reverse(all) // so that slow drift affects all alike
 	}
 	return rows, nil
 }
 
 var errInterrupted = errors.New("interrupted")
 
-// config is the default configuration, except for a burst that no measurement uses up, and with test packets only
-// where they are requested: they have the clock looked at for every frame.
+// config is the default configuration, except for a burst that no measurement exhausts, and with test packets only if
+// requested, because they require a clock read for every frame.
 func config(q corpus.Request, g xdp.Guard) fastpath.Config {
 	c := fastpath.Config{
 		MAC: corpus.OurMAC, Addresses: corpus.Addresses, UDPPorts: corpus.UDPPorts, ChecksumBytes: fastpath.DefaultChecksumBytes,
@@ -117,7 +119,7 @@ func config(q corpus.Request, g xdp.Guard) fastpath.Config {
 	return c
 }
 
-// Explanation says how the numbers came about.
+// Explanation describes how the numbers were measured.
 const Explanation = "The kernel runs the program itself (BPF_PROG_TEST_RUN), and gives the mean of all runs of a round. A program would refuse its own reply " +
 	"in the next run; so another one goes before it, which puts the request back where the reply differs, and tail-calls it. That one " +
 	"with an empty program behind it is measured in the same rounds and taken off, with the kernel's loop: the column *around*. Caches " +
@@ -158,7 +160,7 @@ func median(v []float64) float64 {
 	return s[len(s)/2]
 }
 
-// spread is the median, and the least to the greatest.
+// spread formats the median with the minimum and the maximum.
 func spread(v []float64) string {
 	return fmt.Sprintf("%.0f (%.0f to %.0f)", median(v), slices.Min(v), slices.Max(v))
 }

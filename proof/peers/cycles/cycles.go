@@ -1,5 +1,5 @@
-// Package cycles measures what the drivers' polling loops cost for each reply, over rings in memory, beside loops in C that do
-// the same work.
+// Package cycles measures the cost per reply of the drivers' polling loops, with rings in memory, and compares it with
+// loops in C that do the same work.
 package cycles
 
 import (
@@ -24,7 +24,8 @@ import (
 //go:embed testdata/loops.c
 var loops []byte
 
-// drivers returns those whose BenchmarkPoll, BenchmarkKinds and BenchmarkQueues are measured. Mlx4's BenchmarkDatagramPoll, the loop of its InfiniBand ports, is measured with it.
+// drivers returns the drivers whose BenchmarkPoll, BenchmarkKinds and BenchmarkQueues are measured. For mlx4,
+// BenchmarkDatagramPoll, the loop of its InfiniBand ports, is measured as well.
 func drivers() (all []string) {
 	for i := range cards.All {
 		if c := &cards.All[i]; c.Benchmark {
@@ -37,14 +38,14 @@ func drivers() (all []string) {
 // folder is where a driver's package is in the module.
 func folder(driver string) string { return "nic/drivers/" + driver }
 
-// The loops in C that others are compared with: guarded is the goal's, port does what nic/drivers/ixgbe does, step by
+// The reference loops in C: guarded is the one that the goal refers to, port does what nic/drivers/ixgbe does, step by
 // step.
 const (
 	guarded = "C, guarded"
 	port    = "C, ported"
 )
 
-// Explanation is what a reader has to know of the table.
+// Explanation is the text above the table.
 const Explanation = "Ticks of the time stamp counter for each reply, in the first table to an ICMP echo request of 64 bytes, rings in huge pages of " +
 	"memory and nobody behind them: lower quartiles of groups of 64 passes, fences around each pass, the cost of measuring taken " +
 	"off. *To the doorbell* leaves out the longest four passes of each group, in which a loop reclaims. The loops in C are in " +
@@ -57,20 +58,20 @@ const Explanation = "Ticks of the time stamp counter for each reply, in the firs
 type Options struct {
 	Module  string // folder of this module's sources
 	Before  string // a folder of test binaries NAME.test of another commit, "" for none
-	Core    int    // to measure on
-	Rounds  int    // of everything, alternating
-	Scratch string // a folder for what is built
+	Core    int    // core to measure on
+	Rounds  int    // rounds of all loops, alternating
+	Scratch string // folder for built programs
 }
 
-// Row is one loop with one batch size: ticks of the cycle counter for each reply, a value a round.
+// Row is one loop with one batch size: ticks of the cycle counter per reply, one value per round.
 type Row struct {
 	Loop     string // "ixgbe", "C, guarded"
 	Case     string // "batch=1"
 	All      []float64
-	Doorbell []float64 // to the doorbell; nothing that is tidied up behind it
+	Doorbell []float64 // up to the doorbell, without the cleanup after it
 }
 
-// Run builds all loops and measures them in turn.
+// Run builds all loops and measures them alternately.
 func Run(o Options) ([]Row, error) {
 	program := filepath.Join(o.Scratch, "loops")
 	if err := baseline.Compile(loops, program); err != nil {
@@ -91,7 +92,7 @@ func Run(o Options) ([]Row, error) {
 			ours = append(ours, loop{d + ", before", old, dir})
 		}
 	}
-	// Children inherit the core.
+	// Child processes inherit the core.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var was, one unix.CPUSet
@@ -175,7 +176,7 @@ func runGo(name, binary, dir string, add func(name, c string, all, doorbell floa
 	return nil
 }
 
-// benchmark reads a line of testing's benchmark format: which of the driver's loops it is of, the case below, and the values by their units.
+// benchmark parses a line in testing's benchmark format: the driver's loop, the case, and the values by unit.
 func benchmark(line string) (loop, name string, values map[string]float64, ok bool) {
 	f := strings.Fields(line)
 	if len(f) < 2 {
@@ -204,8 +205,8 @@ func benchmark(line string) (loop, name string, values map[string]float64, ok bo
 	return loop, name, values, true
 }
 
-// Markdown is the two tables. Ratios are to the loops in C with all guards, where a loop has that batch size: the median of the rounds' ratios,
-// with the least and the greatest.
+// Markdown formats the two tables. Ratios are relative to the guarded loop in C, if it has that batch size: the median
+// of the rounds' ratios, with the minimum and the maximum.
 func Markdown(rows []Row) string {
 	references := map[[2]string]Row{}
 	for _, r := range rows {
@@ -237,7 +238,7 @@ func Markdown(rows []Row) string {
 	return b.String() + kinds(rows, references)
 }
 
-// kinds is the table of BenchmarkKinds: a row for each loop and kind, a column for each size and batch.
+// kinds formats the table of BenchmarkKinds: a row for each loop and kind, a column for each size and batch.
 func kinds(rows []Row, all map[[2]string]Row) string {
 	var b strings.Builder
 	var columns, done []string

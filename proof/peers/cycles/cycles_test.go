@@ -38,7 +38,7 @@ func TestDriversHaveBenchmarks(t *testing.T) {
 	for _, d := range drivers {
 		files, _ := filepath.Glob(filepath.Join("../../..", folder(d), "*_test.go"))
 		for _, name := range []string{"Poll", "Kinds", "Queues"} {
-			if name != "Poll" && d == "efa" { // which has messages, and no kinds of them
+			if name != "Poll" && d == "efa" { // efa sends messages, which have no kinds
 				continue
 			}
 			if !slices.ContainsFunc(files, func(f string) bool {

@@ -1,4 +1,4 @@
-// Package isolation measures what each step towards a core of one's own gives a polling loop on a machine that is busy.
+// Package isolation measures the effect of each core isolation step on a polling loop on a busy machine.
 package isolation
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// Explanation is what a reader has to know of the tables.
+// Explanation is the text above the tables.
 const Explanation = "A loop polls a word in memory and answers what it finds there, pinned like a driver's; a real-time thread on another CPU " +
 	"asks it, a question each interval, and takes its time from the moment that was meant for the question. Busy processes want all CPUs meanwhile. " +
 	"*Wait* is what a frame that arrives at a random moment waits for the loop, from the time between its passes; *round trip* is what the questions " +
@@ -29,26 +29,26 @@ const Explanation = "A loop polls a word in memory and answers what it finds the
 
 // Options say what to measure.
 type Options struct {
-	Core, Prober int           // CPUs of the loop and of the thread that asks
+	Core, Prober int           // CPUs of the loop and of the prober thread
 	Load         int           // busy processes
 	Rounds       int           // of all rows, alternating
-	Each         time.Duration // a row in a round
-	Interval     time.Duration // from one question to the next
+	Each         time.Duration // duration of a row in a round
+	Interval     time.Duration // from one request to the next
 	Rows         []Row
 	Stop         *atomic.Bool
 }
 
-// Row is one way to run the loop.
+// Row is one configuration of the loop.
 type Row struct {
 	Key, Name string
-	Free      bool     // neither pinned nor with its memory locked
+	Free      bool     // neither pinned nor with locked memory
 	Priority  int      // SCHED_FIFO, 0 for the fair scheduler
-	Lift      bool     // the kernel's guard against real-time loops
+	Lift      bool     // lift the kernel's protection against real-time loops
 	Steps     []string // of package isolate
-	Others    bool     // it takes the core from other processes: nothing else that matters may run on the machine
+	Others    bool     // other processes are moved off the core, so nothing else important may run on the machine
 }
 
-// Rows are all ways, each with what the one before it has where its name begins with a plus.
+// Rows are all configurations. A name that starts with a plus means the previous configuration with an addition.
 func Rows() []Row {
 	kernel := []string{isolate.Workqueues, isolate.Interrupts, isolate.Housekeeping}
 	return []Row{
@@ -67,18 +67,18 @@ func Rows() []Row {
 	}
 }
 
-// Result is what a row gave, a value a round.
+// Result is the measurement of a row, with one value per round.
 type Result struct {
 	Row
 	Wait, Trip []latency.Summary
-	Off, Away  []float64 // how often a second another thread had the loop's CPU, and for which part of the time
-	Interrupts []float64 // a second, on the loop's CPU: devices', the timer's, other CPUs'
-	Left       int64     // questions left out, of all rounds
-	Why        string    // the row could not be measured: this is why
+	Off, Away  []float64 // how often per second another thread ran on the loop's CPU, and for which share of the time
+	Interrupts []float64 // per second, on the loop's CPU: device interrupts, timer interrupts, and those from other CPUs
+	Left       int64     // requests left out, in all rounds
+	Why        string    // why the row could not be measured
 	Notes      []string
 }
 
-// mailbox holds a question and its answer on cache lines of their own, as a card's ring and doorbell are.
+// mailbox has a request and its reply on separate cache lines, like a card's ring and doorbell.
 type mailbox struct {
 	_      [64]byte
 	ask    atomic.Uint64
@@ -87,7 +87,7 @@ type mailbox struct {
 	_      [120]byte
 }
 
-// Run measures all rows in turn.
+// Run measures all rows alternately.
 func Run(o Options) ([]Result, error) {
 	if o.Core == o.Prober {
 		return nil, fmt.Errorf("loop and asking thread are both on CPU %d, expected two CPUs", o.Core)
@@ -96,11 +96,11 @@ func Run(o Options) ([]Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Two threads that never yield, and no collection that would wait for them: see polling.Pin.
+	// Two threads never yield, and garbage collection would wait for them: see polling.Pin.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	runtime.GC()
-	runtime.LockOSThread() // whose death Pdeathsig is for: a thread that a loop ended would take the load with it
+	runtime.LockOSThread() // Pdeathsig fires when this thread exits; if a loop could end the thread, the load would be killed with it
 	defer runtime.UnlockOSThread()
 	for range o.Load {
 		stop, err := busy()
@@ -128,7 +128,7 @@ func Run(o Options) ([]Result, error) {
 	return results, nil
 }
 
-// busy starts a process that wants a CPU, whichever, and dies with this one.
+// busy starts a process that competes for a CPU, and ends with this one.
 func busy() (stop func(), err error) {
 	c := exec.Command("/bin/sh", "-c", "while :; do :; done")
 	c.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
@@ -138,7 +138,7 @@ func busy() (stop func(), err error) {
 	return func() { c.Process.Kill(); c.Wait() }, nil
 }
 
-// slice measures a row once. What it changed on the machine is put back before it returns.
+// slice measures a row once. It restores the machine's settings before it returns.
 func (o *Options) slice(r *Result, clock *latency.Clock) (err error) {
 	var h isolate.Host
 	lease, err := h.Begin([]int{o.Core})
@@ -207,7 +207,7 @@ func (o *Options) slice(r *Result, clock *latency.Clock) (err error) {
 
 // loop polls the mailbox as a driver's Serve polls its rings.
 func (o *Options) loop(r Row, lease *isolate.Lease, m *mailbox, l *polling.Loop, off *scheduled, stop *atomic.Bool, ready chan<- bool) error {
-	runtime.LockOSThread() // and never unlocked: the thread ends with what was set for it
+	runtime.LockOSThread() // and never unlocked: the thread and its settings end together
 	if !r.Free {
 		if err := errors.Join(lease.Join(), pin(o.Core)); err != nil {
 			ready <- false
@@ -242,13 +242,13 @@ func (o *Options) loop(r Row, lease *isolate.Lease, m *mailbox, l *polling.Loop,
 	return errors.Join(err, lease.Leave())
 }
 
-// scheduled is what the scheduler says of a thread: how often it was given a CPU, and for how long it wanted one in vain.
+// scheduled is the scheduler's statistics of a thread: how often it was given a CPU, and how long it waited for one.
 type scheduled struct {
 	times  uint64
 	waited time.Duration
 }
 
-// schedule returns that of the calling thread (Linux's scheduler/sched-stats.rst).
+// schedule returns the statistics of the calling thread (Linux's scheduler/sched-stats.rst).
 func schedule() (s scheduled, err error) {
 	text, err := os.ReadFile("/proc/thread-self/schedstat")
 	if err != nil {
@@ -270,8 +270,8 @@ func interrupts(cpu int) (uint64, error) {
 	return interruptsOf(string(text), cpu)
 }
 
-// ask puts a question to the loop each interval. If its own thread was off its CPU, that is no fault of the loop's:
-// the question is left out, and the schedule restarts.
+// ask sends a request to the loop each interval. If its own thread was descheduled, the loop is not to blame: the
+// request is left out, and the schedule restarts.
 func (o *Options) ask(m *mailbox, trips *polling.Histogram, left *int64, clock *latency.Clock, stop *atomic.Bool) error {
 	runtime.LockOSThread()
 	if err := errors.Join(pin(o.Prober), realTime(priority)); err != nil {
@@ -283,7 +283,7 @@ func (o *Options) ask(m *mailbox, trips *polling.Histogram, left *int64, clock *
 	last := polling.TSC()
 	next := last + interval
 	for q := uint64(1); !stop.Load(); q++ {
-		var off uint64 // for how long this thread was not running since it had its last answer
+		var off uint64 // how long this thread was not running since its last reply
 		look := func() {
 			now := polling.TSC()
 			if now-last >= away {
@@ -301,7 +301,7 @@ func (o *Options) ask(m *mailbox, trips *polling.Histogram, left *int64, clock *
 		look()
 		switch trip := last - next; {
 		case stop.Load():
-		case off > trip/20: // a tick of the timer in a long wait is nothing
+		case off > trip/20: // a timer tick during a long wait is negligible
 			*left++
 			next = last + interval
 		default:
@@ -312,8 +312,8 @@ func (o *Options) ask(m *mailbox, trips *polling.Histogram, left *int64, clock *
 	return nil
 }
 
-// priority is that of the rows that have one, and of the asking thread in all: were it off its CPU often, long round trips
-// would be left out more often than short ones.
+// priority is that of the rows with a priority, and of the prober thread in all rows: if the prober were descheduled
+// often, long round trips would be left out more often than short ones.
 const priority = 50
 
 func realTime(priority int) error {
@@ -324,11 +324,11 @@ func realTime(priority int) error {
 	return nil
 }
 
-// others keeps the threads of this process off the loop's CPU, as the responder does, or lets them everywhere again. Those that the
-// runtime starts later inherit it.
+// others moves the threads of this process off the loop's CPU, as the responder does, or lets them run on all CPUs
+// again. Threads that the runtime starts later inherit this.
 func (o *Options) others(away bool) error {
 	var mask unix.CPUSet
-	for cpu := range runtime.NumCPU() + o.Core + o.Prober + 1 { // those that are not there do not matter
+	for cpu := range runtime.NumCPU() + o.Core + o.Prober + 1 { // CPUs that do not exist are ignored
 		mask.Set(cpu)
 	}
 	if away {
@@ -359,7 +359,7 @@ func pin(cpu int) error {
 	return nil
 }
 
-// Boot is the part of the kernel's command line that matters here, "" where there is none.
+// Boot is the part of the kernel's command line that affects isolation, "" if there is none.
 func Boot() string {
 	text, _ := os.ReadFile("/proc/cmdline")
 	return bootOf(string(text))

@@ -10,7 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// bootOf returns those words of a kernel's command line that keep CPUs free.
+// bootOf returns the words of a kernel's command line that isolate CPUs.
 func bootOf(cmdline string) string {
 	var kept []string
 	for _, w := range strings.Fields(cmdline) {
@@ -24,7 +24,7 @@ func bootOf(cmdline string) string {
 
 const roundTrip = "Round trip"
 
-// Markdown is the two tables, and below them what each row's steps said.
+// Markdown formats the two tables, followed by the notes of each row's steps.
 func Markdown(results []Result) string {
 	var b strings.Builder
 	for _, t := range []struct {
@@ -46,7 +46,7 @@ func Markdown(results []Result) string {
 				continue
 			}
 			for _, p := range []struct {
-				least int64 // so many questions have one that took longer
+				least int64 // one in this number of requests takes longer
 				of    func(latency.Summary) int64
 			}{
 				{2, func(s latency.Summary) int64 { return s.P50 }}, {100, func(s latency.Summary) int64 { return s.P99 }},
@@ -58,7 +58,7 @@ func Markdown(results []Result) string {
 						v = append(v, p.of(s))
 					}
 				}
-				if len(v) < len(t.of(r)) { // in some rounds too few questions: a median of the others would be another thing
+				if len(v) < len(t.of(r)) { // some rounds have too few requests, and a median of the others would not be comparable
 					b.WriteString(" – |")
 					continue
 				}
@@ -91,7 +91,7 @@ func Markdown(results []Result) string {
 	return b.String()
 }
 
-// ns writes nanoseconds with three digits and the unit that suits them.
+// ns formats nanoseconds with three digits and a suitable unit.
 func ns(v int64) string {
 	d := time.Duration(v)
 	switch {
@@ -113,13 +113,13 @@ func scaled(v []float64, by float64) []float64 {
 	return v
 }
 
-// spread is the median of v, with the least and the greatest.
+// spread formats the median of v, with the minimum and the maximum.
 func spread(v []float64, digits int, unit string) string {
 	v = slices.Sorted(slices.Values(v))
 	return fmt.Sprintf("%.*f%s (%.*f to %.*f)", digits, v[len(v)/2], unit, digits, v[0], digits, v[len(v)-1])
 }
 
-// interruptsOf sums a CPU's column of /proc/interrupts. Lines of fewer columns are sums over all CPUs.
+// interruptsOf sums a CPU's column of /proc/interrupts. Lines with fewer columns are totals for all CPUs.
 func interruptsOf(text string, cpu int) (sum uint64, err error) {
 	head, rest, _ := strings.Cut(text, "\n")
 	at := slices.Index(strings.Fields(head), fmt.Sprintf("CPU%d", cpu))

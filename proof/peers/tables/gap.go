@@ -7,7 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// gapGoal is how many times the C loop's gap the responder's may be, up to p99.99.
+// gapGoal is the greatest permitted ratio of the responder's gap to the C loop's, up to p99.99.
 const gapGoal = 1.2
 
 var gapQuantiles = []struct {
@@ -15,9 +15,9 @@ var gapQuantiles = []struct {
 	q    float64
 }{{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}, {"p99.99", 0.9999}, {"p99.999", 0.99999}, {"max", 1}}
 
-// GapTable compares the gaps of the responder and the C loop, slice by slice taken alternately, and returns what is worse
-// than the goal allows. step is what Resolution found, in ns: a difference of one step, which is what a value is
-// uncertain by, is no difference.
+// GapTable compares the gaps of the responder and the C loop, measured in alternating slices, and returns the
+// percentiles that miss the goal. step is the result of Resolution, in ns: a difference of one step is within the
+// uncertainty of a value and does not count.
 func GapTable(ours, c []*latency.Histogram, step float64) (text string, missed []string) {
 	a, b := latency.Merge(ours...), latency.Merge(c...)
 	var out strings.Builder

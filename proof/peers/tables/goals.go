@@ -9,13 +9,13 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// goal is a ratio to reach: the responder's figure at most Most times the other's, at one quantile.
+// goal is a ratio to reach: the responder's figure is at most Most times the other's, at one quantile.
 type goal struct {
 	Ours, Other, Quantile string
 	Most                  float64
 }
 
-// goals are what the project promises.
+// goals are the project's goals.
 var goals = []goal{
 	{"responder-afxdp", "testpmd-afxdp", "p50", 0.8}, {"responder-afxdp", "testpmd-afxdp", "p99", 1},
 	{"responder-afxdp-generic", "testpmd-afxdp", "p50", 0.8}, {"responder-afxdp-generic", "testpmd-afxdp", "p99", 1},
@@ -28,10 +28,10 @@ var goals = []goal{
 	{"responder-xdp-generic", "kernel", "p50", 0.75}, {"responder-xdp-generic", "floor-xdp-generic", "p50", 1.1},
 }
 
-// Compared reports whether a table of ratios is to have ours / other: a responder with each of the others, but of the
-// floors only with that on its own socket, and a floor with the testpmd on its kind of socket. "-light" is a
-// responder without its filter of system calls (trust.confine). What answers in the kernel has no socket: its floor
-// is compared with AF_XDP's testpmd.
+// Compared reports whether a table of ratios includes ours / other: a responder is compared with all others, but only
+// with the floor on its own socket, and a floor with the testpmd on its kind of socket. "-light" is a responder without
+// its system call filter (trust.confine). In-kernel responders have no socket: their floor is compared with AF_XDP's
+// testpmd.
 func Compared(ours, other string) bool {
 	role, socket, _ := strings.Cut(ours, "-")
 	what, on, _ := strings.Cut(other, "-")
@@ -44,16 +44,16 @@ func Compared(ours, other string) bool {
 	return role == "floor" && what == "testpmd" && (strings.HasPrefix(socket, on) || strings.HasPrefix(socket, "xdp") && on == "afxdp")
 }
 
-// most writes Most with one digit behind the point, or two where it has them.
+// most formats Most with one decimal, or two if needed.
 func (g goal) most() string {
 	s := strconv.FormatFloat(g.Most, 'f', 2, 64)
 	return strings.TrimSuffix(s, "0")
 }
 
-// floor names the floor on the socket of Ours.
+// floor returns the name of the floor on the socket of Ours.
 func (g goal) floor() string { return strings.Replace(g.Ours, "responder", "floor", 1) }
 
-// ratio returns a / b by rounds, at the goal's quantile; false where one of them was not measured.
+// ratio returns a / b by round, at the goal's quantile; false if one of them was not measured.
 func (t *Table) ratio(g goal, a, b string) (Spread, bool) {
 	x, y := find(t.Closed, a), find(t.Closed, b)
 	i := slices.IndexFunc(quantiles, func(q quantile) bool { return q.Name == g.Quantile })
@@ -63,7 +63,7 @@ func (t *Table) ratio(g goal, a, b string) (Spread, bool) {
 	return Ratio(rounds(x, quantiles[i].Q), rounds(y, quantiles[i].Q)), true
 }
 
-// verdict says whether a goal is reached, and if not, whether the floor reaches it.
+// verdict says whether a goal is reached and, if not, whether the floor reaches it.
 func (t *Table) verdict(g goal) string {
 	ours, _ := t.ratio(g, g.Ours, g.Other)
 	floor, ok := t.ratio(g, g.floor(), g.Other)
@@ -103,7 +103,7 @@ func (t *Table) goals(b *strings.Builder) {
 	fmt.Fprintf(b, "| Goal | responder / other | floor / other | responder / floor | |\n|---|---|---|---|---|\n%s", lines.String())
 }
 
-// Missed returns the goals that were not reached, and frames lost or corrupt, one sentence each.
+// Missed returns the missed goals, and lost or corrupt frames, one sentence each.
 func (t *Table) Missed() []string {
 	var out []string
 	for _, g := range goals {
@@ -122,8 +122,8 @@ func (t *Table) Missed() []string {
 // Fractions are the rates of the open loop, in percent of the highest without loss.
 var Fractions = []int{25, 50, 75, 90}
 
-// Ceiling returns the lowest rate at which the search for the highest without loss failed, and its reason, from the notes
-// of the search's report; 0 if none failed.
+// Ceiling returns the lowest rate at which the search for the highest lossless rate failed, and the reason, from the
+// notes of the search's report; 0 if none failed.
 func Ceiling(rep *report.Report) (rate float64, why string) {
 	for _, n := range rep.Notes {
 		var r float64

@@ -14,7 +14,7 @@ type quantile struct {
 	Q    float64
 }
 
-// quantiles are the lines that peers are compared by.
+// quantiles are the rows of the comparison of peers.
 var quantiles = []quantile{{"p50", 0.5}, {"p99", 0.99}, {"p99.9", 0.999}}
 
 // rounds returns the quantile q of each run of a report, in ns.
@@ -34,7 +34,7 @@ func rounds(rep *report.Report, q float64) []float64 {
 	return out
 }
 
-// Spread is the median of some rounds' figures with the least and the greatest.
+// Spread is the median of some rounds' figures with the minimum and the maximum.
 type Spread struct{ Median, Least, Greatest float64 }
 
 // spreadOf returns the zero Spread for no values.
@@ -46,7 +46,7 @@ func spreadOf(values []float64) Spread {
 	return Spread{(v[(len(v)-1)/2] + v[len(v)/2]) / 2, v[0], v[len(v)-1]}
 }
 
-// Ratio holds a against b round by round: neighbours in time, so that what drifts slowly is not in it.
+// Ratio divides a by b round by round: these are adjacent in time, so slow drift cancels out.
 func Ratio(a, b []float64) Spread {
 	var out []float64
 	for i := range min(len(a), len(b)) {

@@ -15,11 +15,11 @@ import (
 	"github.com/rebound-nic/rebound/latency/whole"
 )
 
-// Table is everything that was measured, or why not.
+// Table has everything that was measured, and reasons for what was not.
 type Table struct {
-	Closed     []*report.Report // one of each peer, with a run for each round
-	Saturation []*report.Report // one of each peer at the highest rate that it took without loss, with the search in its notes
-	Open       []*report.Report // one of each peer at each of the Fractions of that rate
+	Closed     []*report.Report // one per peer, with a run for each round
+	Saturation []*report.Report // one per peer at its highest lossless rate, with the search in its notes
+	Open       []*report.Report // one per peer at each of the Fractions of that rate
 	Versus     [][2]string      // ours, other
 	Skipped    []string         // peer and reason
 }
@@ -65,8 +65,8 @@ func (t *Table) Markdown() string {
 	return b.String()
 }
 
-// saturation writes what the searches found, and who set the limit: the peer, which lost probes, or the bench, which could
-// not send more.
+// saturation writes the results of the searches, and who set the limit: the peer, which lost probes, or the bench,
+// which could not send faster.
 func (t *Table) saturation(b *strings.Builder) {
 	if len(t.Saturation) == 0 {
 		return
@@ -90,7 +90,7 @@ func (t *Table) saturation(b *strings.Builder) {
 	}
 }
 
-// trial returns how long a report's last run was.
+// trial returns the duration of a report's last run.
 func trial(r *report.Report) time.Duration {
 	if len(r.Runs) == 0 {
 		return 0
@@ -99,7 +99,7 @@ func trial(r *report.Report) time.Duration {
 	return time.Duration(last.End - last.Start).Round(100 * time.Millisecond)
 }
 
-// rates writes what was measured below saturation.
+// rates writes the measurements below saturation.
 func (t *Table) rates(b *strings.Builder) {
 	if len(t.Open) == 0 {
 		return
@@ -125,7 +125,7 @@ func (t *Table) rates(b *strings.Builder) {
 	b.WriteString("\n</details>\n")
 }
 
-// Insert replaces what stands between the lines <!-- name:begin --> and <!-- name:end --> of a file.
+// Insert replaces the text between the lines <!-- name:begin --> and <!-- name:end --> of a file.
 func Insert(file, name, text string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -139,10 +139,10 @@ func Insert(file, name, text string) error {
 	return whole.WriteFile(file, slices.Concat(b[:from+len(begin)], []byte(text), b[to:]))
 }
 
-// ErrNoPlace is returned where a file has no place for what should go into it.
+// ErrNoPlace is returned if a file has no such lines.
 var ErrNoPlace = errors.New("no place for the text")
 
-// Short is the table for a reader in a hurry: each peer in the closed loop, and its highest rate without loss.
+// Short is a short table: each peer in the closed loop, and its highest lossless rate.
 func (t *Table) Short() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| Who answers | p50, µs | p99, µs | p99.9, µs | probes/s without loss |\n|---|--:|--:|--:|--:|\n")
@@ -160,18 +160,18 @@ func (t *Table) Short() string {
 	return b.String()
 }
 
-// figures is a report of the search, or of one rate, without its histograms.
+// figures is the report of a search, or of one rate, without its histograms.
 type figures struct {
 	Label    string           `json:"label"`
 	Rate     float64          `json:"rate"` // probes per second
 	Counts   report.Counts    `json:"counts"`
 	RTT      latency.Summary  `json:"rtt"`                // from the intended send
-	SendLag  *latency.Summary `json:"send_lag,omitempty"` // how late the bench's own probes left
+	SendLag  *latency.Summary `json:"send_lag,omitempty"` // delay of the bench's own probes
 	Notes    []string         `json:"notes,omitempty"`
 	Duration int64            `json:"duration_ns"`
 }
 
-// WriteFigures writes what was measured at rates to a JSON file, as two lists of Figures: "saturation" and "rates".
+// WriteFigures writes the measurements at rates to a JSON file, as two lists of figures: "saturation" and "rates".
 func (t *Table) WriteFigures(file string) error {
 	list := func(all []*report.Report) []figures {
 		out := []figures{}

@@ -31,7 +31,7 @@ func reported(label string, rounds ...[]int64) *report.Report {
 	return rep
 }
 
-// Rounds are kept apart, and ratios are taken within a round: a machine that gets slower changes none of them.
+// Rounds are kept separate, and ratios are computed within a round: a machine that gets slower changes none of them.
 func TestRatioOfRounds(t *testing.T) {
 	a := reported("a", []int64{100, 100, 100, 100}, []int64{200, 200, 200, 200}, []int64{400, 400, 400, 400})
 	b := reported("b", []int64{200, 200, 200, 200}, []int64{400, 400, 400, 400}, []int64{800, 800, 800, 800})
@@ -49,7 +49,7 @@ func TestRatioOfRounds(t *testing.T) {
 	}
 }
 
-// A log has its intervals in whole milliseconds: one that seems to start before its run belongs to it all the same.
+// A log has its intervals in whole milliseconds: one that seems to start before its run still belongs to it.
 func TestRoundsOfARoundedLog(t *testing.T) {
 	rep := reported("a", []int64{100, 100, 100, 100}, []int64{200, 200, 200, 200})
 	rep.Main().Intervals[2].Start -= 50
@@ -85,8 +85,7 @@ func TestMissed(t *testing.T) {
 	}
 }
 
-// Each responder is compared with all others that answer, except for the floors only against the one on its own
-// socket.
+// Each responder is compared with all other programs that answer, but only with the floor on its own socket.
 func TestCompared(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
@@ -104,7 +103,7 @@ func TestCompared(t *testing.T) {
 	}
 }
 
-// What a search found is the lowest rate that failed, and its reason, from the notes as bench writes them.
+// The result of a search is the lowest rate that failed, and the reason, from the notes as bench writes them.
 func TestCeiling(t *testing.T) {
 	rep := report.New("bench", report.RoundTrip)
 	if rate, why := Ceiling(rep); rate != 0 || why != "" {
@@ -118,8 +117,8 @@ func TestCeiling(t *testing.T) {
 	}
 }
 
-// The tables say of each goal what was measured and whether the floor misses it too, of each search whether the peer or the
-// bench set the limit, and of each rate how late the bench was.
+// The tables say for each goal what was measured and whether the floor misses it too, for each search whether the peer
+// or the bench set the limit, and for each rate how late the bench was.
 func TestMarkdown(t *testing.T) {
 	at := func(ns int64) []int64 { return []int64{ns, ns, ns, ns} }
 	peer, bench := reported("testpmd-afxdp", at(100)), reported("responder-afxdp", at(90))
@@ -175,7 +174,7 @@ func TestInsert(t *testing.T) {
 	}
 }
 
-// The same against itself reaches the goal; what is slower by more than a step of the counter does not.
+// A loop compared with itself reaches the goal; one that is slower by more than a step of the counter does not.
 func TestGapTable(t *testing.T) {
 	slow := latency.FromValues([]int64{1000, 1000})
 	fast := latency.FromValues([]int64{800, 800})
