@@ -207,7 +207,7 @@ func declared(t *testing.T, dir string) (all []string) {
 	return all
 }
 
-// rowFaults are those that a row of knobs names: with "amazon", ENA's and EFA's.
+// rowFaults are the faults named by a row of knobs; for "amazon", those of ENA and EFA.
 func rowFaults(what string) []string {
 	if name, both := strings.CutPrefix(what, "amazon: "); both {
 		return []string{"ena: " + name, "efa: " + name}

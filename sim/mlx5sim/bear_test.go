@@ -19,7 +19,7 @@ func (x *rig) tells(in []byte, outLen int, violation string) []byte {
 	return out
 }
 
-// rdma-core and others sign neither the command's entry nor its mailboxes, which cmdif_checksum lets them.
+// rdma-core and other drivers sign neither the command's entry nor its mailboxes, which cmdif_checksum permits.
 func TestUnsignedCommand(t *testing.T) {
 	x := newRig(t, Options{})
 	x.address()
@@ -45,7 +45,7 @@ func TestUnsignedCommand(t *testing.T) {
 	x.ExpectViolation("signature is 00")
 }
 
-// The command queue stays where it was when a driver resets the function after it has told the address.
+// The command queue keeps its address when a driver resets the function after setting the address.
 func TestResetKeepsCommandQueue(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		x := newRig(t, Options{})
@@ -62,7 +62,7 @@ func TestResetKeepsCommandQueue(t *testing.T) {
 	}
 }
 
-// A driver that rings the doorbell of the last WQE again sends nothing twice: cards tolerate it.
+// Ringing the doorbell of the last WQE again sends nothing twice: cards tolerate it.
 func TestLastDoorbellAgain(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -92,7 +92,7 @@ func TestBorne(t *testing.T) {
 	x.open()
 	x.tells(dwords(16, 0, 0x802<<16, 12, 1), 16, "reserved bits 00000001 set in the dword at 0ch")
 
-	sq := x.createSQ() // one page of 4096 bytes, aligned to that, though log_wq_pg_sz says 64 KiB
+	sq := x.createSQ() // one page of 4096 bytes, aligned to 4096, although log_wq_pg_sz says 64 KiB
 	binary.BigEndian.PutUint32(sq[0x70:], 6<<16|4<<8|testLogSQ)
 	binary.BigEndian.PutUint32(sq[0x114:], uint32(x.fb.IOVA)&^0xffff|0x1000)
 	x.tells(sq, 16, "is aligned to 4096 bytes and not to 65536")
@@ -120,7 +120,8 @@ func TestShortOutputs(t *testing.T) {
 	x.Clean()
 }
 
-// A send queue may be made with min_wqe_inline_mode 0; what its WQEs have to carry is the device's to say.
+// A send queue may be created with min_wqe_inline_mode 0; the device's mode determines what its WQEs must contain
+// inline.
 func TestInlineMode(t *testing.T) {
 	tagged := append(append(append([]byte(nil), toPeer(12)...), 0x81, 0, 0, 5), toPeer(80)[12:]...)
 	for _, c := range []struct {
@@ -128,7 +129,7 @@ func TestInlineMode(t *testing.T) {
 		profile Profile
 		frame   []byte
 		inl     int
-		synd    uint8 // 0 for sent
+		synd    uint8 // 0 if sent
 		told    string
 	}{
 		{"none, needed", ConnectX4, toPeer(64), 0, syndLocalLength, "inline_hdr_sz is 0"},
@@ -163,7 +164,7 @@ func TestInlineMode(t *testing.T) {
 	}
 }
 
-// The vport's counters count what arrives at it, from the wire and from itself, whether or not a queue takes it.
+// The vport counts the frames that arrive at it, from the wire and by loopback, whether or not a queue receives them.
 func TestVportCounters(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectX5})
 	x.open()
@@ -172,18 +173,18 @@ func TestVportCounters(t *testing.T) {
 		return binary.BigEndian.Uint64(out[0x90:]), binary.BigEndian.Uint64(out[0xa0:])
 	}
 	x.post(1)
-	x.Far.Send(0, frameOf(64)) // taken
+	x.Far.Send(0, frameOf(64)) // received
 	x.Far.Send(0, frameOf(64)) // no WQE
 	x.Port.Settle(10)
 	if rx, _ := count(); rx != 2 {
 		t.Errorf("%d unicast frames received of 2, one of which found no WQE", rx)
 	}
-	x.sendTo(0, testMAC) // loopback, kept from its own transport domain
+	x.sendTo(0, testMAC) // loopback, blocked from its own transport domain
 	if rx, tx := count(); rx != 3 || tx != 1 {
 		t.Errorf("with one turned round: %d received of 3, %d sent of 1", rx, tx)
 	}
 	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
-	x.Far.Send(0, frameOf(64)) // no entry
+	x.Far.Send(0, frameOf(64)) // no flow table entry
 	x.Port.Settle(10)
 	if rx, _ := count(); rx != 4 || x.m.count.missed != 1 {
 		t.Errorf("with one that no entry takes: %d received of 4", rx)
@@ -205,7 +206,7 @@ func TestReservedInWQE(t *testing.T) {
 	x.ExpectViolation("warning: SQ")
 }
 
-// page_offset counts 64ths of a page, whatever its size.
+// page_offset is in 64ths of a page, whatever the page size.
 func TestPageOffset(t *testing.T) {
 	x := newRig(t, Options{})
 	for _, logPage := range []int{0, 1, 9} {

@@ -5,8 +5,8 @@ import "github.com/rebound-nic/rebound/sim/kit"
 // capBytes is the length of a capability structure as QUERY_HCA_CAP returns it.
 const capBytes = 4096
 
-// Capability types, bits 15:1 of QUERY_HCA_CAP's op_mod. Bit 0 requests the current values, otherwise for the
-// greatest.
+// Capability types, bits 15:1 of QUERY_HCA_CAP's op_mod. Bit 0 set requests the current values, clear the maximum
+// values.
 const (
 	capGeneral   = 0x0
 	capEthernet  = 0x1
@@ -19,7 +19,7 @@ const (
 // words are a structure's dwords by their offsets.
 type words map[int]uint32
 
-// What the recorded ConnectX-4 answers, greatest values.
+// The maximum capabilities of the recorded ConnectX-4.
 var recorded = map[int]words{
 	capGeneral: {0x10: 0x0f0f0017, 0x14: 0x00170000, 0x18: 0x00160018, 0x1c: 0x16180008, 0x20: 0x04401010, 0x24: 0x00040004,
 		0x28: 0x00040004, 0x2c: 0xe0000004, 0x30: 0x40ff0005, 0x34: 0xc7100101, 0x38: 0x1e000000, 0x3c: 0x00010001,
@@ -38,11 +38,11 @@ var recorded = map[int]words{
 		0x190: 0x0000000a, 0x194: 0x00000019, 0x1a0: 0xeeefffc0, 0x1a4: 0xeeeffe00, 0x1b0: 0xeeefffc0, 0x1b4: 0xeeeffe00},
 }
 
-// currentGeneral is where the recorded card's current general capabilities differ from the greatest: what a driver may
-// raise by SET_HCA_CAP.
+// currentGeneral has the general capabilities whose current values differ from the maximum on the recorded card: a
+// driver may raise them with SET_HCA_CAP.
 var currentGeneral = words{0x10: 0x0f0f000e, 0x2c: 0xe0000000, 0x30: 0x40ff0000, 0x40: 0xc0060c0e, 0x90: 0x10000000}
 
-// notModelled are capabilities of the recorded card that this model does not have, and does not claim.
+// notModelled are capabilities of the recorded card that this model does not implement and does not report.
 var notModelled = []struct {
 	kind int
 	kit.Field
@@ -66,7 +66,7 @@ type capSet struct {
 	max, cur map[int][]byte
 }
 
-// structure is a capability structure without what is not modelled, with what this function differs in.
+// structure is a capability structure without the unimplemented capabilities, and with this function's amendments.
 func structure(kind int, w words, amended []amendment) []byte {
 	b := make([]byte, capBytes)
 	for off, v := range w {
@@ -102,7 +102,7 @@ func (m *Model) newCaps() capSet {
 	return s
 }
 
-// general names the general capabilities that a driver may set, and those that the model reads.
+// general has the general capabilities that a driver may set, and those that the model reads.
 var general = lay(capBytes, `10.4:0 log_max_qp 2c.27 cache_line_128byte 2c.15:0 gid_table_size 30.15:0 pkey_table_size 40.15:14 cmdif_checksum
 	48.31 uar_4k 90.15:0 log_uar_page_sz 7c.30 disable_local_lb_uc 7c.29 disable_local_lb_mc
 	98.31:0 device_frequency_mhz 7c.4:0 log_max_current_uc_list 7c.12:8 log_max_current_mc_list
@@ -124,12 +124,12 @@ func (m *Model) queryCap(c *call) *refusal {
 	if op&1 == 1 {
 		from = m.caps.cur
 	}
-	copy(c.out.B[min(16, len(c.out.B)):], from[op>>1]) // as much as the driver has room for
+	copy(c.out.B[min(16, len(c.out.B)):], from[op>>1]) // as much as fits into the driver's output buffer
 	return nil
 }
 
-// setCap takes new current values: each field that a driver may change is between zero and its greatest value, all
-// others stay as they are.
+// setCap sets new current values: each field that a driver may change must be between zero and its maximum, and all
+// others are unchanged.
 func (m *Model) setCap(c *call) *refusal {
 	if m.hca == hcaReady {
 		return refuse(stBadSysState, "capabilities are set before INIT_HCA")

@@ -6,7 +6,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// Match parameters, PRM "Flow Table Match Parameters": what the model takes from a frame.
+// Match parameters, PRM "Flow Table Match Parameters": the fields that the model extracts from a frame.
 var (
 	outerHeaders = `00*1 smac_47_16 04.31:16 smac_15_0 04.15:0 ethertype 08*1 dmac_47_16 0c.31:16 dmac_15_0 0c.15:13 first_prio 0c.12 first_cfi
 		0c.11:0 first_vid 10.31:24 ip_protocol 10.23:18 ip_dscp 10.17:16 ip_ecn 10.15 cvlan_tag 10.14 svlan_tag 10.13 frag 10.12:9 ip_version
@@ -15,17 +15,17 @@ var (
 	misc3Parameters = "120.31:24 icmp_type 120.23:16 icmp_code 120.15:8 icmpv6_type 120.7:0 icmpv6_code "
 )
 
-// What match_criteria_enable selects.
+// Bits of match_criteria_enable.
 const (
 	enableOuter = 1 << 0
 	enableMisc  = 1 << 1
-	enableMisc3 = 1 << 4 // of these, what flex_parser_protocols has
+	enableMisc3 = 1 << 4 // only the fields listed in flex_parser_protocols
 
 	parserICMP4 = 1 << 8 // flex_parser_protocols
 	parserICMP6 = 1 << 9
 )
 
-// matchable is what a group with this match_criteria_enable can match.
+// matchable has the fields that a group with this match_criteria_enable can match.
 func matchable(enable uint64) *kit.Layout {
 	text := ""
 	if enable&enableOuter != 0 {
@@ -40,10 +40,10 @@ func matchable(enable uint64) *kit.Layout {
 	return lay(matchSize, text)
 }
 
-// parsed is how many bytes of the match parameters the model fills in.
+// parsed is the number of bytes of the match parameters that the model fills in.
 const parsed = 0x140
 
-// parameters is a frame as flow tables see it.
+// parameters returns the match parameters of a frame.
 func (f *frame) parameters() (p [parsed]byte) {
 	copy(p[0:6], f.B[6:12])
 	copy(p[8:14], f.B[:6])
@@ -114,8 +114,8 @@ func (m *Model) Receive(b []byte) bool {
 	return m.take(b, 0)
 }
 
-// take counts and steers a frame that the vport gets: from the wire, or, with the sender's transport domain, from the
-// vport's queues.
+// take counts and steers a frame that reaches the vport: from the wire, or from the vport's queues, in which case from
+// is the sender's transport domain.
 func (m *Model) take(b []byte, from uint32) bool {
 	f := parse(b)
 	f.from = from
@@ -137,10 +137,11 @@ func (m *Model) take(b []byte, from uint32) bool {
 	return room
 }
 
-// maxHops bounds a frame's way from table to table.
+// maxHops bounds the number of tables that a frame passes through.
 const maxHops = 64
 
-// steer walks a flow table. took says whether any queue was found, room whether all that were found took the frame.
+// steer walks a flow table. took reports whether any queue was found, room whether all queues found had room for the
+// frame.
 func (m *Model) steer(id uint32, f *frame, p *[parsed]byte, hops int) (took, room bool) {
 	t, ok := m.flow.tables[id]
 	if !ok || hops > maxHops {
@@ -177,7 +178,8 @@ func matches(p *[parsed]byte, mask, value *[matchSize]byte) bool {
 	return true
 }
 
-// intoTIR picks the receive queue. A TIR takes what queues of the same transport domain sent only if configured.
+// intoTIR selects the receive queue. A TIR accepts frames from queues of the same transport domain only if configured
+// to.
 func (m *Model) intoTIR(t *tir, f *frame, tag uint32) (took, room bool) {
 	if f.from == t.td && t.selfLB>>min(cast(f.B), multicast)&1 == 0 {
 		f.blocked = true

@@ -8,12 +8,12 @@ import (
 // Timestamp formats, ts_format of queue contexts (Linux, mlx5_ifc.h).
 const (
 	stampFree     = 0 // the free-running timer
-	stampDefault  = 1 // as the device is set up
+	stampDefault  = 1 // as configured for the device
 	stampRealTime = 2
 )
 
-// clock is the free-running timer, in cycles of cap device_frequency_khz, or of device_frequency_mhz where firmware does not
-// tell the former.
+// clock is the free-running timer, in cycles of capability device_frequency_khz, or of device_frequency_mhz if the
+// firmware does not report the former.
 func (m *Model) clock() uint64 {
 	kHz := uint64(m.prof.kHz)
 	if kHz == 0 {
@@ -23,7 +23,8 @@ func (m *Model) clock() uint64 {
 	return ns/1e6*kHz + ns%1e6*kHz/1e6
 }
 
-// epoch is where the model's real-time clock starts: no time that a driver could take for a small number.
+// epoch is where the model's real-time clock starts: large enough that no driver can mistake it for cycles since
+// power-on.
 const epoch = 1_700_000_000
 
 // realTime is the real-time clock: seconds in bits 63:32, nanoseconds in bits 31:0.
@@ -32,10 +33,10 @@ func (m *Model) realTime() uint64 {
 	return (epoch+uint64(now/time.Second))<<32 | uint64(now%time.Second)
 }
 
-// stamps is how the function stamps completions.
+// stamps is the clock format of the function's timestamps.
 func (m *Model) stamps() Clock { return cmp.Or(m.opt.Clock, m.prof.clock, FreeRunning) }
 
-// checkStamps refuses a ts_format that the function does not have.
+// checkStamps rejects a ts_format that the function does not support.
 func (m *Model) checkStamps(format uint32) *refusal {
 	switch c := m.stamps(); {
 	case format > stampRealTime:
@@ -48,7 +49,7 @@ func (m *Model) checkStamps(format uint32) *refusal {
 	return nil
 }
 
-// stamp is now, for a queue's completions.
+// stamp is the current time in the given format, for a queue's completions.
 func (m *Model) stamp(format uint32) uint64 {
 	if format == stampFree {
 		return m.clock()

@@ -7,11 +7,11 @@ import (
 
 // Queues have to request a timestamp format that the capability offers, and completions are stamped with it.
 func TestTimestampFormats(t *testing.T) {
-	const refused = 0xd61c0b // as real firmware in real-time mode refuses the free-running format
+	const refused = 0xd61c0b // real firmware in real-time mode rejects the free-running format with this syndrome
 	for _, c := range []struct {
 		clock  Clock
 		cap    uint32
-		taken  [4]bool // by ts_format
+		taken  [4]bool // formats accepted, by ts_format
 		format uint32  // what the queues are opened with
 	}{
 		{FreeRunning, 0, [4]bool{0: true}, 0},
@@ -61,8 +61,8 @@ func TestTimestampFormats(t *testing.T) {
 	}
 }
 
-// Cards of the generation of ConnectX-6 Dx have both clocks, and take what rdma-core writes into a queue pair's context, 1 (default);
-// cards before them have the free-running one only, and refuse it.
+// Cards of the ConnectX-6 Dx generation have both clocks, and accept the value that rdma-core writes into a queue
+// pair's context, 1 (default); earlier cards have only the free-running clock, and reject it.
 func TestTimestampFormatsOfProfiles(t *testing.T) {
 	for _, p := range Profiles() {
 		if p.Virtual() {

@@ -5,7 +5,7 @@ import "fmt"
 // Command queue entry and mailbox, PRM "Command Interface".
 const (
 	cmdEntry   = 64
-	cmdInline  = 16  // bytes of input and of output that the entry itself holds
+	cmdInline  = 16  // bytes of input and of output in the entry itself
 	cmdBlock   = 512 // data bytes in a mailbox
 	mailbox    = 576
 	cmdType    = 7 // PCIe command interface
@@ -37,11 +37,11 @@ const (
 
 type cmdq struct {
 	base    uint64
-	pending uint32 // entries whose doorbell rang
+	pending uint32 // entries whose doorbell was rung
 	hung    uint32 // entries whose completion is withheld
 }
 
-// ringCommand takes the doorbell vector: one bit for each entry.
+// ringCommand handles the doorbell vector: one bit for each entry.
 func (m *Model) ringCommand(v uint32) error {
 	if !m.addressed {
 		return fmt.Errorf("command doorbell %08x before the queue's address was written", v)
@@ -49,8 +49,9 @@ func (m *Model) ringCommand(v uint32) error {
 	if m.pending&v != 0 {
 		return fmt.Errorf("command doorbell %08x: entries %08x are the device's already", v, m.pending&v)
 	}
-	// What was stored before the command arrives before it, also what is found by polling only: a queue's last doorbell before the
-	// command that ends it. A word that stands alone is served at the second look.
+	// Stores before the command take effect before it, including those that are only found by polling, such as a
+	// queue's last doorbell before the command that destroys the queue. A word without neighbours is only served in the
+	// second pass.
 	m.servePushes()
 	for i := 0; i < 2 && !m.dead(); i++ {
 		m.stepUARs()
@@ -69,7 +70,7 @@ func (m *Model) stepCommands() bool {
 			continue
 		}
 		m.pending &^= 1 << i
-		polled := !m.mapped(eventCommand) // the command that creates the command EQ is not told of in it
+		polled := !m.mapped(eventCommand) // the command that creates the command EQ is not reported in that EQ
 		switch {
 		case !m.execute(i):
 			m.hung |= 1 << i
@@ -123,7 +124,7 @@ func (m *Model) execute(i int) bool {
 	return m.host.DMAWrite(at, e[:]) == nil
 }
 
-// deliver collects the input, executes, and spreads the output over the mailboxes.
+// deliver collects the input, executes the command, and copies the output to the mailboxes.
 func (m *Model) deliver(i int, e *[cmdEntry]byte) ([]byte, *delivery) {
 	inLen, outLen := int(be.Uint32(e[4:])), int(be.Uint32(e[56:]))
 	token := e[60]
@@ -200,7 +201,7 @@ func (m *Model) chain(at uint64, n int, token uint8, sums bool, bad uint8) ([]bl
 	return boxes, nil
 }
 
-// xor is the eight-bit exclusive or that signatures are made of.
+// xor is the eight-bit exclusive or used for signatures.
 func xor(b []byte) (v uint8) {
 	for _, x := range b {
 		v ^= x

@@ -25,7 +25,7 @@ const (
 	stOutLen      = 0x51
 )
 
-// hcaState is how far the function is brought up.
+// hcaState is the initialization state of the function.
 type hcaState uint8
 
 const (
@@ -36,13 +36,13 @@ const (
 
 func (s hcaState) String() string { return [...]string{"disabled", "enabled", "initialized"}[s] }
 
-// command is one of the firmware's.
+// command is one firmware command.
 type command struct {
 	name    string
 	in, out *kit.Layout
-	from    hcaState // least state it needs
+	from    hcaState // lowest state in which it is permitted
 	run     func(m *Model, c *call) *refusal
-	tail    bool // input goes on behind the layout: an array
+	tail    bool // input continues after the layout, as an array
 }
 
 // call is one execution.
@@ -56,15 +56,15 @@ type call struct {
 type refusal struct {
 	status   uint8
 	text     string
-	syndrome uint32 // that of real firmware, where it is known
-	quiet    bool   // no fault of the driver
+	syndrome uint32 // of real firmware, if known
+	quiet    bool   // not the driver's fault
 }
 
 func refuse(status uint8, format string, args ...any) *refusal {
 	return &refusal{status: status, text: fmt.Sprintf(format, args...)}
 }
 
-// with names the syndrome that real firmware was seen to refuse with.
+// with sets the syndrome that real firmware was observed to return.
 func (r *refusal) with(syndrome uint32) *refusal {
 	r.syndrome = syndrome
 	return r
@@ -82,7 +82,7 @@ func (m *Model) opName(opcode uint16) string {
 	return fmt.Sprintf("opcode %xh", opcode)
 }
 
-// command executes one and returns its output, of n bytes.
+// command executes a command and returns its output, of n bytes.
 func (m *Model) command(in []byte, n int) []byte {
 	out := make([]byte, n)
 	defer func() {
@@ -116,7 +116,8 @@ func (m *Model) command(in []byte, n int) []byte {
 	}
 	clear(out)
 	out[0] = r.status
-	// Syndromes of real firmware are opaque; where none is known, these are stable, and differ by command and status.
+	// Syndromes of real firmware are opaque. If the real one is unknown, a fixed value is used that depends on command
+	// and status.
 	be.PutUint32(out[4:], cmp.Or(r.syndrome, uint32(opcode)<<8|uint32(r.status)|0x100000))
 	if !r.quiet {
 		m.host.Errorf("%s: %s (status %xh)", m.opName(opcode), r.text, r.status)
@@ -124,14 +125,15 @@ func (m *Model) command(in []byte, n int) []byte {
 	return out
 }
 
-// Opcodes whose recorded answers matter.
+// Opcodes whose recorded replies are used.
 const (
 	opQueryCap     = 0x100
 	opQueryAdapter = 0x101
 	opAccessReg    = 0x805
 )
 
-// answerAs answers a question about the device as another one did, and has its capabilities from then on.
+// answerAs replies to a query about the device with the recorded reply of another one, and uses its capabilities from
+// then on.
 func (m *Model) answerAs(recorded []byte, opcode uint16, in, out []byte) {
 	if opcode != opQueryCap && opcode != opQueryAdapter || len(recorded) < len(out) {
 		return
@@ -155,7 +157,7 @@ func (m *Model) dispatch(opcode uint16, in, out []byte) *refusal {
 		return refuse(stBadSysState, "the function is %v, it has to be %v", m.hca, k.from)
 	case len(in) < k.in.Size:
 		return refuse(stInLen, "input is %d bytes, expected %d", len(in), k.in.Size)
-	case len(in) > k.in.Size && !k.tail && slices.ContainsFunc(in[k.in.Size:], func(b byte) bool { return b != 0 }): // zeros are taken
+	case len(in) > k.in.Size && !k.tail && slices.ContainsFunc(in[k.in.Size:], func(b byte) bool { return b != 0 }): // zeros are accepted
 		return refuse(stInLen, "input is %d bytes, expected %d", len(in), k.in.Size)
 	case len(out) < k.out.End():
 		return refuse(stOutLen, "output is %d bytes, expected %d", len(out), k.out.End())
@@ -171,7 +173,7 @@ func (m *Model) dispatch(opcode uint16, in, out []byte) *refusal {
 	return k.run(m, c)
 }
 
-// Inputs and outputs that many commands share.
+// Inputs and outputs shared by many commands.
 const head = "00.31:16 opcode 00.15:0 uid 04.15:0 op_mod "
 
 var (
@@ -182,7 +184,7 @@ var (
 // byID is the input of a command on one object.
 func byID(name string) *kit.Layout { return lay(16, head+"08.23:0 "+name) }
 
-// newID is the output of a command that creates one.
+// newID is the output of a command that creates an object.
 func newID(name string) *kit.Layout { return lay(16, "08.23:0 "+name) }
 
 func commandTable() map[uint16]*command {

@@ -4,18 +4,19 @@ import (
 	"time"
 )
 
-// A CQ with cqe_comp_en may get several receive completions as one session: a title, which is a CQE whose byte_cnt is
-// their number and whose format says compressed, and in the entries behind it arrays of eight mini CQEs, the first
-// one behind the title, the next ones eight entries from the title and from each other. A session takes as many
-// entries as it stands for; what is between is not written. Completions that go together differ in nothing but
-// length, hash, checksum and time; of the hash and the checksum a mini CQE has one, as mini_cqe_res_format says, and
-// the other is the title's for all (Linux, mlx5e_decompress_cqe; DPDK, mlx5_rxtx_vec_sse.h).
+// A CQ with cqe_comp_en may get several receive completions as one session: first a title, which is a CQE whose
+// byte_cnt is the number of completions and whose format is compressed, followed by arrays of eight mini CQEs, the
+// first array in the entry after the title, the next ones eight entries after the title and after each other. A session
+// occupies as many entries as it has completions; the entries in between are not written. The completions of a session
+// differ only in length, hash, checksum and time; a mini CQE has either the hash or the checksum, depending on
+// mini_cqe_res_format, and the other one is the title's for all (Linux, mlx5e_decompress_cqe; DPDK,
+// mlx5_rxtx_vec_sse.h).
 //
-// No session goes beyond the end of the ring: DPDK's loop of vector instructions reads on without a wrap, and runs on
-// every card (rxq_cq_decompress_v); Linux's would bear it.
+// No session extends beyond the end of the ring: DPDK's vectorised loop continues reading without wrapping, and works
+// on every card (rxq_cq_decompress_v); Linux's loop would tolerate a wrap.
 //
-// A card compresses while its bus is busy. The model holds a completion back for compressTime, to see whether another
-// one follows.
+// A card compresses while its bus is busy. The model holds a completion back for compressTime, in case another one
+// follows.
 const (
 	miniHash     = 0 // mini_cqe_res_format
 	miniChecksum = 1
@@ -23,15 +24,15 @@ const (
 	miniSize = 8
 	minis    = cqeSize / miniSize
 
-	// What the recorded card tells as cqe_compression_max_num and cqe_compression_timeout. The unit of the time is not public:
-	// the model takes it for microseconds.
+	// The recorded card's cqe_compression_max_num and cqe_compression_timeout. The unit of the timeout is not public:
+	// the model assumes microseconds.
 	compressMost = 16
 	compressTime = 8 * time.Microsecond
 
 	formatCompressed = 3 << 2 // of the last byte
 )
 
-// session is what a CQ holds back.
+// session has the completions that a CQ holds back.
 type session struct {
 	q     *rq
 	held  [][cqeSize]byte
@@ -44,7 +45,7 @@ var ownFields = [cqeSize]bool{
 	0x14: true, 0x15: true, // checksum
 	0x2c: true, 0x2d: true, 0x2e: true, 0x2f: true, // byte_cnt
 	0x30: true, 0x31: true, 0x32: true, 0x33: true, 0x34: true, 0x35: true, 0x36: true, 0x37: true, // timestamp
-	0x3c: true, 0x3d: true, // wqe_counter, which counts on
+	0x3c: true, 0x3d: true, // wqe_counter, which increments
 }
 
 func alike(a, b *[cqeSize]byte) bool {
@@ -56,7 +57,7 @@ func alike(a, b *[cqeSize]byte) bool {
 	return true
 }
 
-// completeReceive is complete for a frame in a receive queue, which may go into a session.
+// completeReceive is complete for a frame in a receive queue, which may become part of a session.
 func (m *Model) completeReceive(c *cq, q *rq, b *[cqeSize]byte) {
 	if !c.compress {
 		m.complete(c, b, false)
@@ -75,7 +76,7 @@ func (m *Model) completeReceive(c *cq, q *rq, b *[cqeSize]byte) {
 	}
 }
 
-// flush writes what the CQ holds back: the title last, since its owner bit hands all of it over.
+// flush writes the completions that the CQ holds back: the title last, because its owner bit hands over all of them.
 func (m *Model) flush(c *cq) {
 	held := c.session.held
 	c.session.held = held[:0]
@@ -108,14 +109,14 @@ func (m *Model) flush(c *cq) {
 	m.put(c, title, n, false)
 }
 
-// stepSessions ends those that no further completion came for.
+// stepSessions ends sessions that no further completion was added to.
 func (m *Model) stepSessions() (busy bool) {
 	now := m.host.Now()
 	for _, c := range m.obj.cqs.m {
 		if len(c.session.held) == 0 {
 			continue
 		}
-		busy = true // the clock has to go on
+		busy = true // time has to advance
 		if now-c.session.since >= compressTime {
 			m.flush(c)
 		}

@@ -13,7 +13,7 @@ func compressing(t *testing.T, format uint32) *rig {
 	return x
 }
 
-// arrive sends a frame of each length, plain UDP to one port, and lets the model hold them back.
+// arrive sends a frame of each length, plain UDP to one port, while the model holds the completions back.
 func (x *rig) arrive(lengths ...int) {
 	for _, n := range lengths {
 		x.Far.Send(0, frameOf(n))
@@ -79,7 +79,7 @@ func TestCompressed(t *testing.T) {
 	}
 	x.cqCI = 11
 	binary.BigEndian.PutUint32(x.rec.Bytes[64:], x.cqCI)
-	// One that differs otherwise ends the session, and has its own.
+	// A completion that differs in other fields ends the session, and starts a new one.
 	other := append(frameOf(80)[:12], 8, 0, 0x45, 0, 0, 66, 0, 0, 0, 0, 64, 253, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2) // IPv4
 	for _, f := range [][]byte{frameOf(100), frameOf(101), other[:80]} {
 		x.Far.Send(0, f)
@@ -100,7 +100,7 @@ func TestCompressed(t *testing.T) {
 	x.Clean()
 }
 
-// TestCompressedWrap fills a ring to its last entry: a session ends there, and the next one has the other owner.
+// TestCompressedWrap fills a ring to its last entry: a session ends there, and the next one has the other owner bit.
 func TestCompressedWrap(t *testing.T) {
 	x := compressing(t, miniHash)
 	x.post(1 << testLogRQ)
@@ -129,7 +129,7 @@ func TestCompressedWrap(t *testing.T) {
 		binary.BigEndian.PutUint32(x.rec.Bytes[64:], at)
 	}
 	x.Clean()
-	// 32 entries, 31 of which the driver has not taken: a session of two finds no room.
+	// Of 32 entries the driver has not consumed 31: a session of two does not fit.
 	binary.BigEndian.PutUint32(x.rec.Bytes[64:], at-31)
 	binary.BigEndian.PutUint32(x.rec.Bytes[128:], posted+2)
 	x.m.obj.cqs.m[x.cqn].ci = at - 31
@@ -138,7 +138,7 @@ func TestCompressedWrap(t *testing.T) {
 	x.Clean()
 }
 
-// TestCompressedMost ends a session at cqe_compression_max_num, and one that is open when its queue goes.
+// TestCompressedMost ends a session at cqe_compression_max_num, and one that is open when its queue is destroyed.
 func TestCompressedMost(t *testing.T) {
 	x := compressing(t, miniHash)
 	x.post(1 << testLogRQ)
@@ -168,7 +168,7 @@ func TestCompressedMost(t *testing.T) {
 	x.Clean()
 }
 
-// TestCompressedFormats refuses the formats whose capability is not there.
+// TestCompressedFormats checks that formats without their capability are rejected.
 func TestCompressedFormats(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

@@ -1,7 +1,7 @@
 package mlx5sim
 
-// congestion is the state of RoCE's congestion control, by protocol: what drivers set is kept and shown. The model's wire has
-// no congestion.
+// congestion is the state of RoCE's congestion control, by protocol: the drivers' settings are stored and returned. The
+// model's wire has no congestion.
 type congestion struct {
 	enabled map[uint32]uint32    // by priority and protocol: enable and tag_enable
 	params  map[uint32][256]byte // by protocol
@@ -14,7 +14,7 @@ const (
 	congestionNP      = 2 // RoCE, notification point
 )
 
-// Commands on congestion control (capabilities cc_query_allowed, cc_modify_allowed).
+// Commands for congestion control (capabilities cc_query_allowed, cc_modify_allowed).
 func congestionCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	const which = "00.31:16 opcode 04.15:0 op_mod 08.7:4 priority 08.3:0 cong_protocol "
@@ -69,7 +69,7 @@ func (m *Model) modifyCongParams(c *call) *refusal {
 	return r
 }
 
-// queryCongStatistics has nothing to tell but the time, in microseconds.
+// queryCongStatistics returns zeros and the time, in microseconds.
 func (m *Model) queryCongStatistics(c *call) *refusal {
 	c.out.Set("time_stamp", uint64(m.host.Now().Microseconds()))
 	return nil

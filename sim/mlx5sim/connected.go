@@ -7,7 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/rdma"
 )
 
-// postRequest takes a WQE of a connection: control segment, for reads and writes the remote address, data.
+// postRequest posts a WQE of a connection: control segment, the remote address for reads and writes, data.
 func (m *Model) postRequest(q *qp, idx uint32, w []byte) *wqeError {
 	r := &rdma.Request{Index: idx, Op: w[3], Signaled: w[11]&ceBits == ceAlways, Solicited: w[11]&2 != 0}
 	segs := w[ctrlSize:]
@@ -41,7 +41,7 @@ func (m *Model) postRequest(q *qp, idx uint32, w []byte) *wqeError {
 	return nil
 }
 
-// stepQP executes WQEs, sends packets, and looks at the timers.
+// stepQP executes WQEs, sends packets, and checks the timers.
 func (m *Model) stepQP(q *qp) (busy bool) {
 	if q.state == qpError {
 		return m.flushQP(q)
@@ -59,7 +59,7 @@ func (m *Model) stepQP(q *qp) (busy bool) {
 	return busy
 }
 
-// flushQP ends everything that is posted, in order.
+// flushQP completes all posted WQEs in error, in order.
 func (m *Model) flushQP(q *qp) (busy bool) {
 	busy = q.conn.Flush(connection{m, q})
 	for i := 0; i < sqBurst && q.send != nil && q.send.head != q.send.posted; i++ {
@@ -77,7 +77,7 @@ func (m *Model) flushQP(q *qp) (busy bool) {
 	return busy
 }
 
-// path is where a connection's packets go.
+// path is the path of a connection's packets.
 func (q *qp) path() *path {
 	p := &path{ip: [16]byte(q.ctx.Bytes("rgid_rip")), source: q.ctx.U32("src_addr_index"), hops: uint8(q.ctx.U("hop_limit")),
 		tclass: uint8(q.ctx.U("dscp")<<2 | q.ctx.U("ecn")), sport: uint16(q.ctx.U("udp_sport")), flow: q.ctx.U32("flow_label")}
@@ -86,7 +86,7 @@ func (q *qp) path() *path {
 	return p
 }
 
-// connection is a QP as the transport sees it.
+// connection implements the transport's view of a QP.
 type connection struct {
 	m *Model
 	q *qp
@@ -94,7 +94,7 @@ type connection struct {
 
 func (c connection) Now() time.Duration { return c.m.host.Now() }
 
-// Transmit sends a packet. The address was there when the connection was made: if it went, packets are lost.
+// Transmit sends a packet. The address existed when the connection was made; if it was removed, packets are lost.
 func (c connection) Transmit(p *rdma.Packet) {
 	p.PKey, p.QPN = 0xffff, c.q.ctx.U32("remote_qpn")
 	c.m.sendPacket(c.q.path(), p)
@@ -109,7 +109,7 @@ func (c connection) Scatter(list []rdma.Segment, off int, b []byte) error {
 	return asError(c.m.spread(&c.q.recv.workQueue, list, off, b))
 }
 
-// asError keeps a nil pointer from being an error.
+// asError converts err without turning a nil pointer into a non-nil error.
 func asError(err *wqeError) error {
 	if err == nil {
 		return nil
@@ -117,7 +117,7 @@ func asError(err *wqeError) error {
 	return err
 }
 
-// Is has the transport know a receive WQE that is too short.
+// Is lets the transport recognise a receive WQE that is too short.
 func (e *wqeError) Is(target error) bool { return target == rdma.ErrRoom && e.synd == syndLocalLength }
 
 func (c connection) ReadMemory(key uint32, at uint64, n int) ([]byte, error) {
@@ -155,7 +155,7 @@ func (c connection) TakeReceive() (list []rdma.Segment, idx uint32, ok bool) {
 	return scatterList(w), idx, ok
 }
 
-// scatterList reads a receive WQE.
+// scatterList parses a receive WQE.
 func scatterList(w []byte) (list []rdma.Segment) {
 	for ; len(w) >= wqeSeg; w = w[wqeSeg:] {
 		n, key := int(be.Uint32(w)&^(1<<31)), be.Uint32(w[4:])
@@ -206,7 +206,7 @@ func (c connection) ReceiveFailed(idx uint32, err error) {
 	c.m.errorCQE(&c.q.recv.workQueue, cqeResponseErr, idx, 0, c.refused(fmt.Sprintf("receive WQE %#x", idx), err))
 }
 
-// Refused has nobody to tell: the model has no events of QPs.
+// Refused does nothing: the model has no QP events.
 func (c connection) Refused(rdma.Fault) {}
 
 func (c connection) Fail() { c.m.setQPState(c.q, qpError) }

@@ -13,7 +13,7 @@ var cqContext = lay(64, `00.31:28 status 00.25 dbr_umem_valid 00.23:21 cqe_sz 00
 const (
 	cqeSize = 64
 
-	cqeSE = 1 << 1 // of the last byte: the solicited-event bit
+	cqeSE = 1 << 1 // the solicited-event bit, in the last byte
 
 	cqeRequest          = 0x0 // opcodes, in the last byte's high half
 	cqeResponseWriteImm = 0x1
@@ -46,7 +46,7 @@ type cq struct {
 	period   uint32 // µs
 	maxCount uint32
 	pi, ci   uint32 // 24 bits
-	read     bool   // ci is from the doorbell record, and arms from before may still be on their way
+	read     bool   // ci is from the doorbell record, and earlier arms may still arrive
 	broken   bool   // overrun
 
 	compress bool   // cqe_comp_en
@@ -156,7 +156,7 @@ func (m *Model) modifyCQ(c *call) *refusal {
 	return nil
 }
 
-// cqDoorbell arms: command and consumer counter, then the CQ's number.
+// cqDoorbell arms a CQ: command and consumer counter, then the CQ's number.
 func (m *Model) cqDoorbell(u uint32, v uint64) {
 	q, ok := m.obj.cqs.m[uint32(v)&0xffffff]
 	if !ok || uint32(v)>>24 != 0 {
@@ -194,7 +194,7 @@ func (m *Model) complete(q *cq, b *[cqeSize]byte, solicited bool) {
 	}
 }
 
-// room reports whether n more entries are free, and breaks the CQ if they are not.
+// room reports whether n more entries are free, and marks the CQ as overrun if they are not.
 func (m *Model) room(q *cq, n uint32) bool {
 	if q.broken {
 		return false
@@ -221,7 +221,7 @@ func (m *Model) room(q *cq, n uint32) bool {
 	return true
 }
 
-// put writes a CQE that stands for n entries.
+// put writes a CQE that occupies n entries.
 func (m *Model) put(q *cq, b *[cqeSize]byte, n uint32, solicited bool) {
 	b[63] |= uint8(q.pi>>q.logSize) & 1
 	if m.host.DMAWrite(q.at(q.pi), b[:]) != nil {
@@ -265,17 +265,18 @@ func (m *Model) overrun(q *cq) {
 	m.event(eventCQError, 0, d[:])
 }
 
-// causes are what error CQEs of real cards showed beside a syndrome (hw_error_syndrome, hw_syndrome_type, vendor_error_syndrome).
+// causes are observed values in error CQEs of real cards next to the syndrome (hw_error_syndrome, hw_syndrome_type,
+// vendor_error_syndrome).
 var causes = map[uint8][3]uint8{
-	syndLocalLength: {0x60, 0x10, 0x68}, // ConnectX-4 Lx, a WQE with too little inline
+	syndLocalLength: {0x60, 0x10, 0x68}, // ConnectX-4 Lx, a WQE with too few inline bytes
 	syndLocalProt:   {0xa9, 0x00, 0x56}, // ConnectX-6, a receive queue
 	syndFlushed:     {0x00, 0x00, 0xf9},
 	syndBind:        {0x08, 0x00, 0x78}, // UMR
 	syndRetries:     {0x00, 0x00, 0x81},
 }
 
-// errorCQE completes a WQE in error. As on real cards the byte before the queue's number holds the opcode of the failed send,
-// the signature is not zero, and the solicited-event bit is set beside the owner's.
+// errorCQE completes a WQE in error. As on real cards, the byte before the queue's number has the opcode of the failed
+// send, the signature is not zero, and the solicited-event bit is set next to the owner bit.
 func (m *Model) errorCQE(q *workQueue, kind uint8, idx uint32, opcode, synd uint8) {
 	var b [cqeSize]byte
 	cause, known := causes[synd]

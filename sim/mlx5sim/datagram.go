@@ -12,10 +12,10 @@ const (
 	opUMR       = 0x25
 
 	avSize     = 48
-	avExtended = 1 << 31 // of dqp_dct: the whole address vector is there
+	avExtended = 1 << 31 // dqp_dct: the address vector is complete
 )
 
-// segments reads a WQE's data segments.
+// segments parses a WQE's data segments.
 func segments(b []byte) (list []rdma.Segment, total int, err *wqeError) {
 	for len(b) >= wqeSeg {
 		n := be.Uint32(b)
@@ -43,7 +43,7 @@ func segments(b []byte) (list []rdma.Segment, total int, err *wqeError) {
 	return list, total, nil
 }
 
-// each calls do for each piece of n bytes of a message from off on.
+// each calls do for each piece of the n bytes of a message from offset off.
 func (m *Model) each(q *workQueue, list []rdma.Segment, off, n int, u use, do func(inline []byte, p piece) error) *wqeError {
 	for _, s := range list {
 		if off >= s.N {
@@ -77,7 +77,7 @@ func (m *Model) each(q *workQueue, list []rdma.Segment, off, n int, u use, do fu
 	return nil
 }
 
-// collect reads n bytes of a message from off on.
+// collect reads n bytes of a message from offset off.
 func (m *Model) collect(q *workQueue, list []rdma.Segment, off, n int) ([]byte, *wqeError) {
 	b := make([]byte, 0, n)
 	err := m.each(q, list, off, n, localRead, func(inline []byte, p piece) error {
@@ -92,7 +92,7 @@ func (m *Model) collect(q *workQueue, list []rdma.Segment, off, n int) ([]byte, 
 	return b, err
 }
 
-// spread writes b into a message's memory from off on.
+// spread writes b into a message's memory from offset off.
 func (m *Model) spread(q *workQueue, list []rdma.Segment, off int, b []byte) *wqeError {
 	return m.each(q, list, off, len(b), localWrite, func(_ []byte, p piece) error {
 		part := b[:p.n]
@@ -101,7 +101,7 @@ func (m *Model) spread(q *workQueue, list []rdma.Segment, off int, b []byte) *wq
 	})
 }
 
-// sendWQE executes a WQE of a QP. done is false where an acknowledgement completes it.
+// sendWQE executes a WQE of a QP. done is false if it completes only when acknowledged.
 func (m *Model) sendWQE(q *qp, idx uint32, w []byte) (done bool, err *wqeError) {
 	op := w[3]
 	switch {
@@ -117,7 +117,7 @@ func (m *Model) sendWQE(q *qp, idx uint32, w []byte) (done bool, err *wqeError) 
 	return false, badWQE(syndLocalOp, "opcode %02xh on a QP of service type %#x", op, q.st)
 }
 
-// sendDatagram sends one of UD: control segment, address vector, data.
+// sendDatagram sends a UD datagram: control segment, address vector, data.
 func (m *Model) sendDatagram(q *qp, w []byte) *wqeError {
 	op := w[3]
 	if op != opSend && op != opSendImm {
@@ -139,7 +139,7 @@ func (m *Model) sendDatagram(q *qp, w []byte) *wqeError {
 		return err
 	}
 	key := be.Uint32(av)
-	if key>>31 != 0 { // a privileged key stands for the QP's own (volume 1, 10.2.5)
+	if key>>31 != 0 { // a privileged key is replaced by the QP's own (volume 1, 10.2.5)
 		key = q.ctx.U32("q_key")
 	}
 	to := path{mac: [6]byte(av[20:]), ip: [16]byte(av[32:]), tclass: av[26], hops: av[27], sport: be.Uint16(av[14:]),
@@ -162,7 +162,7 @@ func (m *Model) sendDatagram(q *qp, w []byte) *wqeError {
 	return nil
 }
 
-// datagramLimit is the largest payload: the port's MTU in steps of InfiniBand, of what is left beside the headers.
+// datagramLimit is the largest payload: the largest InfiniBand MTU that fits into the port's MTU with the headers.
 func (m *Model) datagramLimit() int {
 	for n := 4096; n > 256; n /= 2 {
 		if n+14+4+grhSize+8+rdma.BTHSize+rdma.DETHSize+4 <= m.port.frameLimit()+4 {
@@ -172,7 +172,7 @@ func (m *Model) datagramLimit() int {
 	return 256
 }
 
-// receiveDatagram takes one of UD: the global routing header comes first in the buffer.
+// receiveDatagram receives a UD datagram: the global routing header comes first in the buffer.
 func (m *Model) receiveDatagram(q *qp, p *packet) {
 	head := rdma.DETHSize
 	if p.Op == rdma.UDSendImm {
@@ -183,7 +183,7 @@ func (m *Model) receiveDatagram(q *qp, p *packet) {
 		m.count.roceDropped++
 		return
 	case be.Uint32(p.Body) != q.ctx.U32("q_key"):
-		m.count.roceDropped++ // a wrong key; no completion tells
+		m.count.roceDropped++ // a wrong key, which is not reported in any completion
 		return
 	}
 	w, idx, ok := m.takeReceive(q)
@@ -199,7 +199,7 @@ func (m *Model) receiveDatagram(q *qp, p *packet) {
 		return
 	}
 	e := m.received(q, idx, len(b))
-	be.PutUint32(e[0x18:], 1<<28|uint32(p.kind)<<24|be.Uint32(p.Body[4:])&0xffffff) // there is a routing header
+	be.PutUint32(e[0x18:], 1<<28|uint32(p.kind)<<24|be.Uint32(p.Body[4:])&0xffffff) // the packet has a routing header
 	e[63] = cqeResponseSend << 4
 	if p.Op == rdma.UDSendImm {
 		copy(e[0x24:], p.Body[rdma.DETHSize:head])
@@ -225,7 +225,7 @@ func (m *Model) takeReceive(q *qp) (w []byte, idx uint32, ok bool) {
 	return w, idx, true
 }
 
-// received begins the completion of a receive.
+// received starts the completion of a receive.
 func (m *Model) received(q *qp, idx uint32, n int) *[cqeSize]byte {
 	e := new([cqeSize]byte)
 	user := q.recv.user
@@ -240,7 +240,7 @@ func (m *Model) received(q *qp, idx uint32, n int) *[cqeSize]byte {
 	return e
 }
 
-// failReceive completes a receive in error, and ends the QP.
+// failReceive completes a receive in error, and moves the QP to the error state.
 func (m *Model) failReceive(q *qp, idx uint32, synd uint8) {
 	m.errorCQE(&q.recv.workQueue, cqeResponseErr, idx, 0, synd)
 	m.setQPState(q, qpError)

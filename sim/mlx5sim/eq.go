@@ -76,7 +76,7 @@ func (m *Model) destroyEQ(c *call) *refusal {
 	return r
 }
 
-// mapped reports whether there is an EQ for a type of event.
+// mapped reports whether an EQ is mapped to a type of event.
 func (m *Model) mapped(kind uint8) bool {
 	for _, e := range m.obj.eqs.m {
 		if e.mask&(1<<kind) != 0 {
@@ -86,7 +86,7 @@ func (m *Model) mapped(kind uint8) bool {
 	return false
 }
 
-// event posts one to the EQ that its type was mapped to. It reports whether there is one.
+// event posts an event to the EQ mapped to its type. It reports whether there is one.
 func (m *Model) event(kind, sub uint8, data []byte) bool {
 	for _, e := range m.obj.eqs.m {
 		if e.mask&(1<<kind) != 0 {
@@ -124,7 +124,7 @@ func (m *Model) fire(e *eq) {
 	}
 }
 
-// eqDoorbell takes a consumer counter, and arms.
+// eqDoorbell sets the consumer counter, and arms if arm is set.
 func (m *Model) eqDoorbell(u uint32, v uint32, arm bool) {
 	e, ok := m.obj.eqs.m[v>>24]
 	if !ok {
@@ -146,14 +146,14 @@ func (m *Model) eqDoorbell(u uint32, v uint32, arm bool) {
 	}
 }
 
-// commandEvent tells which command entries are done.
+// commandEvent reports the completed command entries.
 func (m *Model) commandEvent(done uint32) {
 	var d [eventData]byte
 	be.PutUint32(d[:], done)
 	m.event(eventCommand, 0, d[:])
 }
 
-// stepEvents fires what moderation held back.
+// stepEvents sends events that moderation held back.
 func (m *Model) stepEvents() (busy bool) {
 	now := m.host.Now()
 	for _, c := range m.obj.cqs.m {
@@ -161,7 +161,7 @@ func (m *Model) stepEvents() (busy bool) {
 			m.notify(c)
 			busy = true
 		} else if c.waiting {
-			busy = true // the clock has to go on
+			busy = true // time has to advance
 		}
 	}
 	return busy

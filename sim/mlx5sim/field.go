@@ -11,8 +11,8 @@ var be = binary.BigEndian
 // msg is a command, a context or a register with its layout.
 type msg = kit.Msg
 
-// lay reads a layout: see kit.Lay. The device's dwords are big endian.
+// lay parses a layout: see kit.Lay. The device's dwords are big endian.
 func lay(size int, text string) *kit.Layout { return kit.Lay(be, size, text) }
 
-// as reads b by a layout.
+// as interprets b with a layout.
 func as(b []byte, l *kit.Layout) msg { return msg{B: b, Layout: l} }

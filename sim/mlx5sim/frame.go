@@ -2,11 +2,11 @@ package mlx5sim
 
 import "github.com/rebound-nic/rebound/sim/kit"
 
-// frame is a frame on its way through the steering.
+// frame is a frame being steered.
 type frame struct {
 	kit.Frame
 	from    uint32 // transport domain that sent it; 0 from the wire
-	blocked bool   // a TIR kept it from its own transport domain
+	blocked bool   // a TIR blocked it from its own transport domain
 }
 
 func parse(b []byte) frame { return frame{Frame: kit.ParseFrame(b)} }

@@ -9,9 +9,10 @@ import (
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
-// FuzzCommands executes whatever the input says on a device that is up: each command takes its opcode from the table, its
-// length and its dwords from the input. No panic, and no DMA outside of the mapping, which the host refuses. More commands than
-// commandsMost bring nothing new, and make the fuzzer slow: it likes long inputs.
+// FuzzCommands executes arbitrary commands on an initialized device: each command takes its opcode from the table, and
+// its length and its dwords from the input. It checks that nothing panics, and that no DMA is outside of the mapping,
+// where the host rejects it. More commands than commandsMost find nothing new, and slow the fuzzer down, which prefers
+// long inputs.
 func FuzzCommands(f *testing.F) {
 	f.Add([]byte{0x08, 0x00, 0, 0, 0x08, 0x02, 0, 0, 0x04, 0x00, 17, 0, 8, 0, 1, 0, 0, 4, 1, 0})
 	f.Add([]byte{0x09, 0x30, 4, 0, 0x09, 0x33, 64, 3, 0x09, 0x36, 53, 9, 0x01, 0x03, 0, 0})
@@ -45,13 +46,14 @@ func FuzzCommands(f *testing.F) {
 
 const commandsMost = 16
 
-// fuzzRig returns a function that returns a fresh rig for each input, in a fraction of the time that a new one takes.
+// fuzzRig returns a function that returns a clean rig for each input, in a fraction of the time that creating one
+// takes.
 func fuzzRig(f *testing.F, o Options) (next func(testing.TB) *rig) {
 	o.MAC = testMAC
 	o.InitPages = 10
 	const memory = 1 << 20
 	m := New(o)
-	m.uars = 4 // a reset looks at all of them
+	m.uars = 4 // a reset examines all of them
 	base := simtest.New(f, "mlx5", m, memory)
 	base.Reusable(memory)
 	return func(t testing.TB) *rig {
@@ -71,7 +73,7 @@ func FuzzQueues(f *testing.F) {
 		x.open()
 		copy(x.sq.Bytes[:64<<testLogSQ], sq)
 		copy(x.rq.Bytes[:16<<testLogRQ], rq)
-		for i := 0; i+8 <= 64<<testLogSQ; i += 64 { // control segments that are believed
+		for i := 0; i+8 <= 64<<testLogSQ; i += 64 { // control segments with correct headers
 			binary.BigEndian.PutUint16(x.sq.Bytes[i+1:], uint16(i/64))
 			x.sq.Bytes[i+4], x.sq.Bytes[i+5], x.sq.Bytes[i+6] = byte(x.sqn>>16), byte(x.sqn>>8), byte(x.sqn)
 		}
@@ -86,7 +88,8 @@ func FuzzQueues(f *testing.F) {
 	})
 }
 
-// FuzzRoCE gives QPs packets that begin with the input behind their routing headers, right checksums, and send WQEs of it.
+// FuzzRoCE sends QPs packets that have the input after their routing headers, with correct checksums, and posts send
+// WQEs made of the input.
 func FuzzRoCE(f *testing.F) {
 	f.Add([]byte{0x64, 0, 0xff, 0xff, 0, 4, 0, 1, 0, 0, 0, 1, 0x80, 1, 0, 1, 0, 0, 0, 5, 1, 2, 3, 4}, []byte{0x0a, 8})
 	f.Add([]byte{0x0c, 0, 0xff, 0xff, 0, 4, 0, 2, 0x80, 0, 0, 77}, []byte{0x10, 4})
@@ -105,7 +108,7 @@ func FuzzRoCE(f *testing.F) {
 				q.send(uint32(wqe[0]), 0, append(append([]byte(nil), wqe[2:]...), make([]byte, -(len(wqe)-2)&15)...)[:min(240, (len(wqe)+13)&^15)])
 			}
 		}
-		in = in[:min(len(in), 512)] // more of the same finds no more
+		in = in[:min(len(in), 512)] // longer inputs find nothing new
 		for len(in) > rdma.BTHSize {
 			n := min(len(in), rdma.BTHSize+int(in[0])*4)
 			p := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, byte(20 + 8 + n + 4), 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 2, 10, 9, 0, 2,

@@ -1,6 +1,6 @@
 package mlx5sim
 
-// Commands that bring the function up and down.
+// Commands that initialize and tear down the function.
 func hcaCommands() map[uint16]*command {
 	hcaID := lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 embedded_cpu_function 08.28 function_id_type 08.15:0 function_id")
 	return map[uint16]*command{

@@ -7,12 +7,12 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// Where BAR 0 holds what.
+// Layout of BAR 0.
 const (
-	isegSize = 0x4000 // initialization segment; the MSI-X table is in it, at 2000h, its pending bits at 3000h
+	isegSize = 0x4000 // initialization segment; includes the MSI-X table at 2000h and its pending bits at 3000h
 	uarSize  = 0x1000
-	firstUAR = 0x10 // the pages before it hold the initialization segment; the recorded card begins there too
-	uars     = 64   // UAR pages that this function has
+	firstUAR = 0x10 // the initialization segment is before it; the recorded card has the same value
+	uars     = 64   // number of UAR pages of this function
 	vectors  = 64
 )
 
@@ -40,7 +40,7 @@ const (
 	logCmdqStride   = 6 // of 64 bytes
 )
 
-// isegTable is the initialization segment's registers. The others read zero.
+// isegTable has the registers of the initialization segment. The others read zero.
 var isegTable = kit.NewTable(isegSize, "PRM, Initialization Segment", []kit.Register[uint32]{
 	kit.One[uint32](isegFWRev, "fw_rev", kit.RO, 0, 0),
 	kit.One[uint32](isegCmdIfRev, "cmd_interface_rev", kit.RO, 0, 0),
@@ -62,13 +62,13 @@ var isegTable = kit.NewTable(isegSize, "PRM, Initialization Segment", []kit.Regi
 
 // iseg is the initialization segment's state.
 type iseg struct {
-	booting    int // reads until initializing clears; negative for never
+	booting    int // reads until "initializing" clears; negative for never
 	cmdqHigh   uint32
-	addressed  bool // the low half was written: the queue is where cmdqAddr says
+	addressed  bool // the low half was written: the queue is at cmdqAddr
 	nicIf      uint8
 	health     healthState
 	clockLatch uint32
-	lost       bool // reset by software: doorbells of what was before are no fault
+	lost       bool // reset by software: doorbells of earlier objects are not violations
 }
 
 type healthState struct {
@@ -133,7 +133,7 @@ func (m *Model) isegDword(off uint64) uint32 {
 		return uint32(m.health.syndrome)<<24 | m.health.counter&0xffffff
 	case isegHealth + 0x30:
 		major := uint32(v[0]) << 24
-		if v[0] < 16 { // the generation of ConnectX-4 (seen: 14.26.226 as e01a00e2h)
+		if v[0] < 16 { // the ConnectX-4 generation (observed: 14.26.226 as e01a00e2h)
 			major <<= 4
 		}
 		return major | uint32(v[1])<<16 | uint32(v[2])
@@ -156,7 +156,7 @@ func (m *Model) writeISeg(off uint64, p []byte) error {
 	v := be.Uint32(p)
 	at := uint32(off)
 	if _, _, err := isegTable.Write(m.host, at, v, 0, isegTable.Bits(at), logCmdqSize<<4|logCmdqStride); err != nil {
-		return sim.AsWarning(err) // cards tolerate it, and nothing happens
+		return sim.AsWarning(err) // cards tolerate it without effect
 	}
 	var early error
 	if (off == isegCmdqHigh || off == isegCmdqLow) && m.booting != 0 {
@@ -179,8 +179,8 @@ func (m *Model) writeISeg(off uint64, p []byte) error {
 	return nil
 }
 
-// setInterface takes nic_interface: 0 full driver, 1 disabled, 7 software reset, after which it reads as disabled. The command
-// queue stays where it was: a driver may tell its address first and reset then.
+// setInterface handles nic_interface: 0 full driver, 1 disabled, 7 software reset, after which it reads as disabled.
+// The command queue keeps its address: a driver may set the address first and reset then.
 func (m *Model) setInterface(v uint8) {
 	switch v {
 	case 0:

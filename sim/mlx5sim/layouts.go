@@ -6,8 +6,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// Layouts returns the layout of every command's input ("create_cq_in") and output, and of every access register ("ptys_reg"), by
-// the names that the manual and its published headers have, for a comparison with those.
+// Layouts returns the layout of every command's input ("create_cq_in") and output, and of every access register
+// ("ptys_reg"), with the names in the manual and its published headers, for comparison with those.
 func Layouts() map[string]*kit.Layout {
 	all := map[string]*kit.Layout{}
 	for _, k := range commandTable() {

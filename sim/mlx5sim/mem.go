@@ -3,22 +3,22 @@ package mlx5sim
 // buffer is a queue's memory: pages that need not be contiguous.
 type buffer struct {
 	pages    []uint64
-	logPage  int // bytes of one
+	logPage  int // page size
 	offset   uint64
 	logEntry int
 	logSize  int   // entries
-	umem     *umem // that the pages are of; nil if they came with the context
+	umem     *umem // umem with the pages; nil if they came with the context
 }
 
 func (b *buffer) entries() uint32 { return 1 << b.logSize }
 
-// at is the address of entry i, which wraps.
+// at is the address of entry i modulo the size.
 func (b *buffer) at(i uint32) uint64 {
 	off := b.offset + uint64(i&(b.entries()-1))<<b.logEntry
 	return b.pages[off>>b.logPage] + off&(1<<b.logPage-1)
 }
 
-// contiguous returns how many of n entries from i on are in one piece.
+// contiguous returns how many of n entries from i on are contiguous.
 func (b *buffer) contiguous(i, n uint32) uint32 {
 	i &= b.entries() - 1
 	n = min(n, b.entries()-i)
@@ -30,7 +30,7 @@ func (b *buffer) contiguous(i, n uint32) uint32 {
 	return n
 }
 
-// newBuffer reads the page addresses behind a context. log_page_size counts from 4096 bytes.
+// newBuffer reads the page addresses after a context. log_page_size is relative to 4096 bytes.
 func (m *Model) newBuffer(pas []byte, logPage, pageOffset, logEntry, logSize int) (buffer, *refusal) {
 	if logSize > 22 {
 		return buffer{}, refuse(stBadParam, "log size %d: too large", logSize)
@@ -39,13 +39,13 @@ func (m *Model) newBuffer(pas []byte, logPage, pageOffset, logEntry, logSize int
 	return b.of(logEntry, logSize), r
 }
 
-// of is the memory as that of 2^logSize entries.
+// of is the same memory with 2^logSize entries.
 func (b buffer) of(logEntry, logSize int) buffer {
 	b.logEntry, b.logSize = logEntry, logSize
 	return b
 }
 
-// pageList reads the addresses of as many pages as bytes take. page_offset is in 64ths of a page.
+// pageList reads the addresses of the pages needed for bytes. page_offset is in 64ths of a page.
 func (m *Model) pageList(pas []byte, logPage, pageOffset, bytes int) (buffer, *refusal) {
 	b := buffer{logPage: 12 + logPage}
 	b.offset = uint64(pageOffset) << b.logPage / 64 // in parts of a page

@@ -4,13 +4,13 @@ import "fmt"
 
 // Access modes of memory keys, access_mode_4_2 and access_mode_1_0.
 const (
-	accessPA  = 0 // host memory as it is
+	accessPA  = 0 // untranslated host memory
 	accessMTT = 1 // translated by a list of pages
-	accessKLM = 2 // lists of other keys: made, freed and counted, not followed
+	accessKLM = 2 // lists of other keys: created, destroyed and counted, but not followed
 	accessKSM = 3
 )
 
-// use is what a key is used for.
+// use is a type of access through a key.
 type use uint8
 
 const (
@@ -28,7 +28,7 @@ type mkey struct {
 	key     uint32 // index and variant
 	pd      uint32
 	mode    uint32
-	free    bool    // not to be used before a UMR WQE says so
+	free    bool    // not usable before a UMR WQE enables it
 	umr     bool    // UMR WQEs may change it
 	allow   [4]bool // by use: lr, lw, rr, rw
 	start   uint64
@@ -71,7 +71,7 @@ func (m *Model) createMkey(c *call) *refusal {
 		}
 	case accessMTT:
 		if k.free {
-			k.mtt = make([]uint64, (2*octwords+7)&^7) // by 64 bytes, as UMR WQEs fill them
+			k.mtt = make([]uint64, (2*octwords+7)&^7) // multiples of 64 bytes, as UMR WQEs fill them
 			break
 		}
 		if r := k.pages(in); r != nil {
@@ -93,7 +93,7 @@ func (m *Model) createMkey(c *call) *refusal {
 	return nil
 }
 
-// pages reads the list behind a context.
+// pages reads the list after a context.
 func (k *mkey) pages(in msg) *refusal {
 	if k.logPage < 12 || k.logPage > 31 {
 		return refuse(stBadParam, "log_page_size is %d, expected 12 to 31", k.logPage)
@@ -172,7 +172,7 @@ func (m *Model) translate(key uint32, at uint64, n int, pd uint32, rlky bool, u 
 	return p, nil
 }
 
-// What mkey_mask of a UMR control segment has changed.
+// Bits of mkey_mask in a UMR control segment: the fields to change.
 const (
 	umrLen       = 1 << 0
 	umrPageSize  = 1 << 1
@@ -191,7 +191,7 @@ const (
 	umrAll       = umrLen | umrPageSize | umrStart | umrPD | umrRemoteInv | umrKey | umrQPN | umrLR | umrLW | umrRR | umrRW | umrAtomic | umrFence | umrFree
 
 	// Flags of the segment, its first byte.
-	umrOffset  = 1 << 4 // xlt_offset counts
+	umrOffset  = 1 << 4 // xlt_offset is valid
 	umrNotFree = 1 << 5 // fail if the key is not free
 	umrIsFree  = 2 << 5 // fail if the key is free
 	umrInline  = 1 << 7 // the translations are in the WQE
@@ -200,8 +200,8 @@ const (
 	umrHead     = ctrlSize + umrCtrlSize + 64
 )
 
-// umr executes a WQE that changes a memory key (UMR): control segment, UMR control segment, key context, and where the
-// translations are.
+// umr executes a WQE that changes a memory key (UMR): control segment, UMR control segment, key context, and the
+// translations or a pointer to them.
 func (m *Model) umr(q *sq, w []byte) *wqeError {
 	if len(w) < umrHead {
 		return badWQE(syndLocalOp, "UMR: WQE of %d bytes, its segments have %d", len(w), umrHead)
@@ -262,7 +262,7 @@ func (m *Model) umr(q *sq, w []byte) *wqeError {
 	return nil
 }
 
-// umrTranslations takes a key's pages from the WQE, or from where its data segment points.
+// umrTranslations reads a key's pages from the WQE, or from the memory that its data segment points to.
 func (m *Model) umrTranslations(q *sq, k *mkey, w []byte, flags uint8, octwords int) *wqeError {
 	list := w[umrHead:]
 	if flags&umrInline == 0 {

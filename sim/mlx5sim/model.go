@@ -7,52 +7,56 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// Options is what a function is made of, and the faults it shows.
+// Options configures a function and its faults.
 type Options struct {
-	MAC     [6]byte // of a virtual function, may be zero: its host gave it none
+	MAC     [6]byte // of a virtual function, may be zero: its host assigned none
 	Profile Profile // ConnectX4 if zero
-	// InitPages is how many pages the firmware requests before INIT_HCA; 512 if zero. The recorded ConnectX-4 wants
+	// InitPages is how many pages the firmware requests before INIT_HCA; 512 if zero. The recorded ConnectX-4 requests
 	// 12868.
 	InitPages int
 
 	// Initializing is how many reads of the initialization segment's "initializing" dword show the firmware still
-	// booting; negative forever.
+	// booting; negative for an unlimited number.
 	Initializing int
 	// InterfaceRev is shown as cmd_interface_rev; 5 if zero.
 	InterfaceRev uint16
-	// Status, if set, is asked before each command. A status other than 0 is returned instead of the command's
-	// effect. EmbeddedCPU is the function of a BlueField's own processor.
+	// Status, if set, is called before each command. A status other than 0 is returned instead of executing the
+	// command. EmbeddedCPU makes the function that of a BlueField's own processor.
 	EmbeddedCPU bool
 	Status      func(opcode uint16) (status uint8, syndrome uint32)
-	// Withhold, if set, loses the completion of each command that it returns true for; the command is not executed.
+	// Withhold, if set, is called for each command. If it returns true, the command is not executed, and its completion
+	// is lost.
 	Withhold func(opcode uint16) bool
-	// HostPages has the physical function's driver give a virtual function's pages: it is requested none itself.
+	// HostPages means that the physical function's driver supplies the pages of a virtual function, which is not asked
+	// for any.
 	HostPages bool
-	// NoLoopback has the vport begin with local loopback off.
+	// NoLoopback makes the vport start with local loopback off.
 	NoLoopback bool
-	// Clock is what the timestamps of completions count; as the profile's cards are delivered if zero.
+	// Clock is the clock of completion timestamps; the profile's default if zero.
 	Clock Clock
-	// RefuseRegister, if set, refuses ACCESS_REG of the registers that it returns true for, as cards in closed systems do.
+	// RefuseRegister, if set, rejects ACCESS_REG of the registers for which it returns true, as cards in closed systems
+	// do.
 	RefuseRegister func(id uint32, write bool) bool
-	// LoseInterrupt, if set, loses each interrupt that it returns true for. Its event is written.
+	// LoseInterrupt, if set, loses each interrupt for which it returns true. Its event is written.
 	LoseInterrupt func(vector int) bool
-	// UCTX is firmware that is set up to have user contexts (mlxconfig UCTX_EN=1), ICMP one whose parser knows ICMP's and ICMPv6's type and
-	// code (FLEX_PARSER_PROFILE_ENABLE=2).
+	// UCTX enables user contexts (mlxconfig UCTX_EN=1), ICMP a parser that knows type and code of ICMP and ICMPv6
+	// (FLEX_PARSER_PROFILE_ENABLE=2).
 	UCTX, ICMP bool
-	// NoPages refuses the pages that a driver gives, as firmware without resources does.
+	// NoPages rejects the driver's pages, as firmware without resources does.
 	NoPages bool
-	// Recorded is what a real device answered, and Firmware its version; the profile's if zero.
+	// Recorded has the replies of a real device, and Firmware its version; the profile's if zero.
 	Recorded kit.Answers
 	Firmware [3]uint16
 }
 
-// Clock is how a function's firmware is set up to stamp completions (capabilities sq_ts_format, rq_ts_format, qp_ts_format).
+// Clock is the timestamp configuration of a function's firmware (capabilities sq_ts_format, rq_ts_format,
+// qp_ts_format).
 type Clock uint32
 
-// Queues say in ts_format which of the formats they want. Formats that a function does not have are refused: real firmware in
-// real-time mode answers 0 (free running) with status 3, syndrome d61c0bh.
+// Queues request one of the formats with ts_format. Formats that a function does not support are rejected: real
+// firmware in real-time mode responds to 0 (free running) with status 3, syndrome d61c0bh.
 const (
-	FreeRunning Clock = 1 + iota // cycles of the free-running timer; ts_format 0 only, as before the field was there
+	FreeRunning Clock = 1 + iota // cycles of the free-running timer; ts_format 0 only, as before the field existed
 	RealTime                     // seconds and nanoseconds; ts_format 1 (default) or 2 (real time)
 	BothClocks                   // ts_format 0, or 1 or 2 for real time
 )
@@ -79,9 +83,9 @@ type Model struct {
 	gateway    gateway
 	count      counters
 	fault      faults
-	lose       func(frame []byte) bool // packets of RoCE that a test loses
-	uars       uint32                  // pages of doorbells
-	uid        uint32                  // user context of the command that is being executed; 0 for the driver's own
+	lose       func(frame []byte) bool // drops RoCE packets in tests
+	uars       uint32                  // number of doorbell pages
+	uid        uint32                  // user context of the current command; 0 for the driver's own
 }
 
 // New returns a function that is not yet powered on.
@@ -97,7 +101,7 @@ func New(o Options) *Model {
 	return m
 }
 
-// Config is the function's configuration space: initialization segment, MSI-X table and UARs all are in BAR 0.
+// Config is the function's configuration space. Initialization segment, MSI-X table and UARs are all in BAR 0.
 func (m *Model) Config() sim.Config {
 	c := sim.Config{
 		Vendor: 0x15b3, Device: m.prof.device, SubVendor: 0x15b3, SubDevice: 0x0008, Class: 0x020000,
@@ -112,7 +116,7 @@ func (m *Model) Config() sim.Config {
 	}
 	if !m.prof.virtual {
 		c.AER, c.VendorSize = 2, vscSize
-		c.VPD = sim.VPD(m.prof.device, m.opt.MAC, [2]string{"V0", "PCIeGen3 x16"}, [2]string{"V3", fmt.Sprintf("%x", m.opt.MAC)}) // Linux calls V3 the board's
+		c.VPD = sim.VPD(m.prof.device, m.opt.MAC, [2]string{"V0", "PCIeGen3 x16"}, [2]string{"V3", fmt.Sprintf("%x", m.opt.MAC)}) // Linux displays V3 as the board ID
 	}
 	return c
 }
@@ -139,16 +143,16 @@ func (m *Model) Reset() {
 	m.poisonUARs()
 }
 
-// SetLink tells that the wire's other end came or went.
+// SetLink notifies the model that the other end of the wire was connected or disconnected.
 func (m *Model) SetLink(up bool) {
 	m.port.wire = up
 	m.linkChanged()
 }
 
-// Pause holds the transmitter, as a pause frame does.
+// Pause stops the transmitter, as a pause frame does.
 func (m *Model) Pause(on bool) { m.port.paused = on }
 
-// ReadBAR reads the initialization segment. UAR pages are for writing: they read as zero.
+// ReadBAR reads the initialization segment. UAR pages are write-only: they read as zero.
 func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 	switch {
 	case off < isegSize:
@@ -171,7 +175,7 @@ func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 	return fmt.Errorf("nothing is there: the initialization segment ends at %xh, UAR pages are %xh to %xh", isegSize, firstUAR*uarSize, m.uarEnd())
 }
 
-// Step executes commands, finds doorbells, and moves queues, each by a bounded amount.
+// Step executes commands, detects doorbells, and processes queues, each by a bounded amount.
 func (m *Model) Step() bool {
 	if s := m.fault.die.Swap(0); s != 0 {
 		m.fault.fatal, m.health.syndrome = true, uint8(s)

@@ -85,7 +85,7 @@ func TestDelivery(t *testing.T) {
 	}
 }
 
-// TestStrict sends commands that a driver must not.
+// TestStrict sends invalid commands.
 func TestStrict(t *testing.T) {
 	x := newRig(t, Options{})
 	x.address()
@@ -96,7 +96,7 @@ func TestStrict(t *testing.T) {
 	x.do(dwords(16, 0, 0x105<<16), 16)
 	x.open()
 	x.fails(dwords(16, 0, 0xfff<<16), 16, stBadOp, "opcode fffh")
-	x.fails(dwords(32, 0, 0x802<<16, 28, 1), 16, stInLen, "input is 32 bytes, expected 16") // zeros behind it are taken
+	x.fails(dwords(32, 0, 0x802<<16, 28, 1), 16, stInLen, "input is 32 bytes, expected 16") // trailing zeros are accepted
 	busy := map[uint32]uint32{0x803: x.uar, 0x801: x.pd, 0x817: x.td, 0x302: x.eqn, 0x401: x.cqn, 0x914: x.tisn, 0x90a: x.rqn, 0x902: x.tirn}
 	for op, id := range busy {
 		x.fails(dwords(16, 0, op<<16, 8, id), 16, stBadResState, "is in use by")
@@ -225,7 +225,7 @@ func TestBusCost(t *testing.T) {
 	x.Clean()
 }
 
-// TestTrappedPush stores a WQE by eight bytes at a time, as a guest does through a hypervisor.
+// TestTrappedPush stores a WQE eight bytes at a time, as a guest does through a hypervisor.
 func TestTrappedPush(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -243,14 +243,14 @@ func TestTrappedPush(t *testing.T) {
 			t.Fatalf("push %d: the wire has %x", idx, got)
 		}
 	}
-	// The first push of each half is served as a doorbell: nothing says yet that more words come.
+	// The first push of each half is served as a doorbell, because nothing indicates yet that more words will come.
 	if n := x.m.Counters().Pushed; n != 4 {
 		t.Errorf("%d WQEs were taken whole", n)
 	}
 	x.Clean()
 }
 
-// Each push comes in two parts, so far apart that the model takes the first one for all there is: the words that come late never
+// Each push comes in two parts, so far apart that the model treats the first one as complete: the late words never
 // become part of the next push.
 func TestLatePush(t *testing.T) {
 	for _, part := range []int{8, 64, 128} {
@@ -280,7 +280,7 @@ func testLatePush(t *testing.T, part int) {
 	}
 	f := toPeer(226)
 	copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+part:], late)
-	for i := range uint32(3) { // whole ones are taken again
+	for i := range uint32(3) { // complete pushes are recognised again
 		x.store(0, x.wqe(4*(12+i), f, len(f)))
 		x.Port.Settle(5000)
 		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
@@ -293,8 +293,8 @@ func testLatePush(t *testing.T, part int) {
 	x.Clean()
 }
 
-// The model looks between the two parts of each push, many times in a row: the words of the push before, which came late, make each
-// look whole, and are never taken for its own.
+// The model polls between the two parts of each push, many times in a row: late words of the previous push make each
+// push look complete, and are never treated as its own.
 func TestPushSeenInParts(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -306,7 +306,7 @@ func TestPushSeenInParts(t *testing.T) {
 		w := x.wqe(2*i, f, len(f))
 		x.store(0, w[:64])
 		if i == 0 {
-			x.Port.Settle(5000) // so long that it is taken for all there is
+			x.Port.Settle(5000) // long enough to be treated as complete
 		} else {
 			x.Port.Settle(1)
 		}
@@ -343,7 +343,7 @@ func TestBadWQE(t *testing.T) {
 		w := x.wqe(0, frameOf(200), 18)
 		c.spoil(w)
 		copy(x.sq.Bytes, w)
-		if c.name == "index" { // the doorbell is right, the WQE in memory is not
+		if c.name == "index" { // the doorbell is right, the WQE in memory is wrong
 			w[2]--
 		}
 		x.store(0, w[:8])
@@ -369,7 +369,7 @@ func TestBadWQE(t *testing.T) {
 	x.ExpectViolation("the doorbell record says 0x1: it is written first")
 	x.Far.Recv(0)
 	x.cqe()
-	for i := range uint32(33) { // behind a doorbell the first ones could be mixes with what came late
+	for i := range uint32(33) { // after a doorbell, the first pushes could be mixed with late words
 		at := 2 + 2*i
 		w := x.wqe(at, frameOf(64), 64)
 		x.sq.Bytes[int(at)*64%len(x.sq.Bytes)+40]++
@@ -444,7 +444,7 @@ func TestDoorbellBeforeCommand(t *testing.T) {
 	x.Clean()
 }
 
-// An arm that was on its way while the device read a newer consumer counter is no step backwards.
+// An arm that was in flight while the device read a newer consumer counter is not a step backwards.
 func TestArmOnItsWay(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -455,7 +455,7 @@ func TestArmOnItsWay(t *testing.T) {
 		x.Must(x.Port.WriteBAR(0, uint64(x.uar)*4096+uarCQ, b[:]))
 	}
 	for i := range uint32(1<<testLogCQ + 1) {
-		if i == 1<<testLogCQ { // no entry is free as far as the device knows: it reads the record
+		if i == 1<<testLogCQ { // as far as the device knows, no entry is free: it reads the record
 			binary.BigEndian.PutUint32(x.rec.Bytes[64:], i)
 		}
 		x.store(0, x.wqe(i, toPeer(64), 18)[:8])
@@ -468,6 +468,6 @@ func TestArmOnItsWay(t *testing.T) {
 	x.ExpectError("armed at consumer counter 0x22")
 	arm(1 << testLogCQ)
 	x.Clean()
-	arm(20) // the doorbells themselves come in their order
+	arm(20) // doorbells themselves arrive in order
 	x.ExpectError("armed at consumer counter 0x14")
 }

@@ -25,7 +25,7 @@ func (m *Model) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
 	return "", be
 }
 
-// fields is a command's name with what it is about, and its input's fields in the order of the manual.
+// fields returns a command's name with its subject, and its input's fields in the order of the manual.
 func (m *Model) fields(in []byte) (name string, fields iter.Seq2[string, uint64]) {
 	opcode := be.Uint16(in)
 	k := m.ops[opcode]

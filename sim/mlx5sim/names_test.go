@@ -21,7 +21,7 @@ func TestTraceNames(t *testing.T) {
 		}
 	}
 	x.wr(0, 1)    // fw_rev is read only
-	for range 2 { // a trace that was requested leaves the next as it is
+	for range 2 { // a requested trace does not change the next one
 		text.Reset()
 		x.Port.Trace().WriteTo(&text)
 		_, before, _ := strings.Cut(text.String(), "what led to the first violation\n")

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Kinds of objects, as contexts in the firmware's pages name them.
+// Types of objects, as contexts in the firmware's pages identify them.
 const (
 	kindUAR = iota + 1
 	kindPD
@@ -28,8 +28,8 @@ const (
 	kindUCTX
 )
 
-// object is what all objects have: an id, the user context that it belongs to (0 for the driver), how many others hold it, and a context
-// in the firmware's memory.
+// object is the common part of all objects: an id, the user context that it belongs to (0 for the driver), the number
+// of objects that reference it, and a context in the firmware's memory.
 type object struct {
 	id   uint32
 	uid  uint32
@@ -39,22 +39,22 @@ type object struct {
 
 func (o *object) base() *object { return o }
 
-// set is all objects of a kind. Ids are not used again until the range is through, so that a destroyed one is not mistaken for
-// the next.
+// set has all objects of a type. Ids are not reused until the range is exhausted, so that a destroyed object is not
+// mistaken for the next.
 type set[T interface{ base() *object }] struct {
 	name        string
 	kind        uint32
 	first, last uint32
 	next        uint32
 	m           map[uint32]T
-	by          *uint32 // the user context that the current command is of
+	by          *uint32 // the user context of the current command
 }
 
 func newSet[T interface{ base() *object }](by *uint32, name string, kind, first, last uint32) set[T] {
 	return set[T]{name: name, kind: kind, first: first, last: last, next: first, m: map[uint32]T{}, by: by}
 }
 
-// add gives the object an id and a context.
+// add assigns the object an id and a context.
 func (s *set[T]) add(m *Model, o T) *refusal {
 	for range s.last - s.first + 1 {
 		id := s.next
@@ -81,13 +81,13 @@ func (s *set[T]) get(id uint32) (T, *refusal) {
 	if !ok {
 		return o, refuse(stBadRes, "%s %#x does not exist", s.name, id)
 	}
-	if by := *s.by; by != 0 && by != sharedUID && o.base().uid != by && o.base().uid != sharedUID { // a user context names its own objects only
+	if by := *s.by; by != 0 && by != sharedUID && o.base().uid != by && o.base().uid != sharedUID { // a user context can access only its own objects
 		return o, refuse(stBadRes, "%s %#x belongs to user context %d, the command is of %d", s.name, id, o.base().uid, by)
 	}
 	return o, nil
 }
 
-// remove destroys an object that no other holds.
+// remove destroys an object that no other object references.
 func (s *set[T]) remove(m *Model, id uint32) (T, *refusal) {
 	o, r := s.get(id)
 	if r != nil {
@@ -159,7 +159,7 @@ func newObjects(uars uint32, by *uint32) objects {
 	}
 }
 
-// left names the objects that still exist.
+// left describes the objects that still exist.
 func (o *objects) left() string {
 	var s []string
 	for _, l := range []string{o.uars.left(), o.pds.left(), o.tds.left(), o.counters.left(), o.eqs.left(), o.cqs.left(), o.mkeys.left(),
@@ -171,7 +171,7 @@ func (o *objects) left() string {
 	return strings.Join(s, ", ")
 }
 
-// Commands on UARs, protection and transport domains, queue counters, EQs, CQs and memory keys.
+// Commands for UARs, protection and transport domains, queue counters, EQs, CQs and memory keys.
 func resourceCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	return map[uint16]*command{
@@ -200,11 +200,11 @@ func resourceCommands() map[uint16]*command {
 	}
 }
 
-// qCounts are the queue counters that the model counts (PRM, QUERY_Q_COUNTER).
+// qCounts are the queue counters that the model implements (PRM, QUERY_Q_COUNTER).
 const qCounts = `10.31:0 rx_write_requests 18.31:0 rx_read_requests 30.31:0 out_of_buffer 38.31:0 out_of_sequence 40.31:0 duplicate_request
 	48.31:0 rnr_nak_retry_err 50.31:0 packet_seq_err 60.31:0 local_ack_timeout_err`
 
-// resdLkey is the reserved LKey: host memory as it is, for queues with rlky set.
+// resdLkey is the reserved LKey: untranslated host memory, for queues with rlky set.
 const resdLkey = 0x00001500
 
 func (m *Model) querySpecial(c *call) *refusal {
@@ -268,7 +268,7 @@ func (m *Model) queryQCounter(c *call) *refusal {
 	return nil
 }
 
-// countQ counts something in a set of queue counters, 0 for none.
+// countQ increments a counter in a set of queue counters; set 0 means none.
 func (m *Model) countQ(set uint32, name string) {
 	if c := m.obj.counters.m[set]; c != nil {
 		c.counts[name]++

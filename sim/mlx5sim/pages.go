@@ -2,11 +2,11 @@ package mlx5sim
 
 import "encoding/binary"
 
-// The firmware has no separate memory: it requests the host's pages, keeps its objects' contexts there, and gives
-// pages back when it is asked to. The host must not touch a page in between.
+// The firmware has no memory: it requests pages of the host, keeps its objects' contexts there, and returns pages on
+// request. The host must not touch a page in between.
 const (
 	pageSize    = 4096
-	contextSize = 64 // of each object, as the model keeps it
+	contextSize = 64 // of each object, in the model's format
 	perPage     = pageSize / contextSize
 	bootPages   = 6 // as the recorded card requests
 
@@ -15,7 +15,7 @@ const (
 	pagesTake       = 2
 )
 
-// page is one that the firmware owns.
+// page is a page that the firmware owns.
 type page struct {
 	iova uint64
 	used [perPage]bool
@@ -24,13 +24,13 @@ type page struct {
 
 type pagePool struct {
 	owned   map[uint64]*page
-	order   []*page // as they were given
-	missing int     // requested by QUERY_PAGES and not given yet
+	order   []*page // in the order in which they were given
+	missing int     // requested by QUERY_PAGES and not yet given
 	boot    int
-	asked   int // by events, and not answered
+	asked   int // requested by events and not yet given
 }
 
-// slot is where an object's context lies.
+// slot is the position of an object's context.
 type slot struct {
 	p *page
 	i int
@@ -41,7 +41,7 @@ func (p *pagePool) want(n int) {
 	p.owned = map[uint64]*page{}
 }
 
-// release frees all contexts: the pages can be taken.
+// release frees all contexts, so that the pages can be returned.
 func (p *pagePool) release() {
 	for _, pg := range p.order {
 		pg.used, pg.n = [perPage]bool{}, 0
@@ -49,7 +49,7 @@ func (p *pagePool) release() {
 	p.asked = 0
 }
 
-// functionID is how the firmware calls this function when it speaks of its pages: a virtual one is not 0.
+// functionID is this function's ID in page commands: that of a virtual function is not 0.
 func (m *Model) functionID() uint32 {
 	if m.prof.virtual {
 		return 3
@@ -71,7 +71,7 @@ func (m *Model) queryPages(c *call) *refusal {
 			n = max(0, m.opt.InitPages+bootPages-len(m.pages.owned))
 		}
 		m.pages.missing = n
-	case 3: // regular pages: negative ones can be taken back
+	case 3: // regular pages: a negative number can be returned
 		n = -m.pages.idle()
 	default:
 		return refuse(stBadParam, "op_mod is %d, expected 1 (boot), 2 (init) or 3 (regular)", c.in.U("op_mod"))
@@ -108,7 +108,7 @@ func (m *Model) managePages(c *call) *refusal {
 
 func (m *Model) givePages(c *call, n int) *refusal {
 	pas := c.in.B[16:]
-	// A list of one entry is padded to the recorded card's least length.
+	// A list of one entry is padded to the recorded card's minimum length.
 	if len(pas) < 8*n {
 		return refuse(stInLen, "%d pages in %d bytes", n, len(pas))
 	}
@@ -180,7 +180,7 @@ func (m *Model) keep(kind uint32, id uint32) (slot, *refusal) {
 
 func (s slot) iova() uint64 { return s.p.iova + uint64(s.i)*contextSize }
 
-// drop reads a context back as its object goes, and finds out whether the host kept its hands off.
+// drop reads a context back when its object is destroyed, and checks that the host did not modify it.
 func (m *Model) drop(s slot, kind, id uint32) {
 	if s.p == nil {
 		return
@@ -205,7 +205,8 @@ func context(kind, id uint32) []byte {
 // pagesAtATime is how many pages the firmware requests when it runs out.
 const pagesAtATime = 16
 
-// RequestPages sends a page request event: the firmware wants n more pages, or, with n negative, gives up to that many back.
+// RequestPages sends a page request event: the firmware requests n more pages or, if n is negative, returns up to that
+// many.
 func (m *Model) RequestPages(n int) {
 	if m.hca != hcaReady {
 		return
@@ -217,9 +218,8 @@ func (m *Model) RequestPages(n int) {
 	m.event(eventPageRequest, 0, d[:])
 }
 
-// AskPages has the next Step request n pages, from any goroutine.
+// AskPages makes the next Step request n pages. Any goroutine may call it.
 func (m *Model) AskPages(n int) { m.fault.ask.Add(int32(n)) }
 
-// Pages returns how many pages the firmware owns, and how many of them hold nothing. A running port changes them:
-// Port.Hold has it stall.
+// Pages returns how many pages the firmware owns, and how many of them are empty. Use Port.Hold if the port is running.
 func (m *Model) Pages() (owned, idle int) { return len(m.pages.owned), m.pages.idle() }

@@ -13,7 +13,7 @@ type port struct {
 
 const maxMTU = 10240
 
-// reset is what a function finds: a port that a virtual one shares, its host has set up.
+// reset restores the state at power-on. The port of a virtual function is shared, and its host has configured it.
 func (p *port) reset(shared bool) {
 	*p = port{wire: p.wire, paused: p.paused, mtu: 1522, node: "rebound model"}
 	if shared {
@@ -22,10 +22,10 @@ func (p *port) reset(shared bool) {
 	p.up = p.wire
 }
 
-// frameLimit is the longest frame without FCS.
+// frameLimit is the longest frame, without FCS.
 func (p *port) frameLimit() int { return p.mtu - 4 }
 
-// linkChanged tells the driver of a link that came or went.
+// linkChanged notifies the driver of a link change.
 func (m *Model) linkChanged() {
 	up := m.port.wire && !m.port.adminDown
 	if up == m.port.up {
@@ -46,21 +46,21 @@ type traffic struct{ frames, bytes uint64 }
 
 func (t *traffic) add(n int) { t.frames++; t.bytes += uint64(n) }
 
-// counters are the port's and the vport's.
+// counters are those of the port and of the vport.
 type counters struct {
 	rx, tx                        [3]traffic // by unicast, multicast, broadcast
 	wireRx, wireTx                [3]traffic
 	rxIB, txIB                    [2]traffic // RoCE, by unicast and multicast
-	roceDropped                   uint64     // packets of RoCE that no QP takes
+	roceDropped                   uint64     // RoCE packets without a matching QP
 	ackTimeouts                   uint64
-	taken                         traffic // by a queue, or none there had a WQE
-	filtered, missed, outOfBuffer uint64  // not for this vport; by no flow table entry; no WQE
+	taken                         traffic // steered to a queue, even one without a WQE
+	filtered, missed, outOfBuffer uint64  // not for this vport; no flow table entry; no WQE
 	selfBlocked                   uint64
 	portWrites                    uint64
 	rxOversize, txOversize        uint64
 	txDiscard                     uint64
 	bySize                        [10]uint64
-	sessions, compressed          uint64 // of completions, and how many these stood for
+	sessions, compressed          uint64 // completion sessions, and the number of completions in them
 }
 
 const (
@@ -87,27 +87,27 @@ func total(t [3]traffic) (s traffic) {
 	return s
 }
 
-// Counters are what the function counted since its reset: frames and bytes without FCS.
+// Counters are the function's counters since its reset: frames, and bytes without FCS.
 type Counters struct {
-	RxFrames, RxBytes, TxFrames, TxBytes uint64 // that arrive at and leave this function's vport
-	Taken, TakenBytes                    uint64 // that arrive and are steered to a queue
+	RxFrames, RxBytes, TxFrames, TxBytes uint64 // arrived at and sent by this function's vport
+	Taken, TakenBytes                    uint64 // arrived and steered to a queue
 	RxBroadcast, RxMulticast             uint64
 	TxBroadcast, TxMulticast             uint64
 	WireRxFrames, WireRxBytes            uint64
 	Filtered                             uint64 // frames for other addresses
-	Missed                               uint64 // frames that no flow table entry took
-	OutOfBuffer                          uint64 // frames that found no receive WQE
-	SelfBlocked                          uint64 // frames that were turned round, and that no TIR lets in from its own transport domain
+	Missed                               uint64 // frames that matched no flow table entry
+	OutOfBuffer                          uint64 // frames without a receive WQE
+	SelfBlocked                          uint64 // looped-back frames that no TIR accepts from its own transport domain
 	Oversize                             uint64 // frames longer than the port's MTU
 	RQPackets, SQPackets                 map[uint32]uint64
 	Sessions, Compressed                 uint64 // compressed sessions, and the receive completions in them
-	Pushed                               uint64 // WQEs that came whole through BlueFlame
-	RoCERx, RoCETx, RoCEDropped          uint64 // RoCE packets received, sent, and received except for no QP
-	AckTimeouts                          uint64 // times that a requester sent again for lack of an acknowledgement
-	PortWrites                           uint64 // port registers that a virtual function wrote, in vain
+	Pushed                               uint64 // WQEs that were pushed completely through BlueFlame
+	RoCERx, RoCETx, RoCEDropped          uint64 // RoCE packets received, sent, and received without a matching QP
+	AckTimeouts                          uint64 // retransmissions by requesters because of a missing acknowledgement
+	PortWrites                           uint64 // writes to port registers by a virtual function, which have no effect
 }
 
-// Counters returns them. It walks what a running port changes: Port.Hold has it stall.
+// Counters returns the counters. Use Port.Hold if the port is running.
 func (m *Model) Counters() Counters {
 	c := &m.count
 	rx, tx, wire := total(c.rx), total(c.tx), total(c.wireRx)
@@ -129,12 +129,12 @@ func (m *Model) Counters() Counters {
 	return k
 }
 
-// faults are those that a test turned on.
+// faults are the faults that a test turned on.
 type faults struct {
 	send, receive uint8
 	compressed    bool
 	fatal         bool
-	ask           atomic.Int32 // pages
+	ask           atomic.Int32 // number of pages
 	die           atomic.Uint32
 }
 
@@ -144,18 +144,18 @@ func (f *faults) reset() {
 	f.die.Store(0)
 }
 
-// FailNextSend ends the next send WQE with an error CQE of that syndrome.
+// FailNextSend completes the next send WQE with an error CQE with that syndrome.
 func (m *Model) FailNextSend(syndrome uint8) { m.fault.send = syndrome }
 
-// FailNextReceive ends the next receive WQE with an error CQE of that syndrome.
+// FailNextReceive completes the next receive WQE with an error CQE with that syndrome.
 func (m *Model) FailNextReceive(syndrome uint8) { m.fault.receive = syndrome }
 
-// CompressNext marks the next receive CQE as compressed, which no driver requested.
+// CompressNext marks the next receive CQE as compressed, although no driver requested it.
 func (m *Model) CompressNext() { m.fault.compressed = true }
 
-// Fatal makes the firmware fail: the health buffer shows the syndrome, the health counter stalls, no command and no
-// queue moves, until the driver resets the function. It takes effect in the next Step, and may be called from any
-// goroutine.
+// Fatal makes the firmware fail: the health buffer shows the syndrome, the health counter stops, and no command or
+// queue makes progress until the driver resets the function. It takes effect in the next Step, and may be called from
+// any goroutine.
 func (m *Model) Fatal(syndrome uint8) { m.fault.die.Store(uint32(syndrome)) }
 
 func (m *Model) dead() bool { return m.fault.fatal }

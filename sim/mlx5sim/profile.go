@@ -2,11 +2,11 @@ package mlx5sim
 
 import "github.com/rebound-nic/rebound/sim/kit"
 
-// Profile names an adapter, or a virtual function of one.
+// Profile identifies an adapter, or a virtual function of one.
 type Profile int
 
-// The adapters of this model. The recorded card is the first; each further one has its capabilities, except for what
-// its generation differs in where an Ethernet driver sees it: see profile.
+// The adapters of this model. The recorded card is the first; each other one has its capabilities, except for the
+// differences of its generation that an Ethernet driver sees: see profile.
 const (
 	ConnectX4     Profile = iota // 15b3:1013, the recorded card
 	ConnectX4VF                  // 15b3:1014
@@ -19,7 +19,7 @@ const (
 	ConnectX6                    // 15b3:101b
 	ConnectX6VF                  // 15b3:101c
 	ConnectX6Dx                  // 15b3:101d
-	ConnectXVF                   // 15b3:101e: of a ConnectX-6 Dx or any later one
+	ConnectXVF                   // 15b3:101e: of a ConnectX-6 Dx or later
 	ConnectX6Lx                  // 15b3:101f
 	ConnectX7                    // 15b3:1021
 	BlueField                    // 15b3:a2d2: a ConnectX-5
@@ -28,25 +28,26 @@ const (
 	BlueField3                   // 15b3:a2dc: a ConnectX-7
 )
 
-// profile is what an adapter differs in.
+// profile has the properties that depend on the adapter.
 //
-// The first digits of a firmware's version are those of its adapter. Of the timer's frequency public reports say 156.25 MHz
-// for a ConnectX-4 Lx, 5 and 6, 78.125 MHz for a ConnectX-5 Ex and 1 GHz for a ConnectX-6 Dx (ibv_devinfo, hca_core_clock); the
-// others have that of the next relation. The chips' IDs are those of health reports, and of the vendor's tools (mstflint).
-// ConnectX-4 and 4 Lx want headers inline in each send WQE, later ones read them (Linux, wqe_inline_mode).
+// The major firmware version identifies the adapter. According to public reports, the timer's frequency is 156.25 MHz
+// for a ConnectX-4 Lx, 5 and 6, 78.125 MHz for a ConnectX-5 Ex and 1 GHz for a ConnectX-6 Dx (ibv_devinfo,
+// hca_core_clock); for the others, that of the closest relative is used. The chips' IDs are from health reports and the
+// vendor's tools (mstflint). ConnectX-4 and 4 Lx require inline headers in each send WQE, later ones read them by DMA
+// (Linux, wqe_inline_mode).
 type profile struct {
 	name     string // "cx4"
 	device   uint16
 	fw       [3]uint16
 	psid     string
-	hwID     uint32 // of the health buffer: the chip's
+	hwID     uint32 // the chip's ID in the health buffer
 	virtual  bool
-	vectors  int    // of MSI-X
-	noInline bool   // wqe_inline_mode: the device reads headers by itself
-	kHz      uint32 // device_frequency_khz; 0 where firmware is too old to tell
+	vectors  int    // number of MSI-X vectors
+	noInline bool   // wqe_inline_mode: no inline headers are required
+	kHz      uint32 // device_frequency_khz; 0 if the firmware is too old to report it
 	clock    Clock  // 0 for FreeRunning
 	later    bool   // firmware newer than the recorded card's: flow tables and entries can be modified
-	umem     bool   // umem_uid_0: memory may be named by CREATE_UMEM
+	umem     bool   // umem_uid_0: queue memory may refer to CREATE_UMEM
 	lbSwitch bool   // disable_local_lb_uc, disable_local_lb_mc, self_lb_en_modifiable: loopback can be switched
 	media    uint32 // eth_proto bits of PTYS
 }
@@ -88,15 +89,15 @@ const (
 	inline, noInline = false, true
 )
 
-// later is an adapter with firmware newer than that of the recorded card.
+// later returns an adapter with newer firmware than that of the recorded card.
 func later(name string, device uint16, hwID uint32, major, minor, sub uint16, virtual, noInline bool, kHz, media uint32) *profile {
 	p := &profile{name: name, device: device, fw: [3]uint16{major, minor, sub}, psid: "MT_0000000000", hwID: hwID, virtual: virtual,
 		vectors: vectors, noInline: noInline, kHz: kHz, later: true, lbSwitch: true, media: media}
-	if device == 0x101e { // seen on a ConnectX-7: 12 vectors
+	if device == 0x101e { // observed on a ConnectX-7: 12 vectors
 		p.vectors = 12
 	}
 	p.umem = device == 0x1021 || device == 0xa2dc
-	if kHz == clockConnectX6D { // the generation of ConnectX-6 Dx
+	if kHz == clockConnectX6D { // the ConnectX-6 Dx generation
 		p.clock = BothClocks
 	}
 	return p
@@ -108,10 +109,10 @@ func (p Profile) Name() string { return profiles[p].name }
 // Device is the PCI device ID.
 func (p Profile) Device() uint16 { return profiles[p].device }
 
-// Virtual tells a virtual function from a physical one.
+// Virtual reports whether it is a virtual function.
 func (p Profile) Virtual() bool { return profiles[p].virtual }
 
-// Profiles returns all of them.
+// Profiles returns all profiles.
 func Profiles() (all []Profile) {
 	for p := ConnectX4; profiles[p] != nil; p++ {
 		all = append(all, p)
@@ -119,14 +120,14 @@ func Profiles() (all []Profile) {
 	return all
 }
 
-// amendment is a capability field of a profile that is not as recorded.
+// amendment is a capability field that differs from the recorded value.
 type amendment struct {
 	kind  int
 	field kit.Field
 	value uint32
 }
 
-// amendments lists them (PRM, HCA Capabilities Layout).
+// amendments returns the amendments of a profile (PRM, HCA Capabilities Layout).
 func (p *profile) amendments() (a []amendment) {
 	if p.noInline {
 		a = append(a, amendment{capEthernet, kit.Field{Off: 0x00, Hi: 13, Lo: 12}, 2}) // wqe_inline_mode: not required
@@ -153,7 +154,7 @@ func (p *profile) amendments() (a []amendment) {
 	return a
 }
 
-// amendments are what the firmware's settings change.
+// amendments returns the capabilities that firmware settings change.
 func (o *Options) amendments() (a []amendment) {
 	if o.UCTX { // log_max_uctx, uctx_cap; log_max_umem
 		a = append(a, amendment{capGeneral, kit.Field{Off: 0x8c, Hi: 28, Lo: 24}, logMaxUCTX}, amendment{capGeneral, kit.Field{Off: 0xd4, Hi: 31, Lo: 0}, uctxRawTX},
@@ -165,7 +166,7 @@ func (o *Options) amendments() (a []amendment) {
 	return a
 }
 
-// barSize is that of BAR 0: 1 MB << cap uar_sz.
+// barSize is the size of BAR 0: 1 MB << cap uar_sz.
 func (p *profile) barSize() uint64 {
 	if p.virtual {
 		return 1 << 20

@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// sendTo sends a frame to an address and returns whether it reached the wire and whether it came round.
+// sendTo sends a frame to an address and returns whether it was sent on the wire and whether it was looped back.
 func (x *rig) sendTo(idx uint32, to [6]byte) (out, round bool) {
 	x.Helper()
 	f := frameOf(64)
@@ -31,8 +31,8 @@ func (x *rig) sendTo(idx uint32, to [6]byte) (out, round bool) {
 	return out, round
 }
 
-// Frames turn round where the vport is not told otherwise, and reach a TIR of the sender's transport domain where that lets
-// them in.
+// Frames are looped back unless this is disabled in the vport, and reach a TIR of the sender's transport domain if it
+// permits them.
 func TestLoopback(t *testing.T) {
 	group, stranger := [6]byte{0x33, 0x33, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 9}
 	all := [6]byte{255, 255, 255, 255, 255, 255}
@@ -40,8 +40,8 @@ func TestLoopback(t *testing.T) {
 		name                 string
 		o                    Options
 		self                 uint32 // self_lb_en
-		other                bool   // the TIR is of another transport domain
-		uc, mc               bool   // what comes round
+		other                bool   // the TIR belongs to another transport domain
+		uc, mc               bool   // frames that are looped back
 		ucOnWire             bool
 		ucBlocked, mcBlocked uint64
 	}{
@@ -62,7 +62,7 @@ func TestLoopback(t *testing.T) {
 				tis := w32(x.do(dwords(0xc0, 0, 0x912<<16, 0x44, td), 16), 8)
 				x.m.obj.sqs.m[x.sqn].tis = tis
 			}
-			x.do(dwords(520, 0, 0x755<<16, 12, 1<<2, 0x1f0, 1<<24|1, 0x200, 0x3333, 0x204, 1), 16) // the group is wanted
+			x.do(dwords(520, 0, 0x755<<16, 12, 1<<2, 0x1f0, 1<<24|1, 0x200, 0x3333, 0x204, 1), 16) // subscribe to the group
 			x.post(16)
 			if out, round := x.sendTo(0, stranger); !out || round {
 				t.Error("a frame for another address has to reach the wire, and nobody else")
@@ -83,7 +83,7 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// Loopback is switched by MODIFY_NIC_VPORT_CONTEXT and MODIFY_TIR, where the capabilities say so.
+// Loopback is switched by MODIFY_NIC_VPORT_CONTEXT and MODIFY_TIR, if the capabilities permit it.
 func TestLoopbackSwitch(t *testing.T) {
 	vport := func(off uint32) []byte { return dwords(512, 0, 0x755<<16, 12, 3<<10, 0x100, off<<1) }
 	x := newRig(t, Options{})
@@ -115,7 +115,8 @@ func TestLoopbackSwitch(t *testing.T) {
 	x.Clean()
 }
 
-// What a virtual function may not is refused; what of the port is its host's it cannot change.
+// Commands that a virtual function may not execute are rejected; it cannot change port settings that belong to its
+// host.
 func TestVirtualFunction(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectXVF})
 	x.open()
@@ -143,7 +144,7 @@ func TestVirtualFunction(t *testing.T) {
 	if w32(out, 0x18)>>16 != maxMTU || x.m.Counters().PortWrites != 1 {
 		t.Errorf("PMTU %08x, %d writes", w32(out, 0x18), x.m.Counters().PortWrites)
 	}
-	x.do(dwords(512, 0, 0x755<<16, 12, 1<<4, 0x1f0, 7<<29), 16) // promiscuous: accepted, and in vain
+	x.do(dwords(512, 0, 0x755<<16, 12, 1<<4, 0x1f0, 7<<29), 16) // promiscuous: accepted, but without effect
 	x.post(1)
 	f := frameOf(64)
 	f[5] = 9
@@ -155,8 +156,8 @@ func TestVirtualFunction(t *testing.T) {
 	x.Clean()
 }
 
-// The timer in the initialization segment and the stamps of completions are one clock, of the frequency that the capability
-// says.
+// The timer in the initialization segment and completion timestamps use one clock, with the frequency that the
+// capability reports.
 func TestClock(t *testing.T) {
 	for _, c := range []struct {
 		p        Profile
@@ -196,7 +197,8 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// The gateway of configuration space is used as Linux does: semaphore by a number of the counter, space, address. A virtual function has none.
+// The gateway in configuration space works as Linux uses it: semaphore with a number from the counter, space, address.
+// A virtual function has none.
 func TestVendorSpecific(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectX5})
 	const at = 0xe8
@@ -238,7 +240,7 @@ func TestVendorSpecific(t *testing.T) {
 	if v := read(4); v != 0x2000000a {
 		t.Errorf("space ah: control %08x", v)
 	}
-	for _, v := range []uint32{id, id + 1} { // the second finds it taken
+	for _, v := range []uint32{id, id + 1} { // the second one finds the semaphore taken
 		write(0x14, v)
 		write(0x10, 1<<31|0x20)
 		if v := read(0x10); v != 0x20 {

@@ -12,7 +12,7 @@ const (
 	qpInit    = 1
 	qpRTR     = 2 // ready to receive
 	qpRTS     = 3 // ready to send
-	qpSQError = 4 // sends are over, receives go on
+	qpSQError = 4 // sends have failed, receives continue
 	qpSQDrain = 5
 	qpError   = 6
 )
@@ -21,7 +21,7 @@ const (
 const (
 	serviceRC  = 0x0
 	serviceUD  = 0x2
-	serviceXRC = 0x3 // made and moved through its states; no data
+	serviceXRC = 0x3 // can be created and changes states, but carries no data
 	serviceGSI = 0x8 // QP1
 	serviceUMR = 0xc // changes memory keys, and sends nothing
 )
@@ -49,12 +49,12 @@ var qpContext = lay(0xe8, `00.31:28 state 00.27:24 lag_tx_port_affinity 00.23:16
 	ac.23:0 srqn_rmpn_xrqn b0.23:0 rmsn b4.31:16 hw_sq_wqebb_counter b4.15:0 sw_sq_wqebb_counter b8.31:0 hw_rq_counter bc.31:0 sw_rq_counter
 	c4.15:8 cs_req c4.7:0 cs_res d0.28 dbr_umem_valid e4.31:0 dbr_umem_id`)
 
-// transition is a command that moves a QP from state to state.
+// transition is a command that moves a QP from one state to another.
 type transition struct {
 	name string
 	from []uint32
 	to   uint32
-	// take are the context's fields that it sets; those of optional only where opt_param_mask has their bit.
+	// take are the context's fields that it sets; those in optional only if their bit is set in opt_param_mask.
 	take     []string
 	optional map[uint]string
 }
@@ -81,7 +81,7 @@ var (
 	}
 )
 
-// Commands on queue pairs.
+// Commands for queue pairs.
 func qpCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	t := map[uint16]*command{
@@ -100,17 +100,17 @@ func qpCommands() map[uint16]*command {
 	return t
 }
 
-// qp is a queue pair: a send queue, and a separate or shared receive queue.
+// qp is a queue pair: a send queue, and a dedicated or shared receive queue.
 type qp struct {
 	object
 	st     uint32
 	state  uint32
 	ctx    msg // as the driver set it
-	send   *sq // nil where there is none
-	recv   *rq // without a ring where there is its own none
+	send   *sq // nil if there is none
+	recv   *rq // without a ring if it does not have a dedicated one
 	shared *srq
 
-	conn rdma.Connection // of RC; of datagrams only the sequence number
+	conn rdma.Connection // for RC; for datagrams only the sequence number is used
 }
 
 func (m *Model) createQP(c *call) *refusal {
@@ -129,7 +129,7 @@ func (m *Model) createQP(c *call) *refusal {
 		return r
 	}
 	base := workQueue{pd: in.U32("pd"), dbr: record, rlky: in.Is("rlky"), user: in.U32("user_index"), ts: in.U32("ts_format"), flush: true}
-	if base.pd != 0 || q.st != serviceUMR { // Linux tells that of its UMR QP later, by RST2INIT_QP
+	if base.pd != 0 || q.st != serviceUMR { // Linux sets the PD of its UMR QP later, with RST2INIT_QP
 		if _, r := m.obj.pds.get(base.pd); r != nil {
 			return r
 		}
@@ -169,7 +169,7 @@ func (m *Model) createQP(c *call) *refusal {
 	return nil
 }
 
-// qpBuffers are the rings: first that of receives, behind it that of sends.
+// qpBuffers are the rings: receives first, then sends.
 func (m *Model) qpBuffers(in msg) (rq, sq buffer, r *refusal) {
 	rqBytes, sqBytes := 0, 0
 	rq.logEntry, rq.logSize = in.I("log_rq_stride")+4, in.I("log_rq_size")
@@ -265,7 +265,7 @@ func (m *Model) queryQP(c *call) *refusal {
 	return nil
 }
 
-// moveQP is every command that changes a QP's state.
+// moveQP implements every command that changes a QP's state.
 func (m *Model) moveQP(c *call) *refusal {
 	q, r := m.obj.qps.get(c.in.U32("qpn"))
 	t := transitions[c.opcode]
@@ -300,10 +300,10 @@ func (m *Model) moveQP(c *call) *refusal {
 	return nil
 }
 
-// take sets the context's fields that a transition sets.
+// take sets the context's fields that belong to a transition.
 func (q *qp) take(in msg, t transition) {
 	set := func(name string) {
-		if name == "rgid_rip" { // wide
+		if name == "rgid_rip" { // 128 bits
 			copy(q.ctx.Bytes(name), in.Bytes(name))
 		} else {
 			q.ctx.Set(name, in.U(name))
@@ -319,7 +319,7 @@ func (q *qp) take(in msg, t transition) {
 	}
 }
 
-// checkPath refuses a connection whose path cannot be used.
+// checkPath rejects a connection whose path cannot be used.
 func (m *Model) checkPath(q *qp, to uint32) *refusal {
 	if q.st != serviceRC {
 		return nil
@@ -362,7 +362,7 @@ func (m *Model) setQPState(q *qp, s uint32) {
 // mtuBytes is the path's largest payload.
 func (q *qp) mtuBytes() int { return 128 << q.ctx.U("mtu") }
 
-// ackTimeout is how long a request waits for its acknowledgement: 4.096 µs times a power of two, 0 forever.
+// ackTimeout is how long a request waits for its acknowledgement: 4.096 µs times a power of two; 0 means no limit.
 func (q *qp) ackTimeout() time.Duration {
 	t := q.ctx.U("ack_timeout")
 	if t == 0 {

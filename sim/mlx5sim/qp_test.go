@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// testQP is a QP of a rig: 16 receive WQEs of 64 bytes, behind them 16 basic blocks of sends, a doorbell record and a buffer.
+// testQP is a QP of a rig: 16 receive WQEs of 64 bytes, followed by 16 basic blocks for sends, a doorbell record and a
+// buffer.
 type testQP struct {
 	x        *rig
 	qpn      uint32
@@ -28,7 +29,7 @@ func (x *rig) queryQP(q *testQP) []byte {
 	return x.do(dwords(16, 0, 0x50b<<16, 8, q.qpn), 0x1d0)
 }
 
-// createQP makes one, in reset. Everything it has is in one page, and a buffer of 64 KiB.
+// createQP creates a QP in the reset state. Its rings and record are in one page, and it has a buffer of 64 KiB.
 func (x *rig) createQP(st uint32, more ...uint32) *testQP {
 	x.Helper()
 	mem, buf := x.Alloc(4096), x.Alloc(64<<10)
@@ -38,7 +39,7 @@ func (x *rig) createQP(st uint32, more ...uint32) *testQP {
 	return &testQP{x: x, qpn: w32(x.do(dwords(0x118, in...), 16), 8), ring: mem.Bytes, rec: mem.Bytes[4096-64:], buf: buf.Bytes, at: buf.IOVA}
 }
 
-// up moves a QP through its states: path and numbers of RC are those of a peer with the same address as ours.
+// up moves a QP through its states. For RC, path and numbers are those of a peer with the same address as ours.
 func (q *testQP) up(remote, sendPSN, recvPSN uint32) {
 	q.x.Helper()
 	do := func(op uint32, more ...uint32) {
@@ -110,7 +111,7 @@ func fill(b []byte) {
 	}
 }
 
-// completions returns what came since, by the queue's number and the completion's opcode.
+// completions returns the completions since the last call.
 func (x *rig) completions() (all [][]byte) {
 	for e := x.cqe(); e != nil; e = x.cqe() {
 		all = append(all, append([]byte(nil), e...))
@@ -200,7 +201,7 @@ func TestDatagram(t *testing.T) {
 
 func (x *rig) connected() (a, b *testQP) {
 	a, b = x.createQP(serviceRC), x.createQP(serviceRC)
-	a.up(b.qpn, 0xfffffe, 77) // the numbers wrap
+	a.up(b.qpn, 0xfffffe, 77) // sequence numbers wrap
 	b.up(a.qpn, 77, 0xfffffe)
 	return a, b
 }
@@ -253,8 +254,8 @@ func (x *rig) remoteKey() uint32 {
 	return w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 0xf<<10, 0x14, 0xffffff<<8|7, 0x1c, 1<<31|x.pd), 16), 8)<<8 | 7
 }
 
-// What is lost on the wire is sent again; a receiver that is not ready is asked again, and after the last try both
-// sides get an error.
+// Packets lost on the wire are sent again; a receiver that is not ready is retried, and after the last retry both sides
+// get an error.
 func TestConnectedRecovers(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectX5})
 	x.open()
@@ -270,7 +271,7 @@ func TestConnectedRecovers(t *testing.T) {
 		t.Errorf("two packets lost: completions %x", all)
 	}
 
-	a.send(opSend, 0, a.data(0, 64)) // nobody waits for it
+	a.send(opSend, 0, a.data(0, 64)) // its completion is not awaited
 	if all := x.completions(); len(all) != 0 {
 		t.Errorf("a receiver that is not ready: completions %x", all)
 	}
@@ -371,7 +372,7 @@ func TestSharedReceive(t *testing.T) {
 	b := x.createQP(serviceRC, 0xc4, receiveShared<<24|rmp)
 	a.up(b.qpn, 5, 6)
 	b.up(a.qpn, 6, 5)
-	order := []uint16{0, 5, 2} // as the list goes
+	order := []uint16{0, 5, 2} // in the order of the list
 	for i, n := range order {
 		w := mem.Bytes[32*int(n):]
 		if i+1 < len(order) {
@@ -413,7 +414,7 @@ func TestUMR(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
 	x.roce()
-	u := x.createQP(serviceUMR, 0x1c, 0) // Linux tells the PD by RST2INIT_QP
+	u := x.createQP(serviceUMR, 0x1c, 0) // Linux sets the PD with RST2INIT_QP
 	x.do(dwords(272, 0, 0x502<<16, 8, u.qpn, 0x18, 3<<11, 0x1c, x.pd), 16)
 	x.do(dwords(272, 0, 0x503<<16, 8, u.qpn), 16)
 	x.do(dwords(272, 0, 0x504<<16, 8, u.qpn), 16)
@@ -469,7 +470,7 @@ func TestUMEM(t *testing.T) {
 	mem, buf := x.Alloc(8192), x.Alloc(64<<10)
 	id := w32(x.do(dwords(64, 0, 0xa08<<16, 0x24, 256, 0x2c, 2, 0x30, uint32(mem.IOVA>>32), 0x34, uint32(mem.IOVA),
 		0x38, uint32(mem.IOVA>>32), 0x3c, uint32(mem.IOVA+4096)), 16), 8)
-	const ring = 1024 // behind page_offset
+	const ring = 1024 // after page_offset
 	in := []uint32{0, 0x500 << 16, 0x18, serviceUD<<16 | 3<<11, 0x1c, x.pd, 0x20, 4<<19 | 2<<16 | 4<<11, 0x24, x.uar, 0x94, x.cqn, 0xb4, x.cqn,
 		0xbc, 7680, 0xe8, 1 << 28, 0xfc, id, 0x104, ring, 0x108, id, 0x10c, 1 << 31}
 	x.fails(dwords(272, append(in, 0x104, 8000)...), 16, stBadParam, "are beyond")
@@ -491,7 +492,7 @@ func TestUMEM(t *testing.T) {
 	x.fails(dwords(64, 0, 0xa08<<16, 0x2c, 1, 0x30, 1, 0x34, 0), 16, stBadOp, "umem_uid_0 is not there")
 }
 
-// An address says which protocol its packets travel by: roce_l3_type is 0 for IPv4 and 1 for IPv6 (Linux, driver.h).
+// An address determines the protocol of its packets: roce_l3_type is 0 for IPv4 and 1 for IPv6 (Linux, driver.h).
 func TestRoCEAddressTypes(t *testing.T) {
 	for _, c := range []struct {
 		l3, ether uint32

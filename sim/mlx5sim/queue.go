@@ -51,7 +51,7 @@ func queueCommands() map[uint16]*command {
 	}
 }
 
-// workQueue is what send and receive queues share.
+// workQueue is the common part of send and receive queues.
 type workQueue struct {
 	object
 	buffer
@@ -63,11 +63,11 @@ type workQueue struct {
 	user   uint32
 	flush  bool   // flush_in_error_en
 	ts     uint32 // ts_format
-	broken bool   // an error made it stateError, not the driver
+	broken bool   // put into stateError by an error, not by the driver
 	head   uint32 // 16 bits: WQEs consumed
 }
 
-// newWorkQueue reads the part of a create command that SQ and RQ share.
+// newWorkQueue parses the part of a create command that SQ and RQ share.
 func (m *Model) newWorkQueue(in msg, q *workQueue) *refusal {
 	q.cqn, q.pd, q.rlky, q.user = in.U32("cqn"), in.U32("pd"), in.Is("rlky"), in.U32("user_index")
 	q.flush, q.ts = in.Is("flush_in_error_en"), in.U32("ts_format")
@@ -77,7 +77,7 @@ func (m *Model) newWorkQueue(in msg, q *workQueue) *refusal {
 	if _, r := m.obj.cqs.get(q.cqn); r != nil {
 		return r
 	}
-	if q.pd != 0 { // Linux's drop queue, which never gets a WQE, names none
+	if q.pd != 0 { // Linux's drop queue, which never gets a WQE, has no PD
 		if _, r := m.obj.pds.get(q.pd); r != nil {
 			return r
 		}
@@ -111,7 +111,7 @@ func (m *Model) holdQueue(q *workQueue, by int) {
 	}
 }
 
-// change checks a MODIFY command's transition of states.
+// change checks the state transition of a MODIFY command.
 func change(q *workQueue, said, want uint32) *refusal {
 	if said != q.state {
 		return refuse(stBadResState, "the queue's state is %d, the command says %d", q.state, said)
@@ -172,7 +172,7 @@ type rqt struct {
 	rqns []uint32
 }
 
-// fill takes the list of a create or modify command.
+// fillRQT reads the list of a create or modify command.
 func (m *Model) fillRQT(t *rqt, in msg) *refusal {
 	n := in.I("rqt_actual_size")
 	list := in.B[min(len(in.B), 0x110):]
@@ -236,14 +236,14 @@ func (m *Model) destroyRQT(c *call) *refusal {
 	return r
 }
 
-// tir is a transport interface receive: where frames that steering sends to it go.
+// tir is a transport interface receive: the target of steered frames.
 type tir struct {
 	object
 	td        uint32
 	indirect  bool
 	rqn, rqtn uint32
 	hash      rssHash
-	selfLB    uint32 // self_lb_en: bit 0 unicast, bit 1 multicast of the same transport domain is let in
+	selfLB    uint32 // self_lb_en: bit 0 permits unicast, bit 1 multicast from the same transport domain
 }
 
 func (m *Model) createTIR(c *call) *refusal {
@@ -302,7 +302,7 @@ func (m *Model) modifyTIR(c *call) *refusal {
 			return r
 		}
 	}
-	if mask&0x10 != 0 && m.prof.lbSwitch { // Linux sends it to firmware without self_lb_en_modifiable, too
+	if mask&0x10 != 0 && m.prof.lbSwitch { // Linux also sends it to firmware without self_lb_en_modifiable
 		t.selfLB = c.in.U32("self_lb_en")
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// recordedCommand is one of the recording: what Linux sent, and what the card answered.
+// recordedCommand is a recorded command: Linux's input, and the card's output.
 type recordedCommand struct {
 	name    string
 	in, out []byte
@@ -81,8 +81,8 @@ func readRecording(t *testing.T) []recordedCommand {
 	return all
 }
 
-// TestRecording gives the model every command of a real ConnectX-4's start, and compares the answers with the card's:
-// the same length and the same bytes, except for what the model does not claim.
+// TestRecording gives the model every command from the start of a real ConnectX-4, and compares the replies with the
+// card's: the same length and the same bytes, except for capabilities that the model does not report.
 func TestRecording(t *testing.T) {
 	all := readRecording(t)
 	if len(all) < 37 {
@@ -95,7 +95,7 @@ func TestRecording(t *testing.T) {
 	for i, c := range all {
 		opcode := binary.BigEndian.Uint16(c.in)
 		switch opcode {
-		case 0x108: // the recorded host's pages; what is used, and what the log lost, is of this one
+		case 0x108: // the recorded host's pages; used and missing pages are those of this host
 			for k := range int(w32(c.in, 12)) {
 				if at := c.in[16+8*k:]; k < bootPages && w32(c.in, 12) == bootPages {
 					binary.BigEndian.PutUint64(at, boot.IOVA+uint64(4096*k))
@@ -103,7 +103,7 @@ func TestRecording(t *testing.T) {
 					binary.BigEndian.PutUint64(at, 1<<50+uint64(4096*k))
 				}
 			}
-		case 0x109: // raises what the card offered, and keeps all else
+		case 0x109: // raises the values that the card offered, and keeps all others
 			for _, n := range notModelled {
 				if n.kind == capGeneral {
 					b := c.in[16+n.Off:]

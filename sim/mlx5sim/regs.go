@@ -38,7 +38,7 @@ var (
 	hostReg  = lay(16, "00.31:24 he")
 )
 
-// register is one that ACCESS_REG reaches.
+// register is a register for ACCESS_REG.
 type register struct {
 	name string
 	*kit.Layout
@@ -92,7 +92,7 @@ func (m *Model) accessReg(c *call) *refusal {
 		return refuse(stBadParam, "%s: cannot be accessed with op_mod %d", r.name, c.in.U("op_mod"))
 	}
 	if m.prof.virtual && c.in.U("op_mod") == accessWrite {
-		m.count.portWrites++ // taken, since Linux's driver gives up where it is not, and of no effect: the port is the host's
+		m.count.portWrites++ // accepted, because Linux's driver gives up otherwise, but without effect: the port belongs to the host
 		return nil
 	}
 	if f := do(m, reg); f != nil {
@@ -104,7 +104,7 @@ func (m *Model) accessReg(c *call) *refusal {
 	return nil
 }
 
-// readNodeDesc is what InfiniBand calls the node.
+// readNodeDesc returns InfiniBand's node description.
 func (m *Model) readNodeDesc(r msg) *refusal {
 	copy(r.B, m.port.node)
 	return nil
@@ -196,7 +196,7 @@ const (
 	ppcntPrio = 0x10
 )
 
-// fcs is what wire counters count and frames here do not have.
+// fcs is the number of FCS bytes, which wire counters include and frames here do not have.
 const fcs = 4
 
 func withFCS(t traffic) uint64 { return t.bytes + fcs*t.frames }

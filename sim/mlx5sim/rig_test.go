@@ -10,7 +10,7 @@ import (
 
 var testMAC = [6]byte{2, 0, 0, 0, 0, 1}
 
-// rig is a raw driver: it encodes commands and WQEs by hand, as each test says, and looks at what comes back.
+// rig is a raw driver: it encodes commands and WQEs by hand, as each test specifies, and examines the results.
 type rig struct {
 	*simtest.Rig
 	m        *Model
@@ -18,7 +18,7 @@ type rig struct {
 	token    uint8
 	sums     bool   // sign the mailboxes
 	self     uint32 // self_lb_en of the TIR
-	function uint32 // what the firmware calls the function
+	function uint32 // the function's ID in page commands
 	ts       uint32 // ts_format of the queues
 	compress uint32 // cqe_comp_en and mini_cqe_res_format of the CQ
 
@@ -69,7 +69,7 @@ func w32(b []byte, off int) uint32 { return binary.BigEndian.Uint32(b[off:]) }
 
 const mailboxesAt = 4096
 
-// entry encodes a command into entry 0, its mailboxes behind the queue, input first.
+// entry encodes a command into entry 0, with its mailboxes after the queue, input first.
 func (x *rig) entry(in []byte, outLen int) []byte {
 	e := x.cmd.Bytes[:64]
 	clear(e)
@@ -255,7 +255,7 @@ func (x *rig) createRQ() []byte {
 		0x70, 4<<16|testLogRQ, 0x110, uint32(x.rq.IOVA>>32), 0x114, uint32(x.rq.IOVA))
 }
 
-// post gives n receive buffers of 2048 bytes.
+// post posts n receive buffers of 2048 bytes.
 func (x *rig) post(n int) {
 	for i := range n {
 		e := x.rq.Bytes[16*i:]

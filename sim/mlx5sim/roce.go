@@ -26,15 +26,15 @@ const (
 var roceAddress = lay(32, `00*4 source_l3_address 10.28 vlan_valid 10.27:16 vlan_id 10.15:0 source_mac_47_32 14.31:0 source_mac_31_0
 	18.11:8 roce_l3_type 18.7:0 roce_version`)
 
-// roce is the table of addresses that the port has as source and destination.
+// roce is the table of addresses that the port uses as source and accepts as destination.
 type roce struct {
-	addresses [256]*gid // capability roce_address_table_size
+	addresses [256]*gid // size: capability roce_address_table_size
 	gsi       uint32    // the QP that is QP1
-	turned    [][]byte  // packets to ourselves, which arrive in the next Step
+	turned    [][]byte  // looped-back packets, which arrive in the next Step
 }
 
 type gid struct {
-	ip      [16]byte // an IPv4 address is in the last four
+	ip      [16]byte // an IPv4 address is in the last four bytes
 	mac     [6]byte
 	vlan    uint16
 	tagged  bool
@@ -42,7 +42,7 @@ type gid struct {
 	l3      uint32
 }
 
-// Commands of RoCE.
+// Commands for RoCE.
 func roceCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	const which = "00.31:16 opcode 04.15:0 op_mod 08.31:16 roce_address_index 08.3:0 vhca_port_num "
@@ -53,7 +53,7 @@ func roceCommands() map[uint16]*command {
 	}
 }
 
-// queryPkey has one partition key, the default one, as RoCE needs. Index ffffh requests the table.
+// queryPkey returns a single partition key, the default one, as RoCE requires. Index ffffh requests the whole table.
 func (m *Model) queryPkey(c *call) *refusal {
 	if r := own(c); r != nil {
 		return r
@@ -89,7 +89,7 @@ func (m *Model) setRoCEAddress(c *call) *refusal {
 	return nil
 }
 
-// path is where a packet goes: from a QP's context, or from a datagram's address vector.
+// path is a packet's path: from a QP's context, or from a datagram's address vector.
 type path struct {
 	mac    [6]byte
 	ip     [16]byte
@@ -100,16 +100,16 @@ type path struct {
 	flow   uint32
 }
 
-// packet is a RoCE packet without Ethernet's header.
+// packet is a RoCE packet without its Ethernet header.
 type packet struct {
 	rdma.Packet
 	kind   uint8         // typeGRH, typeIPv6, typeIPv4
-	grh    [grhSize]byte // of what arrived; an IPv4 header is in its last 20 bytes
+	grh    [grhSize]byte // received header; an IPv4 header is in its last 20 bytes
 	frameN int
 }
 
-// sendPacket puts a packet on the wire (RFC 768, InfiniBand volume 1 annexes A16 and A17). It reports whether the source address is
-// there.
+// sendPacket sends a packet on the wire (RFC 768, InfiniBand volume 1 annexes A16 and A17). It reports whether the
+// source address exists.
 func (m *Model) sendPacket(to *path, p *rdma.Packet) bool {
 	g := m.roce.addresses[to.source&0xff]
 	if g == nil {
@@ -128,7 +128,7 @@ func (m *Model) sendPacket(to *path, p *rdma.Packet) bool {
 	switch {
 	case g.version == roceV1:
 		be.PutUint16(f[at-2:], etherRoCE)
-		f = appendIPv6(f, to, g, n, 27) // IBA's next header
+		f = appendIPv6(f, to, g, n, 27) // IBA's next header value
 	case g.l3 == l3V4Addr:
 		be.PutUint16(f[at-2:], 0x0800)
 		f = append(f, 0x45, to.tclass, 0, 0, 0, 0, 0x40, 0, to.hops, 17, 0, 0)
@@ -155,7 +155,7 @@ func appendIPv6(f []byte, to *path, g *gid, n int, next byte) []byte {
 	return append(append(f, g.ip[:]...), to.ip[:]...)
 }
 
-// emit counts a RoCE frame and puts it on the wire, or, if it is for ourselves, back to where packets come from.
+// emit counts a RoCE frame and sends it on the wire or, if it is for our own address, loops it back.
 func (m *Model) emit(f []byte) {
 	for len(f) < 60 {
 		f = append(f, 0)
@@ -177,12 +177,12 @@ func (m *Model) emit(f []byte) {
 	}
 }
 
-// isRoCE reports whether a frame is for the transport, which takes it before any flow table does.
+// isRoCE reports whether a frame is for the RoCE transport, which has precedence over all flow tables.
 func (m *Model) isRoCE(f *frame) bool {
 	return m.vport.roce && (f.EtherType == etherRoCE || f.L4 == kit.L4UDP && f.DPort == portRoCE)
 }
 
-// receiveRoCE takes a frame that arrived at the vport.
+// receiveRoCE handles a RoCE frame that arrived at the vport.
 func (m *Model) receiveRoCE(f *frame) {
 	m.count.rxIB[min(cast(f.B), multicast)].add(len(f.B))
 	p, ok := m.parsePacket(f)
@@ -208,7 +208,7 @@ func (m *Model) receiveRoCE(f *frame) {
 	}
 }
 
-// parsePacket checks a packet's headers, its checksum, and that it is for one of our addresses.
+// parsePacket checks a packet's headers, its checksum, and that its destination is one of our addresses.
 func (m *Model) parsePacket(f *frame) (*packet, bool) {
 	b := f.B[f.At:]
 	p := &packet{frameN: len(f.B)}

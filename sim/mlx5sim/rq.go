@@ -7,15 +7,15 @@ type rq struct {
 	workQueue
 	counter uint32 // queue counter set, 0 for none
 	vsd     bool   // VLAN stripping disabled
-	known   uint32 // 16 bits: the producer counter that the doorbell record showed last
-	cache   []byte // WQEs fetched ahead
+	known   uint32 // 16 bits: the producer counter last read from the doorbell record
+	cache   []byte // prefetched WQEs
 	packets uint64
 }
 
-// A receive WQE's list ends early at this lkey.
+// A receive WQE's list may end early with this lkey.
 const endOfList = 0x100
 
-// rqFetch is how many bytes of receive WQEs are fetched at once.
+// rqFetch is how many bytes of receive WQEs one DMA read fetches.
 const rqFetch = 512
 
 func (m *Model) createRQ(c *call) *refusal {
@@ -89,7 +89,7 @@ func (m *Model) destroyRQ(c *call) *refusal {
 	return r
 }
 
-// nextRecv returns the next receive WQE, fetching some ahead, or nil if the driver posted none.
+// nextRecv returns the next receive WQE, prefetching some, or nil if the driver posted none.
 func (m *Model) nextRecv(q *rq) []byte {
 	size := 1 << q.logEntry
 	if len(q.cache) == 0 {
@@ -158,7 +158,7 @@ func (m *Model) receive(q *rq, f *frame, hash uint32, hashKind uint8, tag uint32
 		end = len(b)
 	}
 	be.PutUint16(e[0x14:], kit.Sum16(b[min(at, len(b)):end], 0))
-	e[0x1c] = 1 // layer 2 is right
+	e[0x1c] = 1 // layer 2 is correct
 	if f.L3OK {
 		e[0x1c] |= 2
 	}

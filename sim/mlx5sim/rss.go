@@ -42,7 +42,8 @@ func (h *rssHash) read(in msg) *refusal {
 	return nil
 }
 
-// sum hashes a frame, and says by what, as CQEs do: rss_hash_type bits 3:2 the addresses, 7:6 the ports.
+// sum hashes a frame, and returns the hashed fields in the format of CQEs: rss_hash_type bits 3:2 the addresses, 7:6
+// the ports.
 func (h *rssHash) sum(f *frame) (hash uint32, kind uint8) {
 	if h.fn == hashNone || f.L3 == kit.L3None || h.v6 != (f.L3 == kit.L3IPv6) {
 		return 0, 0
@@ -89,7 +90,7 @@ func (h *rssHash) sum(f *frame) (hash uint32, kind uint8) {
 	return toeplitz(h.key[:], in), kind
 }
 
-// toeplitz is the hash that Microsoft's RSS specification defines.
+// toeplitz is the hash defined in Microsoft's RSS specification.
 func toeplitz(key, in []byte) (sum uint32) {
 	window := binary.BigEndian.Uint64(key)
 	for i, b := range in {

@@ -27,13 +27,13 @@ type sq struct {
 	uar     uint32
 	tis     uint32
 	inline  uint64 // min_wqe_inline_mode
-	posted  uint32 // 16 bits: the index behind the last WQE that a doorbell told of
-	rung    bool   // a doorbell was rung since the queue was in reset
-	wqe     []byte // the one at posted's end, pushed by BlueFlame
+	posted  uint32 // 16 bits: the index after the last WQE announced by a doorbell
+	rung    bool   // a doorbell was rung since the queue was last in reset
+	wqe     []byte // the WQE that ends at posted, pushed by BlueFlame
 	wqeAt   uint32
 	packets uint64
 	pushed  uint64 // WQEs that needed no fetch
-	qp      *qp    // whose it is; nil for one of Ethernet
+	qp      *qp    // the QP that it belongs to; nil for an Ethernet queue
 }
 
 func (m *Model) createSQ(c *call) *refusal {
@@ -125,10 +125,10 @@ func (m *Model) querySQ(c *call) *refusal {
 	return nil
 }
 
-// ahead is the signed distance from the end of what was posted to a WQE.
+// ahead is the signed distance from the end of the posted WQEs to a WQE.
 func (q *sq) ahead(idx uint32) int { return int(int16(idx - q.posted)) }
 
-// sendQueue is one of Ethernet, or a QP's.
+// sendQueue returns an Ethernet send queue, or that of a QP.
 func (m *Model) sendQueue(id uint32) *sq {
 	if q := m.obj.sqs.m[id]; q != nil {
 		return q
@@ -139,9 +139,9 @@ func (m *Model) sendQueue(id uint32) *sq {
 	return nil
 }
 
-// ringSQ takes a doorbell: the first eight bytes of the last WQE posted, and, if it was pushed, the WQE itself. One
-// that was polled may be found after a newer one, which told of its WQE too. If one before it was never found, the
-// push may be a mix of both, as may a suspect one: ringSQ reports whether it is to be trusted.
+// ringSQ handles a doorbell: the first eight bytes of the last WQE posted and, if it was pushed, the WQE itself. A
+// polled doorbell may be found after a newer one, which already announced its WQE. If an earlier one was never found,
+// the push may be a mix of both, as may a suspect one: ringSQ reports whether the push can be trusted.
 func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled, suspect bool) bool {
 	q := m.sendQueue(uint32(ctrl>>8) & 0xffffff)
 	if q == nil {
@@ -178,9 +178,10 @@ func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled, suspect bool) 
 	return ok
 }
 
-// checkPosted looks for what has to be written before a doorbell is rung: the doorbell record, and, since a device
-// may drop a push and fetch, the WQE in the ring. A NOP may request a completion in one of them only: drivers (Linux,
-// wc.c) see by that which one the device took. What may be a mix is no fault: checkPosted reports false.
+// checkPosted checks everything that has to be written before a doorbell is rung: the doorbell record, and the WQE in
+// the ring, because a device may drop a push and fetch the WQE instead. A NOP may request a completion in only one of
+// the two: this is how drivers (Linux, wc.c) detect which one the device used. If the push may be a mix, a difference
+// is not a violation, and checkPosted returns false.
 func (m *Model) checkPosted(q *sq, idx, n uint32, wqe []byte, mixed bool) bool {
 	h, ok := m.host.(peeker)
 	if !ok || q.state != stateReady {
@@ -205,8 +206,8 @@ type peeker interface {
 	Peek(iova uint64, p []byte) error
 }
 
-// differs returns the first basic block of a pushed WQE that the ring does not have, and what the ring has there. Both are nil if
-// there is none. A NOP may request a completion in one of them only.
+// differs returns the first basic block of a pushed WQE that differs from the ring, and the ring's content. Both are
+// nil if there is no difference. A NOP may request a completion in only one of the two.
 func (m *Model) differs(h peeker, q *sq, idx uint32, wqe []byte) (pushed, ring []byte) {
 	for i := uint32(0); int(i)*wqebb < len(wqe); i++ {
 		part := wqe[i*wqebb : min(int(i+1)*wqebb, len(wqe))]
@@ -224,7 +225,7 @@ func (m *Model) differs(h peeker, q *sq, idx uint32, wqe []byte) (pushed, ring [
 	return nil, nil
 }
 
-// inRing reports whether the ring has a WQE that was pushed and that its queue expects.
+// inRing reports whether a pushed WQE is identical in the ring and is the one that its queue expects.
 func (m *Model) inRing(wqe []byte) bool {
 	ctrl := be.Uint64(wqe)
 	q, idx := m.sendQueue(uint32(ctrl>>8)&0xffffff), uint32(ctrl>>40)&0xffff
@@ -253,7 +254,7 @@ func (m *Model) stepSQs() (busy bool) {
 	return busy
 }
 
-// wqeError ends a send queue.
+// wqeError is an error that stops a send queue.
 type wqeError struct {
 	synd uint8
 	text string
@@ -302,7 +303,7 @@ func (m *Model) executeWQE(q *sq) {
 	}
 }
 
-// fetchWQE returns the WQE at idx: the pushed one, or the host's.
+// fetchWQE returns the WQE at idx: the pushed one, or the one in host memory.
 func (m *Model) fetchWQE(q *sq, idx uint32) ([]byte, *wqeError) {
 	if q.wqe != nil && q.wqeAt == idx {
 		w := q.wqe
@@ -311,7 +312,7 @@ func (m *Model) fetchWQE(q *sq, idx uint32) ([]byte, *wqeError) {
 		return w, m.checkCtrl(q, w, idx)
 	}
 	avail := (q.posted - idx) & 0xffff
-	first := q.contiguous(idx, min(avail, 4)) // fetched by 256 bytes
+	first := q.contiguous(idx, min(avail, 4)) // fetched in blocks of 256 bytes
 	w := make([]byte, first*wqebb)
 	if m.host.DMARead(q.at(idx), w) != nil {
 		return nil, badWQE(syndLocalProt, "the ring cannot be read")
@@ -358,7 +359,7 @@ func (m *Model) sendCompletion(q *sq, idx uint32, opcode uint8, solicited bool) 
 	m.complete(m.obj.cqs.m[q.cqn], &b, solicited)
 }
 
-// failSQ writes an error CQE and brings the queue into error state.
+// failSQ writes an error CQE and moves the queue to the error state.
 func (m *Model) failSQ(q *sq, idx uint32, opcode, synd uint8) {
 	m.errorCQE(&q.workQueue, cqeRequestErr, idx, opcode, synd)
 	q.state, q.broken = stateError, true
@@ -372,7 +373,7 @@ func (m *Model) failSQ(q *sq, idx uint32, opcode, synd uint8) {
 	}
 }
 
-// flushSQ ends the WQEs behind a failed one, each with its own error CQE.
+// flushSQ completes the WQEs after a failed one, each with a separate error CQE.
 func (m *Model) flushSQ(q *sq) {
 	idx := q.head
 	q.head = (q.head + 1) & 0xffff

@@ -7,7 +7,8 @@ var (
 	10.23:0 user_index 18.23:0 pd 1c.31:16 lwm 1c.15:0 wqe_cnt 28*2 db_record_addr`)
 )
 
-// Commands on XRC domains and shared receive queues: those of XRC, and memory pools (RMP), which QPs of a domain share.
+// Commands for XRC domains and shared receive queues: those of XRC, and memory pools (RMP), which QPs of a domain
+// share.
 func srqCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	return map[uint16]*command{
@@ -34,18 +35,18 @@ func (m *Model) deallocXRCD(c *call) *refusal {
 	return r
 }
 
-// srq is a receive queue that several QPs take WQEs from: a ring, or a list whose WQEs each name the next.
+// srq is a receive queue that several QPs take WQEs from: a ring, or a linked list of WQEs.
 type srq struct {
 	object
 	buffer
 	cyclic   bool
 	pd       uint32
 	dbr      uint64
-	cqn      uint32 // of XRC only, as the domain
+	cqn      uint32 // XRC only, like the domain
 	xrcd     uint32
 	user     uint32
-	next     uint32 // the WQE that is taken next
-	consumed uint32 // 16 bits: how many were
+	next     uint32 // index of the next WQE
+	consumed uint32 // 16 bits: number of consumed WQEs
 }
 
 func (m *Model) createRMP(c *call) *refusal {
@@ -110,7 +111,7 @@ func (m *Model) addSRQ(c *call, q *srq, name string, pas []byte, logPage, pageOf
 	return nil
 }
 
-// srq finds one of XRC, or a memory pool.
+// srq finds an XRC shared receive queue, or a memory pool.
 func (m *Model) srq(id uint32, xrc bool) (*srq, *refusal) {
 	q, r := m.obj.srqs.get(id)
 	if r == nil && (q.xrcd != 0) != xrc {

@@ -31,7 +31,7 @@ func newSteering() steering { return steering{tables: map[uint32]*flowTable{}, n
 type flowTable struct {
 	object
 	level, logSize int
-	miss           uint32 // table that frames go to which match nothing; 0 for none
+	miss           uint32 // table for frames that match nothing; 0 for none
 	groups         map[uint32]*flowGroup
 	nextGroup      uint32
 	entries        []*flowEntry // by index
@@ -59,7 +59,7 @@ type destination struct {
 	id   uint32
 }
 
-// Commands on flow tables, groups and entries.
+// Commands for flow tables, groups and entries.
 func steeringCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	const table = "00.31:16 opcode 00.15:0 uid 04.15:0 op_mod 08.31 other_vport 08.15:0 vport_number 10.31:24 table_type 14.23:0 table_id "
@@ -127,7 +127,7 @@ func (m *Model) createTable(c *call) *refusal {
 	return nil
 }
 
-// missOf takes what a table context says of frames that match nothing.
+// missOf sets the miss table from a table context.
 func (s *steering) missOf(t *flowTable, in msg) *refusal {
 	switch a := in.U("table_miss_action"); a {
 	case missDefault:
@@ -159,7 +159,7 @@ func (s *steering) setMiss(t *flowTable, id uint32) *refusal {
 	return nil
 }
 
-// modifyTable changes the table that frames go to which match nothing (modify_field_select bit 0).
+// modifyTable changes the miss table (modify_field_select bit 0).
 func (m *Model) modifyTable(c *call) *refusal {
 	if !m.prof.later {
 		return refuse(stBadOp, "capability flow_table_modify is not there")
@@ -196,7 +196,7 @@ func (m *Model) destroyTable(c *call) *refusal {
 	return nil
 }
 
-// setRoot names the table that frames enter first: op_mod 0 to connect it, 1 to have none.
+// setRoot sets the table that frames enter first: op_mod 0 to connect it, 1 to have none.
 func (m *Model) setRoot(c *call) *refusal {
 	t, r := m.flow.table(c)
 	switch {
@@ -268,14 +268,14 @@ func (m *Model) destroyGroup(c *call) *refusal {
 	return nil
 }
 
-// What modify_enable_mask of SET_FLOW_TABLE_ENTRY selects.
+// Bits of modify_enable_mask in SET_FLOW_TABLE_ENTRY.
 const (
 	modifyAction       = 1 << 0
 	modifyTag          = 1 << 1
 	modifyDestinations = 1 << 2
 )
 
-// setEntry makes an entry, or, with op_mod 1 and capability flow_modify_en, changes one.
+// setEntry creates an entry or, with op_mod 1 and capability flow_modify_en, changes one.
 func (m *Model) setEntry(c *call) *refusal {
 	t, r := m.flow.table(c)
 	if r != nil {
@@ -319,7 +319,7 @@ func (m *Model) setEntry(c *call) *refusal {
 	return nil
 }
 
-// changeEntry takes over from e what modify_enable_mask selects.
+// changeEntry copies the parts selected by modify_enable_mask from e.
 func (m *Model) changeEntry(t *flowTable, old, e *flowEntry, in msg) *refusal {
 	mask := in.U("modify_enable_mask")
 	if mask == 0 || mask&^(modifyAction|modifyTag|modifyDestinations) != 0 {
@@ -344,7 +344,7 @@ func (m *Model) changeEntry(t *flowTable, old, e *flowEntry, in msg) *refusal {
 	return nil
 }
 
-// destinations reads an entry's list, and holds what is in it.
+// destinations reads an entry's list, and references the objects in it.
 func (m *Model) destinations(t *flowTable, e *flowEntry, in msg) *refusal {
 	n := in.I("destination_list_size")
 	list := in.B[min(len(in.B), 0x340):]

@@ -60,7 +60,7 @@ func TestModifySteering(t *testing.T) {
 	x.do(dwords(64, 0, 0x931<<16, 0x14, second), 16)
 	x.Clean()
 
-	x = newRig(t, Options{}) // the recorded card has none of this
+	x = newRig(t, Options{}) // the recorded card supports none of this
 	x.open()
 	x.fails(dwords(64, 0, 0x93c<<16, 12, 1, 0x14, x.table), 16, stBadOp, "flow_table_modify")
 	x.fails(dwords(0x348, 0, 0x936<<16, 4, 1, 0x14, x.table, 0x18, 2, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 2<<24|x.tirn), 16, stBadParam, "flow_modify_en")

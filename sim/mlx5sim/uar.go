@@ -20,8 +20,8 @@ const (
 	bfPatience = 100 * time.Microsecond
 )
 
-// poison is what the model leaves in the words of UAR pages, which drivers only ever write: a word that holds something else
-// was stored to.
+// poison is the model's pattern in the words of UAR pages, which drivers only write: a word with another value was
+// written.
 const poison = 0x9e3779b97f4a7c15
 
 // uar is a page of doorbells.
@@ -32,16 +32,16 @@ type uar struct {
 
 // bfBuffer is one half of a BlueFlame register.
 type bfBuffer struct {
-	open    bool          // the first word was seen, the rest may still come
-	trapped uint32        // words that came by WriteBAR: counted already
+	open    bool          // the first word was seen, more may still come
+	trapped uint32        // words stored through WriteBAR: already counted
 	ctrl    uint64        // the first word, if it was trapped
-	since   time.Duration // when the last word came
+	since   time.Duration // time of the last word
 	there   int           // words seen, if they are polled
 	steps   int
-	pushes  bool // more than one word was ever seen: the driver pushes WQEs
-	torn    bool // words of an earlier push came late: what is here is not to be trusted
-	doubt   bool // they may: what is here is compared with the ring
-	mixes   int  // pushes in a row that the ring did not have, however long the model waited, while there was doubt
+	pushes  bool // more than one word was seen at least once: the driver pushes WQEs
+	torn    bool // words of an earlier push came late: the current content cannot be trusted
+	doubt   bool // late words are possible: the content is compared with the ring
+	mixes   int  // consecutive pushes that differed from the ring, however long the model waited, while there was doubt
 }
 
 func (m *Model) allocUAR(c *call) *refusal {
@@ -62,7 +62,7 @@ func (m *Model) deallocUAR(c *call) *refusal {
 	return r
 }
 
-// checkIdle finds stores that came too late.
+// checkIdle detects stores that came too late.
 func (m *Model) checkIdle(u *uar) {
 	for h := range u.bf {
 		if m.load(u.id, h, 0) != poison {
@@ -80,7 +80,7 @@ func (m *Model) load(u uint32, half, w int) uint64 {
 	return atomic.LoadUint64(m.word(u, uarBF+half*bfHalf+8*w))
 }
 
-// stored returns what was stored to a word since the last time.
+// stored returns the value stored to a word since the last call.
 func (m *Model) stored(u uint32, off int) (v uint64, ok bool) {
 	p := m.word(u, off)
 	if atomic.LoadUint64(p) == poison {
@@ -97,11 +97,11 @@ func swap64(v uint64) uint64 {
 
 func (m *Model) poisonUAR(u uint32) {
 	words := unsafe.Slice(m.word(u, 0), uarSize/8)
-	for at := 0; at < len(words); at += 8 { // a cache line: a reset looks at 256 KiB
+	for at := 0; at < len(words); at += 8 { // one cache line at a time: a reset examines 256 KiB
 		w := (*[8]uint64)(words[at:])
 		if atomic.LoadUint64(&w[0]) == poison && atomic.LoadUint64(&w[1]) == poison && atomic.LoadUint64(&w[2]) == poison && atomic.LoadUint64(&w[3]) == poison &&
 			atomic.LoadUint64(&w[4]) == poison && atomic.LoadUint64(&w[5]) == poison && atomic.LoadUint64(&w[6]) == poison && atomic.LoadUint64(&w[7]) == poison {
-			continue // a store is a locked exchange, and most have it already
+			continue // a store is a locked exchange, and most words have the pattern already
 		}
 		for i := range w {
 			atomic.StoreUint64(&w[i], poison)
@@ -118,7 +118,7 @@ func (m *Model) poisonUARs() {
 	}
 }
 
-// writeUAR is a store that came one by one: it is in shadow memory already.
+// writeUAR handles a trapped store, which is already in shadow memory.
 func (m *Model) writeUAR(id uint32, off uint64, p []byte) error {
 	u := m.obj.uars.m[id]
 	if u == nil {
@@ -149,12 +149,12 @@ func (m *Model) writeUAR(id uint32, off uint64, p []byte) error {
 	return nil
 }
 
-// cqHalf takes a CQ doorbell in one or, where the CPU has no larger store, in two parts.
+// cqHalf handles a CQ doorbell written in one part or, if the CPU has no larger store, in two.
 func (m *Model) cqHalf(id uint32, off uint64, p []byte) {
 	if len(p) == 8 {
 		m.cqDoorbell(id, be.Uint64(p))
 	} else if off == uarCQ {
-		return // the second part rings
+		return // the second part rings the doorbell
 	} else {
 		m.cqDoorbell(id, swap64(atomic.LoadUint64(m.word(id, uarCQ))))
 	}
@@ -171,7 +171,7 @@ func (m *Model) bfStore(u *uar, off int, p []byte) {
 	}
 	if w == 0 {
 		ctrl := be.Uint64(p)
-		if b.open { // the last one will not be completed any more
+		if b.open { // the previous one will not be completed any more
 			m.clearBF(u.id, half, 1)
 			m.ringSQ(u.id, b.ctrl, nil, false, false)
 			b.open = false
@@ -186,7 +186,7 @@ func (m *Model) bfStore(u *uar, off int, p []byte) {
 		return
 	}
 	b.pushes = true
-	if !b.open { // the first word was served as a doorbell already
+	if !b.open { // the first word was already served as a doorbell
 		atomic.StoreUint64(m.word(u.id, uarBF+half*bfHalf+8*w), poison)
 		return
 	}
@@ -194,14 +194,14 @@ func (m *Model) bfStore(u *uar, off int, p []byte) {
 	b.since, b.steps = m.host.Now(), 0
 }
 
-// clearBF forgets the words of a half from w on.
+// clearBF clears the words of a half from w on.
 func (m *Model) clearBF(u uint32, half, w int) {
 	for ; w < bfWords; w++ {
 		atomic.StoreUint64(m.word(u, uarBF+half*bfHalf+8*w), poison)
 	}
 }
 
-// stepUARs finds doorbells that were stored through a pointer, and serves BlueFlame registers.
+// stepUARs detects doorbells that were stored through a pointer, and serves BlueFlame registers.
 func (m *Model) stepUARs() (busy bool) {
 	for _, u := range m.obj.uars.m {
 		if v, ok := m.stored(u.id, uarCQ); ok {
@@ -223,8 +223,8 @@ func (m *Model) stepUARs() (busy bool) {
 	return busy
 }
 
-// servePushes serves the BlueFlame registers that a driver has stored to by trapped stores, as far as it came: what it stores
-// to another register arrives behind them.
+// servePushes serves the BlueFlame registers with trapped stores, in their current state: the driver's stores to other
+// registers arrive after them.
 func (m *Model) servePushes() {
 	for _, u := range m.obj.uars.m {
 		for _, h := range m.inRingOrder(u) {
@@ -237,12 +237,12 @@ func (m *Model) servePushes() {
 	}
 }
 
-// inRingOrder returns the halves that were stored to, in the order of their WQEs in the ring: a device gets posted writes in
-// the order of the stores, polling loses it.
+// inRingOrder returns the written halves in the order of their WQEs in the ring. A device gets posted writes in the
+// order of the stores; with polling, that order is lost.
 func (m *Model) inRingOrder(u *uar) []int {
 	var buf [bfHalves]int
 	halves := buf[:0]
-	for { // what was stored before a word just seen is there at the next look
+	for { // stores made before a word that was just seen are visible in the next pass
 		n := len(halves)
 		halves = buf[:0]
 		for h := range u.bf {
@@ -260,7 +260,7 @@ func (m *Model) inRingOrder(u *uar) []int {
 	return halves
 }
 
-// ahead is how far the WQE in a half is from the end of what its queue has posted.
+// ahead is the distance of the WQE in a half from the end of its queue's posted WQEs.
 func (m *Model) ahead(u *uar, half int) int {
 	ctrl := swap64(m.load(u.id, half, 0))
 	if q := m.sendQueue(uint32(ctrl>>8) & 0xffffff); q != nil {
@@ -269,8 +269,8 @@ func (m *Model) ahead(u *uar, half int) int {
 	return 0
 }
 
-// stepBF serves one half of a BlueFlame register: a whole WQE if all of its words are there, otherwise, once no more
-// can be expected, a doorbell.
+// stepBF serves one half of a BlueFlame register: a complete WQE if all of its words are present, otherwise, when no
+// more are expected, a doorbell.
 func (m *Model) stepBF(u *uar, half int) bool {
 	b := &u.bf[half]
 	first := m.load(u.id, half, 0)
@@ -288,10 +288,11 @@ func (m *Model) stepBF(u *uar, half int) bool {
 			there++
 		}
 	}
-	want := (n + 7) &^ 7 // pushed by 64 bytes
+	want := (n + 7) &^ 7 // pushed in units of 64 bytes
 	whole := there >= want || there >= n && m.prefix(u.id, half, n)
-	// Words of a push that was taken too early came behind it, and make the next one look whole: until one is found to be as the ring
-	// has it, none is trusted. So many in a row are not the clock's doing, but a driver's that does not write the ring.
+	// Late words of a push that was served too early make the next one look complete: pushes are not trusted until one
+	// is identical to the ring. If very many in a row differ, the cause is not timing but a driver that does not write
+	// the ring.
 	suspect := (b.torn || b.doubt) && b.mixes < 32
 	mixed := suspect && whole && n > 1 && !m.inRing(m.peekBF(u.id, half, n))
 	if !whole || mixed {
@@ -320,7 +321,7 @@ func (m *Model) stepBF(u *uar, half int) bool {
 		}
 		be.PutUint64(buf[8*w:], swap64(v))
 	}
-	// A processor merges the stores of a whole 64 bytes into one transaction.
+	// A processor merges the stores of 64 bytes into one transaction.
 	if pushed > 1 && stores > 0 {
 		stores = (stores + 7) / 8
 	}
@@ -328,11 +329,11 @@ func (m *Model) stepBF(u *uar, half int) bool {
 	if pushed > 1 {
 		b.pushes = true
 	}
-	overtaken := be.Uint64(buf[:]) != ctrl || polled && m.load(u.id, half, 0) != poison // by the next push but one, while the words were taken
+	overtaken := be.Uint64(buf[:]) != ctrl || polled && m.load(u.id, half, 0) != poison // overwritten by the next push but one while the words were read
 	ctrl = be.Uint64(buf[:])
 	inline := whole && !overtaken && n > 1
 	b.torn = !whole && (pushed > 1 || polled && b.pushes) || overtaken
-	b.doubt = !whole && polled // one word may be a doorbell, or the first of a push
+	b.doubt = !whole && polled // one word may be a doorbell, or the start of a push
 	b.open, b.trapped = false, 0
 	if inline {
 		b.torn = !m.ringSQ(u.id, ctrl, buf[:8*n], polled, suspect)
@@ -347,7 +348,7 @@ func (m *Model) stepBF(u *uar, half int) bool {
 	return true
 }
 
-// peekBF returns the first n words and leaves them.
+// peekBF returns the first n words without clearing them.
 func (m *Model) peekBF(u uint32, half, n int) (b []byte) {
 	for w := range n {
 		b = be.AppendUint64(b, swap64(m.load(u, half, w)))
@@ -355,7 +356,7 @@ func (m *Model) peekBF(u uint32, half, n int) (b []byte) {
 	return b
 }
 
-// prefix reports whether the first n words are there.
+// prefix reports whether the first n words are present.
 func (m *Model) prefix(u uint32, half, n int) bool {
 	for w := range n {
 		if m.load(u, half, w) == poison {
@@ -365,5 +366,5 @@ func (m *Model) prefix(u uint32, half, n int) bool {
 	return true
 }
 
-// uarEnd is where the UAR pages end in the BAR.
+// uarEnd is the end of the UAR pages in the BAR.
 func (m *Model) uarEnd() uint64 { return uint64(firstUAR+m.uars) * uarSize }

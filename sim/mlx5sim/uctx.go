@@ -1,6 +1,7 @@
 package mlx5sim
 
-// uctx is a user context: what a process creates through the driver belongs to it (capability log_max_uctx; Linux, mlx5_ifc.h, "uctx").
+// uctx is a user context, which owns the objects that a process creates through the driver (capability log_max_uctx;
+// Linux, mlx5_ifc.h, "uctx").
 type uctx struct {
 	object
 	cap uint32
@@ -8,16 +9,16 @@ type uctx struct {
 
 const (
 	logMaxUCTX = 10
-	uctxRawTX  = 1 << 0 // capability of a context: send queues
+	uctxRawTX  = 1 << 0 // capability of a context: it may have send queues
 
-	// sharedUID is what the driver creates objects with that all contexts may name, such as its event queues (Linux,
-	// MLX5_SHARED_RESOURCE_UID).
+	// sharedUID is the context of objects that the driver creates for use by all contexts, such as its event queues
+	// (Linux, MLX5_SHARED_RESOURCE_UID).
 	sharedUID = 0xffff
 
-	opFirstFlow, opLastFlow = 0x92f, 0x93c // commands on flow tables
+	opFirstFlow, opLastFlow = 0x92f, 0x93c // flow table commands
 )
 
-// Commands on user contexts.
+// Commands for user contexts.
 func uctxCommands() map[uint16]*command {
 	return map[uint16]*command{
 		0xa04: {name: "CREATE_UCTX", in: lay(64, "00.31:16 opcode 04.15:0 op_mod 10.31:0 cap"), out: lay(16, "08.15:0 uid"), from: hcaReady, run: (*Model).createUCTX},
@@ -25,10 +26,10 @@ func uctxCommands() map[uint16]*command {
 	}
 }
 
-// enterUCTX sets the user context that a command is of.
+// enterUCTX sets the user context of a command.
 func (m *Model) enterUCTX(c *call) *refusal {
 	m.uid = 0
-	uid := uint32(be.Uint16(c.in.B[2:])) // of commands that have it there; in others the bits are reserved, which was reported
+	uid := uint32(be.Uint16(c.in.B[2:])) // in other commands these bits are reserved, which was already reported
 	switch {
 	case uid == 0 || !c.command.in.Has("uid"):
 		return nil

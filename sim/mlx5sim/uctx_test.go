@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What a user context creates, only that context and the driver may name.
+// Only a user context itself and the driver can access the objects that it creates.
 func TestUserContexts(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectX5, UCTX: true})
 	x.open()
@@ -70,7 +70,7 @@ func TestUserContexts(t *testing.T) {
 	x.fails(dwords(64, 0, 0xa04<<16), 16, stBadOp, "log_max_uctx is 0")
 }
 
-// The type of ICMP and ICMPv6 can be matched where the parser is set up for it.
+// The type of ICMP and ICMPv6 can be matched if the parser is configured for it.
 func TestMatchICMP(t *testing.T) {
 	x := newRig(t, Options{Profile: ConnectX5})
 	x.open()
@@ -85,7 +85,7 @@ func TestMatchICMP(t *testing.T) {
 	x.post(8)
 	at := second(x)
 	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
-	x.do(dwords(64, 0, 0x93c<<16, 12, 1, 0x14, x.table, 0x18, 1<<24, 0x1c, at), 16) // what matches nothing goes there
+	x.do(dwords(64, 0, 0x93c<<16, 12, 1, 0x14, x.table, 0x18, 1<<24, 0x1c, at), 16) // the default for frames that match nothing
 	g := w32(x.do(group(at), 16), 8)
 	x.do(dwords(0x348, 0, 0x936<<16, 0x14, at, 0x20, 5, 0x44, g, 0x4c, 4, 0x50, 1, 0x80+0x10, 1<<24, 0x80+0x120, 8<<24, 0x340, 2<<24|x.tirn), 16)
 	for kind, want := range map[byte]bool{8: true, 0: false, 3: false} {

@@ -1,6 +1,6 @@
 package mlx5sim
 
-// umem is memory that a driver told of once, and names in the contexts of queues instead of page addresses
+// umem is memory that a driver registered, and refers to in the contexts of queues instead of page addresses
 // (capability umem_uid_0; Linux, mlx5_ifc.h, "umem").
 type umem struct {
 	object
@@ -8,7 +8,7 @@ type umem struct {
 	bytes uint64
 }
 
-// Commands on such memory.
+// Commands for umems.
 func umemCommands() map[uint16]*command {
 	return map[uint16]*command{
 		0xa08: {name: "CREATE_UMEM", in: lay(48, head+"20.31 ats 20.4:0 log_page_size 24.31:0 page_offset 28*2 num_of_mtt"), tail: true, out: newID("umem_id"),
@@ -46,7 +46,7 @@ func (m *Model) destroyUMEM(c *call) *refusal {
 	return r
 }
 
-// within finds n bytes of such memory.
+// within finds n bytes of a umem.
 func (m *Model) within(id uint32, off uint64, n int) (*umem, *refusal) {
 	u, r := m.obj.umems.get(id)
 	if r == nil && (off > u.bytes || uint64(n) > u.bytes-off) {
@@ -55,8 +55,8 @@ func (m *Model) within(id uint32, off uint64, n int) (*umem, *refusal) {
 	return u, r
 }
 
-// ring is a queue's memory of n bytes: where a umem says, if the context names one, otherwise at the page addresses
-// behind it.
+// ring is a queue's memory of n bytes: in a umem, if the context refers to one, otherwise at the page addresses after
+// it.
 func (m *Model) ring(in msg, prefix string, logPage, pageOffset, n int) (buffer, *refusal) {
 	if !in.Is(prefix + "_umem_valid") {
 		return m.pageList(in.B[min(len(in.B), 0x110):], logPage, pageOffset, n)
@@ -69,7 +69,7 @@ func (m *Model) ring(in msg, prefix string, logPage, pageOffset, n int) (buffer,
 	return buffer{pages: u.pages, logPage: u.logPage, offset: u.offset + off, umem: u}, nil
 }
 
-// hold counts a queue as one that needs its memory.
+// hold counts a queue as a user of its memory.
 func (b *buffer) hold(by int) {
 	if b.umem != nil {
 		b.umem.held += by

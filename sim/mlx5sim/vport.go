@@ -1,12 +1,12 @@
 package mlx5sim
 
-// Local loopback, as the vport context has it switched off.
+// Flags that disable local loopback in the vport context.
 const (
 	disableUC = 1 << 0
 	disableMC = 1 << 1
 )
 
-// vport is the function's own virtual port, which it calls 0.
+// vport is the function's own virtual port, with number 0.
 type vport struct {
 	mac                              [6]byte
 	mtu                              int
@@ -14,11 +14,11 @@ type vport struct {
 	promiscAll, promiscUC, promiscMC bool
 	lists                            [3][][8]byte // current unicast, multicast, VLANs
 	l2                               map[uint32][6]byte
-	arm                              uint32 // change events wanted
+	arm                              uint32 // requested change events
 	admin                            uint64
 	lb                               uint32 // disableUC, disableMC
 	roce                             bool   // roce_en
-	untrusted                        bool   // a virtual function whose host does not let it have others' frames
+	untrusted                        bool   // a virtual function whose host does not permit it to receive others' frames
 }
 
 func (m *Model) newVport() vport {
@@ -33,7 +33,7 @@ func (m *Model) newVport() vport {
 	return v
 }
 
-// leastInline is the min_wqe_inline_mode that send queues need.
+// leastInline is the min_wqe_inline_mode that send queues require.
 func (m *Model) leastInline() uint64 { return m.vport.inline }
 
 // NIC vport context, PRM "NIC Vport Context". The address list follows it.
@@ -41,7 +41,7 @@ var vportContext = lay(256, `00.26:24 min_wqe_inline_mode 00.2 disable_mc_local_
 	24.15:0 mtu 28*2 system_image_guid 30*2 port_guid 38*2 node_guid 68.31:16 qkey_violation_counter f0.31 promisc_uc f0.30 promisc_mc f0.29 promisc_all
 	f0.26:24 list_type f0.15:0 list_size f4*2 permanent_address`)
 
-// Commands on the vport, its counters, and the table of addresses that the port lets through.
+// Commands for the vport, its counters, and the L2 address table of the port.
 func vportCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	const who = head + "08.31 other_vport 08.15:0 vport_number "
@@ -214,7 +214,7 @@ func (m *Model) queryVportCounter(c *call) *refusal {
 	return nil
 }
 
-// setL2 is of the table before all vports (MPFS), which only who manages the switch may fill.
+// setL2 changes the table before all vports (MPFS), which only the function that manages the switch may fill.
 func (m *Model) setL2(c *call) *refusal {
 	if m.prof.virtual {
 		return refuse(stBadOp, "a virtual function has no L2 table")
@@ -236,7 +236,7 @@ func (m *Model) deleteL2(c *call) *refusal {
 	return nil
 }
 
-// lets reports whether a frame gets from the wire to the vport.
+// lets reports whether the vport accepts a frame from the wire.
 func (v *vport) lets(f []byte) bool {
 	if v.promiscAll && !v.untrusted {
 		return true

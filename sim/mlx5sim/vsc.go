@@ -1,15 +1,15 @@
 package mlx5sim
 
-// The Vendor-Specific capability of a physical function's configuration space is a gateway to address spaces of the device (Linux,
-// pci_vsc.c), for tools and crash dumps. Who uses it holds its semaphore, which is taken with a number that the counter gave. Of
-// the spaces the model has the one of semaphores; that of registers, which crash dumps are made of, it does not have and says so.
+// The Vendor-Specific capability of a physical function's configuration space is a gateway to address spaces of the
+// device (Linux, pci_vsc.c), for tools and crash dumps. A user acquires its semaphore with a number from the counter.
+// The model has only the semaphore space; the register space, which crash dumps read, is reported as absent.
 const (
 	vscSize = 0x18
 
-	vscControl   = 0x04 // bits 15:0 the space, 31:29 whether it is there
+	vscControl   = 0x04 // bits 15:0 the space, 31:29 whether it exists
 	vscCounter   = 0x08
 	vscSemaphore = 0x0c
-	vscAddress   = 0x10 // bit 31: a write begins, a read has ended; bit 30: the access failed
+	vscAddress   = 0x10 // bit 31: set to start a write, set when a read has ended; bit 30: the access failed
 	vscData      = 0x14
 
 	vscThere  = 1 << 29
@@ -17,7 +17,7 @@ const (
 	vscFlag   = 1 << 31
 
 	spaceSemaphores = 0xa
-	vscSemaphores   = 0x80 // so many words has that space
+	vscSemaphores   = 0x80 // number of words of that space
 )
 
 type gateway struct {
@@ -47,7 +47,7 @@ func (m *Model) ReadVendor(off int) uint32 {
 	return 0
 }
 
-// WriteVendor writes one.
+// WriteVendor writes a dword of the capability.
 func (m *Model) WriteVendor(off int, v uint32) {
 	g := &m.gateway
 	if off != vscSemaphore && g.owner == 0 {
@@ -77,7 +77,7 @@ func (m *Model) WriteVendor(off int, v uint32) {
 	}
 }
 
-// take writes a semaphore: it goes to the first, until that one gives it back with zero.
+// take writes a semaphore: the first writer owns it until it writes zero.
 func take(s *uint32, v uint32) {
 	if *s == 0 || v == 0 {
 		*s = v

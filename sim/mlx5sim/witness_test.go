@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Error completions have what those of real cards showed: causes beside the syndrome, the opcode of the failed send before the
-// queue's number, a signature, and more than the owner in the last byte.
+// Error completions have the same content as those of real cards: causes next to the syndrome, the opcode of the failed
+// send before the queue's number, a signature, and more than the owner bit in the last byte.
 func TestErrorCompletion(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -72,7 +72,7 @@ func (x *rig) config() (caps, extended map[uint16]int) {
 	return caps, extended
 }
 
-// A virtual function has neither power management nor, as no ConnectX has, a serial number; one was seen with 12 vectors.
+// A virtual function has no power management, and no ConnectX has a serial number; one was observed with 12 vectors.
 func TestConfigurationSpace(t *testing.T) {
 	const pm, msix, pcie, serial = 0x01, 0x11, 0x10, 0x03
 	for _, c := range []struct {
@@ -105,7 +105,8 @@ func TestRefusedRegister(t *testing.T) {
 	x.Clean()
 }
 
-// An interrupt may be lost. Its event is there, and the next one comes once the driver has looked and armed again.
+// An interrupt may be lost. Its event is written, and the next interrupt comes when the driver has read it and armed
+// again.
 func TestLostInterrupt(t *testing.T) {
 	lose := 1
 	x := newRig(t, Options{LoseInterrupt: func(int) bool { lose--; return lose >= 0 }})

@@ -2,10 +2,10 @@ package mlx5sim
 
 import "github.com/rebound-nic/rebound/sim/kit"
 
-// leastMSS is the smallest payload of a segment: TCP's own least is above it (Linux sends no less than 48).
+// leastMSS is the smallest payload of a segment. TCP's own minimum is larger (Linux sends no less than 48).
 const leastMSS = 32
 
-// send executes one WQE: collects the frame, and puts it, or the segments it is cut into, on the wire.
+// send executes one WQE: it collects the frame, and sends it, or the segments it is cut into, on the wire.
 func (m *Model) send(q *sq, w []byte) *wqeError {
 	op := w[3]
 	switch op {
@@ -48,7 +48,7 @@ func (m *Model) send(q *sq, w []byte) *wqeError {
 	p := parse(f)
 	mode := max(q.inline, m.leastInline())
 	if least := leastHeader(mode, &p); inl < least {
-		if mode > 1 || inl < 14 { // real ones take Ethernet's header without the tag
+		if mode > 1 || inl < 14 { // real ones accept the Ethernet header without the tag
 			return badWQE(syndLocalLength, "inline_hdr_sz is %d, min_wqe_inline_mode %d wants %d of this frame", inl, mode, least)
 		}
 		m.host.Warnf("SQ %#x: inline_hdr_sz is %d, min_wqe_inline_mode %d wants %d of this frame", q.id, inl, mode, least)
@@ -67,7 +67,7 @@ func (m *Model) send(q *sq, w []byte) *wqeError {
 	return nil
 }
 
-// leastHeader is how much of a frame its WQE has to carry, by min_wqe_inline_mode.
+// leastHeader is how much of a frame must be inline in its WQE, according to min_wqe_inline_mode.
 func leastHeader(mode uint64, p *frame) int {
 	switch {
 	case mode == 0:
@@ -82,7 +82,7 @@ func leastHeader(mode uint64, p *frame) int {
 	return p.L4At + int(p.B[p.L4At+12]>>4)*4
 }
 
-// gather follows the data segments.
+// gather reads the data segments.
 func (m *Model) gather(q *sq, f, segs []byte) ([]byte, *wqeError) {
 	for len(segs) >= wqeSeg {
 		n := be.Uint32(segs)
@@ -115,7 +115,7 @@ func (m *Model) gather(q *sq, f, segs []byte) ([]byte, *wqeError) {
 	return f, nil
 }
 
-// checksum fills in what cs_flags requests.
+// checksum fills in the checksums requested by cs_flags.
 func checksum(p *frame, cs uint8) *wqeError {
 	if cs&csL3 != 0 && p.L3 == kit.L3IPv4 {
 		ip := p.B[p.At:p.L4At]
@@ -132,7 +132,7 @@ func checksum(p *frame, cs uint8) *wqeError {
 	case kit.L4UDP:
 		off = p.L4At + 6
 	default:
-		return nil // the device leaves what it does not know
+		return nil // the device leaves unknown protocols unchanged
 	}
 	p.B[off], p.B[off+1] = 0, 0
 	s := ^p.L4Sum()
@@ -182,9 +182,9 @@ func (m *Model) segment(q *sq, p *frame, header, mss int, cs uint8) *wqeError {
 	return nil
 }
 
-// transmit pads the frame (capability pad_tx_eth_packet) and sends it. Local loopback turns frames round that are for the
-// vport's own addresses, and copies of those for its groups, unless disable_uc_local_lb and disable_mc_local_lb say no; which
-// TIR lets them in is another matter (intoTIR).
+// transmit pads the frame (capability pad_tx_eth_packet) and sends it. Local loopback applies to frames for the vport's
+// own addresses, and copies frames for its groups, unless disable_uc_local_lb and disable_mc_local_lb are set; the TIRs
+// that accept them are determined separately (intoTIR).
 func (m *Model) transmit(q *sq, f []byte) {
 	for len(f) < 60 {
 		f = append(f, 0)
@@ -208,7 +208,7 @@ func (m *Model) transmit(q *sq, f []byte) {
 	}
 }
 
-// opcodeOf is a WQE's opcode, 0 where it could not be read.
+// opcodeOf is a WQE's opcode, 0 if it could not be read.
 func opcodeOf(w []byte) uint8 {
 	if len(w) < ctrlSize {
 		return 0
