@@ -20,7 +20,7 @@ func (c *collector) virtualisation() {
 	}
 	kind := c.Hypervisor
 	if kind == "unnamed" {
-		kind = "its vendor is not told"
+		kind = "vendor unknown"
 	}
 	c.find("virtualised", Warning, fmt.Sprintf("this is a virtual machine (%s): the hypervisor may take the core away at any time, which no setting in here shows or prevents", kind),
 		"use a bare-metal instance, or one with dedicated cores, and read the self-test for what is taken")

@@ -39,6 +39,7 @@ var costs = map[string]cost{
 	"nic/drivers/virtio":        {20, 1},
 	"nic/drivers/xdp":           {32, 1},
 	"proof/campaign":            {30, 1},
+	"proof/docs":                {60, 1},
 	"proof/nictest":             {11, 1},
 }
 
