@@ -59,7 +59,7 @@ type contest struct {
 var errInterrupted = errors.New("interrupted")
 
 // Run measures all peers that can run: one probe at a time in alternating rounds, then the highest rate of each without
-// loss, then each at fractions separate rate. It requires root.
+// loss, then each at fractions of that rate. It requires root.
 func Run(o Options) (*tables.Table, error) {
 	c := &contest{Options: o}
 	failed := make(chan error)
