@@ -26,13 +26,12 @@ func TestZeroAllocations(t *testing.T) {
 	}
 }
 
-// ring is frames of one kind as a receive ring has them. Its pass refills nothing: rewinding is left out of the time by
-// taking so many frames that it is rare.
+// ringFrames is the number of frames of one kind in the benchmark's receive ring.
 const ringFrames = 64
 
-// benchmark measures one reply, out of the first-level cache as a device with direct cache access leaves it. Only the
-// head of a frame is restored between replies, and in its own pass: a store that a wider load must wait for is the
-// benchmark's artefact, not the responder's cost. What that pass costs is measured alike and reported apart.
+// benchmark measures one reply, with the frame outside the first-level cache, as a device with direct cache access
+// leaves it. Only the head of a frame is restored between replies, in a separate pass: if a wider load had to wait for
+// such a store, that would be an artefact of the benchmark, not a cost of the responder.
 func benchmark(b *testing.B, c Config, frame []byte, do func(*Responder, []byte) int) {
 	r := responder(b, c)
 	var frames [ringFrames][]byte
@@ -91,7 +90,7 @@ func BenchmarkSlow(b *testing.B) {
 	}
 }
 
-// BenchmarkEcho4 is the pass as a driver has it.
+// BenchmarkEcho4 is the pass as a driver makes it.
 func BenchmarkEcho4(b *testing.B) {
 	r := responder(b, config(Strict))
 	req := find("ping", 0)

@@ -60,7 +60,7 @@ func New(c Config) (*Responder, error) {
 	return r, nil
 }
 
-// Ports are all UDP ports that are answered.
+// Ports are all UDP ports that the Responder answers.
 func (c *Config) Ports() []uint16 {
 	return slices.Concat(c.UDPPorts, c.STAMPPorts, c.Reflector.AuthPorts)
 }
@@ -93,7 +93,7 @@ func (r *Responder) setPorts(c *Config) error {
 	if r.open {
 		return nil
 	}
-	r.service = seen // two responders would never stop
+	r.service = seen // two responders would answer each other endlessly
 	for p := range uint16(systemPorts) {
 		r.service.add(p)
 	}
@@ -118,7 +118,7 @@ func (r *Responder) setVLANs(ids []uint16) error {
 	}
 	if !r.vlan(0) { // Slow refuses untagged frames: no MAC is all ones in eight bytes
 		r.mac = ^uint64(0)
-		if r.open { // which does not look at it
+		if r.open { // Open does not check it
 			r.open, r.macTagged = false, r.mac
 		}
 	}
@@ -180,7 +180,7 @@ func (r *Responder) setAddresses(prefixes []netip.Prefix) error {
 	return errors.Join(r.place4(own4, slices.Compact(not4)), r.place6(own6))
 }
 
-// unusable says why no host on an Ethernet has address a, or nothing.
+// unusable returns the reason why no Ethernet host can have address a, "" if one can.
 func unusable(a netip.Addr) string {
 	b := a.As16()
 	switch {
@@ -200,8 +200,8 @@ func unusable(a netip.Addr) string {
 	return ""
 }
 
-// ends returns the directed broadcast address of an IPv4 prefix and its old form, the network's own address (RFC 1122
-// §3.2.1.3).
+// ends returns the directed broadcast address of an IPv4 prefix and its obsolete form, the network's own address (RFC
+// 1122 §3.2.1.3).
 func ends(p netip.Prefix) [2]netip.Addr {
 	first := p.Masked().Addr()
 	b := first.As4()
@@ -209,11 +209,11 @@ func ends(p netip.Prefix) [2]netip.Addr {
 	return [2]netip.Addr{netip.AddrFrom4(b), first}
 }
 
-// place4 finds a multiplier under which no two addresses of not4, which holds those of own4, share a slot, and fills the
-// tables. With at most 3*MaxAddresses of them in 1024 slots one multiplier in a hundred does.
+// place4 finds a multiplier under which no two addresses of not4, which includes those of own4, share a slot, and fills
+// the tables. With at most 3*MaxAddresses of them in 1024 slots, one multiplier in a hundred does.
 //
-// An empty slot holds an address whose slot is another, so that looking it up never succeeds: 0, whose slot is the first,
-// and in the first 1.
+// An empty slot has an address whose slot is another one, so that looking it up never succeeds: 0, whose slot is the
+// first, and in the first slot 1.
 func (r *Responder) place4(own4, not4 []uint32) error {
 	for i := range uint32(1 << 16) {
 		r.mul4 = (i*0x9e37_79b9 + 0x7f4a_7c15) | 1
@@ -236,7 +236,7 @@ func (r *Responder) place4(own4, not4 []uint32) error {
 	return fmt.Errorf("%w: %d IPv4 addresses and broadcast addresses do not fit the table", ErrConfig, len(not4))
 }
 
-// place6 is place4 for IPv6, where no broadcasts are.
+// place6 is place4 for IPv6, which has no broadcast addresses.
 func (r *Responder) place6(own6 []ip6) error {
 	for i := range uint64(1 << 16) {
 		r.mul6 = (i*0x9e37_79b9_7f4a_7c15 + 0xbf58_476d_1ce4_e5b9) | 1

@@ -52,7 +52,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// The tables are exact whatever the addresses: as many as there may be, each with a subnet and its own broadcasts.
+// The tables are exact for any addresses, up to the maximum number, each with a subnet and its own broadcast addresses.
 func TestAddressTables(t *testing.T) {
 	for round := range 20 {
 		c := Config{MAC: ourMAC}

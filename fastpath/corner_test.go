@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A word of the message takes its checksum through every 16-bit value, 0x0000 and 0xffff with it. Each reply is, to the
-// bit, what its sender would compute afresh: the oracle's bytes, from the snippet and from Slow.
+// A word of the message takes its checksum through every 16-bit value, including 0x0000 and 0xffff. Each reply, from
+// the snippet and from Slow, equals the oracle's bit by bit, as if its sender had computed the checksum from scratch.
 func TestEveryChecksum(t *testing.T) {
 	ping := func(v uint16) []byte {
 		m := make([]byte, 8+18) // zeros except for the sequence number
@@ -54,7 +54,7 @@ func TestEveryChecksum(t *testing.T) {
 	}
 }
 
-// The same for what is completed here: never zero, which would say that there is no checksum.
+// The same for checksums that are completed here: never zero, which would mean that there is no checksum.
 func TestEveryCompletion(t *testing.T) {
 	c := config(Strict)
 	c.PartialChecksums = true

@@ -8,12 +8,13 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// Test packets of one pass have the time of its Departing, however many there are: those beyond what can wait are Slow's, which writes the time
-// at once. Until then nothing is written behind a frame's end, and a second Departing changes nothing.
+// All test packets of one pass have the time of its Departing. If there are more than can wait, Slow answers the rest,
+// and writes the time immediately. Until Departing nothing is written after a frame's end, and a second Departing
+// changes nothing.
 func TestDeparting(t *testing.T) {
 	c := config(Strict)
 	base := polling.TSC()
-	c.Clock.Store(&Clock{TSC: base, NTP: 1 << 40, Rate: 1 << 32}) // one unit a tick
+	c.Clock.Store(&Clock{TSC: base, NTP: 1 << 40, Rate: 1 << 32}) // one unit per tick
 	r := responder(t, c)
 	for _, n := range []int{1, 2, maxStamps, maxStamps + 3} {
 		var frames [][]byte
@@ -69,7 +70,7 @@ func TestDeparting(t *testing.T) {
 	}
 }
 
-// Verified is believed for long datagrams, and for nothing else.
+// Verified is trusted for long datagrams, and for nothing else.
 func TestVerified(t *testing.T) {
 	c := config(Strict)
 	c.ChecksumBytes = DefaultChecksumBytes

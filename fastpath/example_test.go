@@ -9,7 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 )
 
-// ping is an ICMP echo request from 10.0.0.1 to 10.0.0.2, in a receive buffer. n is its length.
+// ping is an ICMP echo request from 10.0.0.1 to 10.0.0.2, in a receive buffer, with its length n.
 func ping() (buffer []byte, n int) {
 	frame, _ := hex.DecodeString("020000000002" + "020000000001" + "0800" + // Ethernet
 		"4500001e000000004001" + "66dd" + "0a000001" + "0a000002" + // IPv4
@@ -48,13 +48,13 @@ func Example() {
 	// Output: send 44 bytes to 02:00:00:00:00:01: 10.0.0.2 > 10.0.0.1, ICMP type 0, "hi"
 }
 
-// Each frame is counted once, by the kind that was answered or by the reason why it was not.
+// Each frame is counted once, by the kind that was answered or by the reason for the refusal.
 func ExampleResponder_Stats() {
 	r := responder()
 	for _, spoil := range []func(frame []byte){
 		func([]byte) {},
-		func(f []byte) { f[33]++; f[25]-- }, // to 10.0.0.3, with a right header checksum
-		func(f []byte) { f[29]++; f[25]-- }, // from 10.0.0.2, ourselves
+		func(f []byte) { f[33]++; f[25]-- }, // to 10.0.0.3, with a correct header checksum
+		func(f []byte) { f[29]++; f[25]-- }, // from 10.0.0.2, our own address
 		func(f []byte) { f[42] ^= 1 },       // the ICMP checksum is wrong
 	} {
 		buffer, n := ping()

@@ -18,7 +18,7 @@ var (
 	solicit, testPacket        = corpus.Solicit, corpus.TestPacket
 )
 
-const clockNTP = 0xe8d4_a510_8000_0000 // what every test packet is stamped with while the rate is 0
+const clockNTP = 0xe8d4_a510_8000_0000 // timestamp of every test packet while the rate is 0
 
 func config(m Mode) Config {
 	c := Config{
@@ -76,7 +76,7 @@ func requests(tags int) (all []request) {
 	return all
 }
 
-// inBuffer returns a copy of f that is at the start of a receive buffer full of what was there before.
+// inBuffer returns a copy of f at the start of a receive buffer with old data.
 func inBuffer(f []byte) []byte {
 	b := make([]byte, max(len(f), MinBuffer)+64)
 	for i := range b {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Whatever the bytes, the snippet and Slow do what the oracle says, count one verdict, and write nothing else.
+// For any bytes, the snippet and Slow do what the oracle specifies, count one verdict, and write nothing else.
 func FuzzFrame(f *testing.F) {
 	for tags := range 3 {
 		for _, q := range requests(tags) {
@@ -22,7 +22,7 @@ func FuzzFrame(f *testing.F) {
 		if err := judge(&c, fast, slow, frame); err != nil {
 			t.Fatal(err)
 		}
-		c.PartialChecksums = true // may fix a checksum: both ways the same
+		c.PartialChecksums = true // may repair a checksum, with the same result from both
 		fast, slow = responder(t, c), responder(t, c)
 		a, b := inBuffer(frame), inBuffer(frame)
 		n, m := poll(fast, a), slowly(slow, b)

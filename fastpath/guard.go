@@ -9,18 +9,19 @@ import (
 	"github.com/rebound-nic/rebound/cksum"
 )
 
-// Admit is the last guard of a request that passed all the others: it reports whether its checksum is right, as far as
-// Config.ChecksumBytes has it looked at, and its source is within its rate, which it takes the reply from. k is one of the
-// kinds that leaves answer. It is not inlined: one call costs less than what it would displace.
+// Admit is the last guard of a request that passed all others. It reports whether its checksum is right, if
+// Config.ChecksumBytes requires verification, and whether its source is within its rate, to which it charges the reply.
+// k is one of the kinds that leaves answer. It is not inlined: one call costs less than the registers that it would
+// occupy.
 //
 //go:noinline
 func (r *Responder) Admit(h *[64]byte, k Kind) bool {
-	// An echo request over IPv4 goes straight through.
+	// An echo request over IPv4 has no pseudo-header.
 	packet := int(be.Uint16(h[16:]))
 	p, n, hash, sum := unsafe.Pointer(&h[34]), packet-20, hash4(h[26:]), uint64(0)
 	switch {
 	case k == ICMPv4:
-	case k == UDPv4: // from the addresses on, and the rest of the pseudo-header: protocol and length
+	case k == UDPv4: // start with the addresses, and the rest of the pseudo-header: protocol and length
 		p, n, sum = unsafe.Pointer(&h[26]), n+8, 0x1100+uint64(le.Uint16(h[38:]))
 	default:
 		hash, p = hash6(h[22:]), unsafe.Pointer(&h[22])
@@ -28,8 +29,8 @@ func (r *Responder) Admit(h *[64]byte, k Kind) bool {
 		packet, sum = n+8, uint64(k>>16&0xff00)+uint64(le.Uint16(h[18:]))
 	}
 	if packet <= r.checksumBytes {
-		// The sum of n bytes, 8 or more, as a little-endian machine loads them. None that is requested here is of
-		// zeros alone.
+		// The sum of n bytes, 8 or more, as a little-endian machine loads them. The bytes summed here are never all
+		// zero.
 		var c uint64
 		if n >= wideBytes {
 			sum, c = bits.Add64(sum, cksum.Blocks((*byte)(p), n&^31), 0)
@@ -57,60 +58,61 @@ func (r *Responder) Admit(h *[64]byte, k Kind) bool {
 			sum, _ = bits.Add64(sum, 0, c)
 			p, n = unsafe.Add(p, 8), n-8
 		}
-		if n != 0 { // the last bytes are the high ones of the word that ends with them
+		if n != 0 { // the last bytes are the high bytes of the word that ends with them
 			sum, c = bits.Add64(sum, le.Uint64((*[8]byte)(unsafe.Add(p, n-8))[:])>>(-8*n&63), 0)
 			sum, _ = bits.Add64(sum, 0, c)
 		}
-		if !multiple(sum) && (k != UDPv4 || le.Uint16(h[40:]) != 0) { // RFC 768: zero is none
+		if !multiple(sum) && (k != UDPv4 || le.Uint16(h[40:]) != 0) { // RFC 768: zero means no checksum
 			return false
 		}
 	}
-	return r.limit.at(r.Loop.Start, hash) // Slow settles a source that is not at home
+	return r.limit.at(r.Loop.Start, hash) // if the source is not at home, Slow settles it
 }
 
-// multiple reports whether a ones' complement sum that is not zero is a multiple of 65535, which is what the sum over a right
-// checksum is. The compiler makes one multiplication of it.
+// multiple reports whether a non-zero ones' complement sum is a multiple of 65535, as the sum over a correct checksum
+// is. The compiler turns it into one multiplication.
 func multiple(s uint64) bool { return s%0xffff == 0 }
 
-// slots is how many sources have a bucket of their own, in sets of ways.
+// slots is how many sources have a separate bucket, in sets of limiterWays.
 const slots, slotShift, limiterWays = 4096, 64 - 12, 8
 
-// limiter rations replies by source: a token bucket for each, kept as the moment at which it will be full again (the
-// generic cell rate algorithm of ITU-T I.371).
+// limiter limits the rate of replies by source: a token bucket for each, stored as the time at which it will be full
+// again (the generic cell rate algorithm of ITU-T I.371).
 //
-// A source has one of the places of its set, the first choice of which is its home. Hot loops look only there: two words of one
-// cache line. A source without a place displaces the one whose bucket has been full longest, among those that have been full for
-// more than patience times the time that they were in use. So a flood of new sources displaces only its own kind, and nothing is forgotten that
-// would let a source have more than its rate. Sources that find no place share the bucket of their set.
+// A source occupies one of the places of its set; its preferred place is its home. Hot loops check only the home: two
+// words of one cache line. A source without a place displaces the one whose bucket has been full longest, among those
+// that have been full for more than patience times the time that they were in use. So a flood of new sources only
+// displaces other sources of the flood, and no state is lost that would let a source exceed its rate. Sources that find
+// no place share the bucket of their set.
 type limiter struct {
-	cost  uint64 // of a reply, in 1/16 ticks
-	burst uint64 // how far ahead of now a full moment may lie for one more reply
-	most  uint64 // burst + cost: how far it is at most, and only one that has passed seems to lie further
+	cost  uint64 // of a reply, in 1/16 tick
+	burst uint64 // how far the time at which a bucket is full may be in the future for one more reply
+	most  uint64 // burst + cost: the maximum of that distance; only a time in the past seems to be farther away
 	tag   uint64 // the bits of a hash that are compared: none without a limit
-	idle  uint64 // a source whose bucket has been full for so long may be displaced however long it was in use
+	idle  uint64 // a source whose bucket has been full for this long may be displaced however long it was in use
 
-	// unsettled is the source of a request that passed all other guards but was not at home, or 0: meet lets it settle, so that the same
-	// function can answer. Without that a flood of new sources would cost Slow for each.
+	// unsettled is the source of a request that passed all other guards but was not at home, or 0: meet then settles
+	// it, so that the same function can answer. Otherwise a flood of new sources would cost a call of Slow for each.
 	unsettled uint64
 
 	places [slots]place
-	begun  [slots]uint64 // when the place's source took it
+	begun  [slots]uint64 // when the place's source occupied it
 	shared [slots / limiterWays]uint64
 }
 
-// place is one source's.
+// place is the state of one source.
 type place struct {
 	full   uint64
-	source uint64 // its hash, 0 where the place is free
+	source uint64 // its hash, 0 if the place is free
 }
 
-// idleSeconds is after how many a source without a request may be displaced.
+// idleSeconds is the time without requests after which a source may be displaced.
 const idleSeconds = 600
 
-// fraction is how far a tick is shifted up: 16 steps a tick.
+// fraction is the number of fractional bits of a tick: 16 steps per tick.
 const fraction = 4
 
-// set gives every source a full bucket of burst replies. A rate of 0 is no limit: replies cost nothing.
+// set gives every source a full bucket of burst replies. A rate of 0 means no limit: replies cost nothing.
 func (l *limiter) set(rate, burst, ticksPerSecond uint64) error {
 	if rate == 0 {
 		l.burst, l.most = math.MaxUint64, math.MaxUint64
@@ -128,14 +130,14 @@ func (l *limiter) set(rate, burst, ticksPerSecond uint64) error {
 	return nil
 }
 
-// at reports whether the source whose hash is given is at home and may have a reply at time now, and counts it. Otherwise
-// take decides, which refuses what at refused for its rate.
+// at reports whether the source with the given hash is at home and may get a reply at time now, and charges it.
+// Otherwise take decides; it also refuses whatever at refused for its rate.
 func (l *limiter) at(now, hash uint64) bool {
 	p := &l.places[hash>>slotShift]
 	return (p.source^hash)&l.tag == 0 && l.charge(&p.full, now<<fraction)
 }
 
-// take reports whether the source whose hash is given may have a reply at time now, and counts it.
+// take reports whether the source with the given hash may get a reply at time now, and charges it.
 //
 //go:noinline
 func (l *limiter) take(now, hash uint64) bool {
@@ -146,10 +148,10 @@ func (l *limiter) take(now, hash uint64) bool {
 	return l.charge(&l.shared[hash>>slotShift/limiterWays], now)
 }
 
-// charge takes a reply from a bucket.
+// charge charges a reply to a bucket.
 func (l *limiter) charge(full *uint64, now uint64) bool {
 	ahead := *full - now
-	if ahead > l.most { // below now: full
+	if ahead > l.most { // in the past: the bucket is full
 		*full, ahead = now, 0
 	}
 	if ahead > l.burst {
@@ -159,15 +161,15 @@ func (l *limiter) charge(full *uint64, now uint64) bool {
 	return true
 }
 
-// meet settles the source that was not at home, and reports whether it is now.
+// meet settles the source that was not at home, and reports whether it is at home now.
 func (l *limiter) meet(now uint64) bool {
 	source := l.unsettled
 	l.unsettled = 0
 	return l.settle(now<<fraction, source)
 }
 
-// settle gives a source its home: what is there moves to the place that the source had, or to one that may be displaced. It reports whether
-// there was one.
+// settle moves a source to its home: the current occupant moves to the source's old place, or to one whose source may
+// be displaced. It reports whether there was such a place.
 func (l *limiter) settle(now, hash uint64) bool {
 	home := hash >> slotShift
 	set := home &^ (limiterWays - 1)
@@ -181,7 +183,7 @@ func (l *limiter) settle(now, hash uint64) bool {
 		case p.source == 0:
 			to, longest = i, math.MaxUint64
 		default:
-			silence := now - p.full                       // how long it has been full
+			silence := now - p.full                       // how long the bucket has been full
 			if -silence <= l.most || silence <= longest { // not yet
 				continue
 			}
@@ -198,11 +200,11 @@ func (l *limiter) settle(now, hash uint64) bool {
 	return true
 }
 
-// messageHash spreads the numbers that messages have for senders.
+// messageHash spreads the numbers that identify the senders of messages.
 const messageHash = 0x9e37_79b9_7f4a_7c15
 
-// hash4 and hash6 hash a source address. No two of IPv4 have the same hash. Somebody can choose addresses that share a set, or a
-// hash of IPv6, but who can send from them can send from the victim's.
+// hash4 and hash6 hash a source address. No two IPv4 addresses have the same hash. An attacker can choose addresses
+// that share a set, or an IPv6 hash, but one who can send from them can also send from the victim's.
 func hash4(a []byte) uint64 { return uint64(le.Uint32(a)) * 0x9e37_79b9_7f4a_7c15 }
 
 func hash6(a []byte) uint64 {

@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
-// bounce sends f to the first of two ends, its reply to the second, and so on, and returns how many replies there were.
+// bounce sends f to the first of two ends, its reply to the second, and so on, and returns the number of replies.
 func bounce(ends [2]func([]byte) []byte, f []byte, most int) (n int) {
 	for n < most {
 		if f = ends[n&1](f); f == nil {
@@ -32,8 +32,7 @@ func answers(r *Responder) func([]byte) []byte {
 	}
 }
 
-// echoService is an echo service on sockets: it sends the data back with its own TTL, from whatever port it was sent
-// to.
+// echoService is an echo service on sockets: it returns the data with its own TTL, from the port that it was sent to.
 func echoService(f []byte) []byte {
 	src, _ := netip.AddrFromSlice(f[26:30])
 	dst, _ := netip.AddrFromSlice(f[30:34])
@@ -42,7 +41,7 @@ func echoService(f []byte) []byte {
 	return eth([6]byte(f[6:]), [6]byte(f), 0, 0x0800, p)
 }
 
-// Two responders, and ours with services of others. Whatever starts it, one frame is not sent forever.
+// Two responders, and a responder with a foreign service. Whatever starts the exchange, it does not continue forever.
 func TestLoopsEnd(t *testing.T) {
 	peer := func(ports, stamp []uint16) Config {
 		c := config(Strict)
@@ -69,7 +68,7 @@ func TestLoopsEnd(t *testing.T) {
 		{"default and an echo service", us([]uint16{7}, nil), peer(nil, nil), 7, 7, 0, 0, []byte("loop"), true},
 		{"reflector and an echo service", us(nil, []uint16{862}), peer(nil, nil), 7, 862, 0, 0, testPacket(44), true},
 		{"default and a service below 1024", us([]uint16{7}, nil), peer(nil, nil), 1023, 7, 0, 0, []byte("loop"), true},
-		{"default and a service on a high port", us([]uint16{7}, nil), peer(nil, nil), 20001, 7, 1000, 1000, []byte("loop"), true}, // TestLimit bounds it
+		{"default and a service on a high port", us([]uint16{7}, nil), peer(nil, nil), 20001, 7, 1000, 1000, []byte("loop"), true}, // bounded by TestLimit
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, v6 := range []bool{false, true} {
@@ -107,7 +106,7 @@ func limited(t *testing.T, rate, burst uint64) *Responder {
 	return responder(t, c)
 }
 
-// The limit is what a bucket of Burst tokens, filled at Rate, gives, by both ways and for both IP versions.
+// The limit equals that of a bucket of Burst tokens, filled at Rate, in Reply and in Slow and for both IP versions.
 func TestLimit(t *testing.T) {
 	ping := eth(ourMAC, theirMAC, 0, 0x0800, icmp4(their4, our4, 8))
 	ping6 := eth(ourMAC, theirMAC, 0, 0x86dd, icmp6(their6, our6, 64, echo(128, 8)))
@@ -117,7 +116,7 @@ func TestLimit(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for _, f := range [][]byte{ping, ping6, udp4, udp6, test} {
 		for way, do := range map[string]func(*Responder, []byte) int{"snippet": poll, "Slow": slowly} {
-			r := limited(t, 1000, 10)                                        // one in 1000 ticks
+			r := limited(t, 1000, 10)                                        // one reply per 1000 ticks
 			ticks, last, refused := uint64(10_000), uint64(1<<40), uint64(0) // tokens in the bucket, in ticks
 			r.Loop.Start = last
 			for range 10_000 {
@@ -141,7 +140,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// One source has its limit whatever others do, however long the pause, and at the counter's end.
+// Each source has its own limit, whatever others send, however long the pause, and when the counter overflows.
 func TestLimitOfEachSource(t *testing.T) {
 	r := limited(t, 1000, 10)
 	send := func(a netip.Addr, n int) (answered int) {
@@ -165,7 +164,7 @@ func TestLimitOfEachSource(t *testing.T) {
 	if n := send(their4, 1); n != 0 {
 		t.Error("answered without a pause")
 	}
-	// What is refused for another reason takes nothing.
+	// A request refused for another reason is not charged.
 	r = limited(t, 1000, 10)
 	bad := eth(ourMAC, theirMAC, 0, 0x0800, icmp4(their4, our4, 8))
 	bad[40] ^= 1
@@ -175,7 +174,7 @@ func TestLimitOfEachSource(t *testing.T) {
 	if n := send(their4, 11); n != 10 {
 		t.Errorf("after broken ones %d answered, want 10", n)
 	}
-	// ARP and ND are not rationed: a host that gets no answer cannot ask again at a lower rate.
+	// ARP and ND are not rate-limited: a host without an answer cannot send its request at a lower rate.
 	for range 100 {
 		if poll(r, inBuffer(find("arp", 0))) == 0 || poll(r, inBuffer(find("ns", 0))) == 0 {
 			t.Fatal("ARP or ND refused")
@@ -183,8 +182,8 @@ func TestLimitOfEachSource(t *testing.T) {
 	}
 }
 
-// A flood from random sources, far above what all places together may send, does not take the rate of senders that were there before,
-// by any path, and does not get more replies than the places have.
+// A flood from random sources, far above the total rate of all places, does not reduce the rate of senders that were
+// there before, in Reply or Slow, and does not get more replies than the places permit.
 func TestFloodSparesKnownSources(t *testing.T) {
 	const second = 1_000_000 // ticks
 	rnd := rand.New(rand.NewPCG(3, 4))
@@ -197,7 +196,7 @@ func TestFloodSparesKnownSources(t *testing.T) {
 	}
 	const known = 100
 	for name, request := range map[string]func(netip.Addr) []byte{"ping": ping, "udp": datagram, "ping6": ping6} {
-		r := limited(t, 100, 20) // each of them asks 10 times a second
+		r := limited(t, 100, 20) // each of them sends 10 requests per second
 		r.Loop.Start = 1 << 40
 		ask := func() (refused int) {
 			for i := range known {
@@ -207,13 +206,13 @@ func TestFloodSparesKnownSources(t *testing.T) {
 			}
 			return refused
 		}
-		for range 20 { // for two seconds there is no flood
+		for range 20 { // no flood for two seconds
 			if n := ask(); n != 0 {
 				t.Fatalf("%s: %d of %d refused before the flood", name, n, known)
 			}
 			r.Loop.Start += second / 10
 		}
-		const flood = 2_000_000 // a second, five times what 4096 sources may send at 100
+		const flood = 2_000_000 // per second, five times what 4096 sources may send at 100 each
 		refused, answered := 0, 0
 		for range 5 {
 			for i := range flood / 10 {
@@ -221,7 +220,7 @@ func TestFloodSparesKnownSources(t *testing.T) {
 				if poll(r, inBuffer(request(a))) != 0 {
 					answered++
 				}
-				r.Loop.Start += uint64(i & 1) // 2 million a second
+				r.Loop.Start += uint64(i & 1) // 2 million per second
 			}
 			refused += ask()
 		}
@@ -251,7 +250,7 @@ func TestLimitEndsLoop(t *testing.T) {
 	}
 }
 
-// Every kind of frame under every combination of tags: answered where the list has all of them.
+// Every kind of frame with every combination of tags: answered only if all of its VLANs are in the list.
 func TestVLANs(t *testing.T) {
 	for _, list := range [][]uint16{nil, {}, {0}, {100}, {0, 100}, {10, 20}, {10}, {20}, {0, 10, 20, 100}, {4094}} {
 		for _, mode := range []Mode{Strict, Open} {
@@ -273,7 +272,7 @@ func TestVLANs(t *testing.T) {
 	}
 	c := config(Strict)
 	c.VLANs = []uint16{0}
-	for _, tag := range []string{"\x81\x00\xe0\x00", "\x88\xa8\x00\x00"} { // a priority, no VLAN
+	for _, tag := range []string{"\x81\x00\xe0\x00", "\x88\xa8\x00\x00"} { // priority tag, no VLAN
 		f := find("ping", 0)
 		f = slices.Concat(f[:12], []byte(tag), f[12:])
 		if n := len(reply(t, &c, f)); n != len(f) {
@@ -282,7 +281,8 @@ func TestVLANs(t *testing.T) {
 	}
 }
 
-// The answer to duplicate address detection says whose the address is, in one option and nothing else (RFC 4861 §7.2.4).
+// The reply to duplicate address detection contains the owner's address, in one option and nothing else (RFC 4861
+// §7.2.4).
 func TestAnswerToDAD(t *testing.T) {
 	group, groupMAC := oracle.SolicitedNode(our6)
 	for _, options := range []string{"", "\x0e\x01nonce!", "\x0e\x01nonce!\x0e\x01nonce!"} {
@@ -295,7 +295,7 @@ func TestAnswerToDAD(t *testing.T) {
 	}
 }
 
-// Test packets that are shorter than their answer get the base packet, if that is allowed (RFC 8762 §4.6).
+// Test packets that are shorter than their reply get the base packet, if that is permitted (RFC 8762 §4.6).
 func TestSTAMPBase(t *testing.T) {
 	for tags := range 3 {
 		for n := range 60 {
@@ -345,7 +345,8 @@ func TestGuardsRefused(t *testing.T) {
 	}
 }
 
-// BenchmarkChecksum is the price of looking at the checksum, by the packet's length: the difference of the two.
+// BenchmarkChecksum measures the cost of checksum verification by the packet's length: the difference of the two
+// results.
 func BenchmarkChecksum(b *testing.B) {
 	for _, n := range []int{46, 84, 128, 256, 512, 1500} {
 		f := pad(eth(ourMAC, theirMAC, 0, 0x0800, icmp4(their4, our4, n-28)), 60)

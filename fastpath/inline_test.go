@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// inlineBudget is what a function may cost the compiler and still be inlined (go/src/cmd/compile/internal/inline).
+// inlineBudget is the greatest cost of a function that the compiler still inlines (go/src/cmd/compile/internal/inline).
 const inlineBudget = 80
 
-// Every function of leaf.go is inlined where it is called, by the compiler's own report.
+// Every function of leaf.go is inlined where it is called, according to the compiler's report.
 func TestLeavesInline(t *testing.T) {
 	out, err := exec.Command("go", "build", "-gcflags=-m=2", "github.com/rebound-nic/rebound/fastpath").CombinedOutput()
 	if err != nil {
@@ -39,7 +39,7 @@ func TestLeavesInline(t *testing.T) {
 	}
 }
 
-// The sequence that drivers adopt from the package's documentation is the one that is tested here.
+// The sequence in the package documentation, which drivers adopt, is the one that is tested here.
 func TestDocumentedSequence(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {

@@ -7,14 +7,16 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// ReplyMark is the immediate data of every reply to a message: "RBND". Messages have no ports by which a service
-// would be told from a client, so this tells a reply from a request: two responders that are joined do not bounce,
-// nor does one that is made to write to itself. Clients take an immediate that they did not request silently
-// (ibv_ud_pingpong, perftest and libfabric do); one that somebody sends by chance goes unanswered, and is counted.
+// ReplyMark is the immediate data of every reply to a message: "RBND". Messages have no ports to distinguish a service
+// from a client, so this distinguishes a reply from a request: two connected responders do not bounce messages, and
+// neither does one that is made to write to itself. Clients silently accept an immediate that they did not request
+// (ibv_ud_pingpong, perftest and libfabric do). A request that has this immediate by chance is not answered, but
+// counted.
 const ReplyMark uint32 = 'R'<<24 | 'B'<<16 | 'N'<<8 | 'D'
 
-// NewMessages returns a Responder for a port that carries messages, not frames. Of a Config it takes Mode, Rate, Burst,
-// TicksPerSecond, Clock, STAMPBase and Reflector, in that all but AuthPorts: what else there is concerns Ethernet and IP.
+// NewMessages returns a Responder for a port that carries messages, not frames. It uses Mode, Rate, Burst,
+// TicksPerSecond, Clock, STAMPBase and Reflector of a Config, except for AuthPorts; the other fields concern Ethernet
+// and IP.
 func NewMessages(c Config) (*Responder, error) {
 	if c.Mode > Open {
 		return nil, fmt.Errorf("%w: mode %d, expected Strict (%d) or Open (%d)", ErrConfig, c.Mode, Strict, Open)
@@ -29,8 +31,8 @@ func NewMessages(c Config) (*Responder, error) {
 	return r, errors.Join(r.setGuards(&c), r.setReflector(&c))
 }
 
-// Unsettled decides about a message that Message turned down, and counts it: its sender may only not be at home in the table of rates. It
-// reports whether the message is to be sent back.
+// Unsettled decides about a message that Message turned down, and counts it: its sender may just not be at home in the
+// rate table. It reports whether the message is to be sent back.
 //
 //go:noinline
 func (r *Responder) Unsettled(sender uint64, imm uint32) bool {
@@ -50,10 +52,10 @@ func (r *Responder) Unsettled(sender uint64, imm uint32) bool {
 //go:noinline
 func (r *Responder) RefuseFor(why Verdict) { r.stats[why].Add(1) }
 
-// ReflectMessage makes the reply of the test packet that is a message, n bytes at the start of p, in place, and
-// returns its length: 0 where it is not answered, which it counts. sender and imm are as for Message. p is the whole
-// buffer: a reply may be longer than its request where Config.STAMPBase allows that. A device tells no hop limit of a
-// message, for which the reply has 255 (RFC 5357 §4.2.1).
+// ReflectMessage turns the test packet in a message, n bytes at the start of p, into its reply in place, and returns
+// the reply's length, or 0 if it is not answered, which it counts. sender and imm are as for Message. p is the whole
+// buffer: a reply may be longer than its request if Config.STAMPBase permits that. Devices do not report a hop limit
+// for messages; the reply contains 255 (RFC 5357 §4.2.1).
 //
 //go:noinline
 func (r *Responder) ReflectMessage(p []byte, n int, sender uint64, imm uint32) int {

@@ -51,7 +51,7 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// A test packet as a message is answered as one in a datagram is, except for the hop limit, which no device tells.
+// A test packet in a message is answered like one in a datagram, except for the hop limit, which no device reports.
 func TestReflectMessage(t *testing.T) {
 	var now atomic.Pointer[Clock]
 	now.Store(&Clock{NTP: 5 << 32, Rate: 1 << 30, ErrorEstimate: 0x8142})

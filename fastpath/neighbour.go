@@ -2,8 +2,8 @@ package fastpath
 
 import "github.com/rebound-nic/rebound/cksum"
 
-// arp answers a request for an address of ours (RFC 826), a probe for it included (RFC 5227 §2.1.1): its sender address
-// is 0.0.0.0, and the reply says that the address is taken. The mode does not matter.
+// arp answers a request for one of our addresses (RFC 826). This includes a probe for it (RFC 5227 §2.1.1), whose
+// sender address is 0.0.0.0: the reply says that the address is in use. It is the same in both modes.
 func (r *Responder) arp(f []byte, l3 int) Verdict {
 	a := f[l3:]
 	if len(a) < 28 {
@@ -47,23 +47,24 @@ func (r *Responder) arp(f []byte, l3 int) Verdict {
 
 var broadcast = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// solicitation answers a neighbour solicitation for an address of ours (RFC 4861 §7.2.4). The mode does not matter.
+// solicitation answers a neighbour solicitation for one of our addresses (RFC 4861 §7.2.4). It is the same in both
+// modes.
 //
-// The advertisement takes the solicitation's place byte for byte: the sender's link-layer address option becomes our
-// target link-layer address option, other options stay, as a receiver ignores those it does not expect. So without the
-// former there is no latter. RFC 4861 §4.3 demands it of a multicast solicitation with a sender, which is refused else; a
-// unicast one needs no answer to it.
+// The advertisement replaces the solicitation byte for byte: the sender's link-layer address option becomes our target
+// link-layer address option; other options are kept, because a receiver ignores unexpected ones. So a solicitation
+// without the former gets a reply without the latter. RFC 4861 §4.3 requires the option in a multicast solicitation
+// with a sender address, which is refused otherwise; a unicast one does not need it in the reply.
 //
-// A solicitation from the unspecified address is duplicate address detection (RFC 4862 §5.4). It may not have that option,
-// but its answer, which goes to all nodes, must. So that answer has this one option whatever the request had, and is 8 bytes
-// longer than a request without options.
+// A solicitation from the unspecified address is duplicate address detection (RFC 4862 §5.4). It must not have that
+// option, but its reply, which is sent to all nodes, must. So that reply has exactly this option whatever the request
+// had, and is 8 bytes longer than a request without options.
 func (r *Responder) solicitation(f []byte, l3 int) (Verdict, int) {
 	p := f[l3:]
 	n := 40 + int(be.Uint16(p[4:]))
 	src, dst, m := p[8:24], p[24:40], p[40:]
 	if [6]byte(f) != r.macAddress && ([4]byte(f) != [4]byte{0x33, 0x33, 0xff, p[37]} || [2]byte(f[4:]) != [2]byte(p[38:]) ||
 		dst[0] != 0xff) {
-		return RefusedMAC, 0 // neither ours nor the group of the address it is to (RFC 2464 §7)
+		return RefusedMAC, 0 // neither our MAC nor the group of the destination address (RFC 2464 §7)
 	}
 	if v, ok := r.sourceMAC([6]byte(f[6:])); !ok {
 		return v, 0
@@ -94,7 +95,7 @@ func (r *Responder) solicitation(f []byte, l3 int) (Verdict, int) {
 	if s := uint32(pseudo(p[8:40], protocolICMPv6, len(m))); cksum.Sum(m, uint16(s)) != 0xffff {
 		return RefusedND, 0
 	}
-	var lla []byte // the sender's, in the last option that has it
+	var lla []byte // the sender's, from the last option that has it
 	for o := m[24:]; len(o) > 0; o = o[8*int(o[1]):] {
 		if len(o) < 8 || o[1] == 0 || len(o) < 8*int(o[1]) {
 			return RefusedND, 0

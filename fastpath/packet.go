@@ -5,16 +5,18 @@ import (
 	"unsafe"
 )
 
-// LinkAddress is a station's MAC as the leaves compare it: six bytes as a little-endian machine loads them, shifted up by 16.
+// LinkAddress is a station's MAC in the format that the leaves compare: six bytes as a little-endian machine loads
+// them, shifted left by 16.
 type LinkAddress uint64
 
-// NewLinkAddress returns that of a MAC.
+// NewLinkAddress returns the LinkAddress of a MAC.
 func NewLinkAddress(mac [6]byte) LinkAddress {
 	return LinkAddress(le.Uint64([]byte{0, 0, mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]}))
 }
 
-// PingPacket4 is Reply for an echo request over IPv4 without an Ethernet header (see doc.go), which came from station from, no group, to to, and fills the
-// n bytes from h on. Long ones are left to AnswerPacket. They are two functions, since one that told frame from packet would cost both.
+// PingPacket4 is Reply for an echo request over IPv4 without an Ethernet header (see doc.go), sent by station from,
+// which must not be a group, to station to, and filling the n bytes from h on. It leaves long ones to AnswerPacket.
+// Reply is a separate function, because distinguishing frames from packets would cost both.
 //
 //go:noinline
 func (r *Responder) PingPacket4(h *[64]byte, n int, to, from LinkAddress) bool {
@@ -106,19 +108,20 @@ func (r *Responder) PingPacket4(h *[64]byte, n int, to, from LinkAddress) bool {
 	return true
 }
 
-// againPacket answers an echo request whose source was not at home, and has settled now.
+// againPacket answers an echo request whose source was not at home, and has been settled now.
 //
 //go:noinline
 func (r *Responder) againPacket(h *[64]byte, n int, to, from LinkAddress) bool {
 	return r.limit.meet(r.Loop.Start) && MatchIPoIB(h) == ICMPv4 && r.PingPacket4(h, n, to, from)
 }
 
-// AnswerPacket is for the packets that PingPacket4 has not answered: those of other kinds, and long ones. It reports whether it has made one its reply, of the same length:
-// what it turned down is Slow's, with the header that it stands for.
+// AnswerPacket is for the packets that PingPacket4 has not answered: other kinds, and long ones. It reports whether it
+// has turned the packet into its reply, of the same length. A packet that it turns down goes to Slow, with an Ethernet
+// header that represents it.
 //
 //go:noinline
 func (r *Responder) AnswerPacket(h *[64]byte, n int, to, from LinkAddress) bool {
-	switch k := MatchIPoIB(h); { // see the package's documentation for what the leaves ask of each other
+	switch k := MatchIPoIB(h); { // see the package documentation for the order of the leaves
 	case r.limit.unsettled != 0 && r.againPacket(h, n, to, from):
 	case k == ICMPv4 && r.Packet4(h, n, to, from) && r.Sum4(h) && r.Hosts4(h) && Echo4(h) && r.Admit(h, k):
 		r.EchoReply4(h)

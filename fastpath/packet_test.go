@@ -13,7 +13,7 @@ func ipoib(r *Responder, f []byte) (m int) {
 	head := bytes.Clone(f[:14])
 	f[10], f[11], f[12], f[13] = f[12], f[13], 0, 0 // the encapsulation
 	for i := range 10 {
-		f[i] = 0xEE // nothing that any leaf looks at
+		f[i] = 0xEE // not read by any leaf
 	}
 	h := (*[64]byte)(f[:cap(f)])
 	if !r.PingPacket4(h, n, to, from) && !r.AnswerPacket(h, n, to, from) {
@@ -26,8 +26,8 @@ func ipoib(r *Responder, f []byte) (m int) {
 	return n
 }
 
-// Packets without an Ethernet header are answered, refused and counted as the frames that stand for them, in every mode and
-// whatever of them is broken.
+// Packets without an Ethernet header are answered, refused and counted like the frames that represent them, in both
+// modes and whatever is wrong with them.
 func TestIPoIBLeaves(t *testing.T) {
 	fast := 0
 	for _, mode := range []Mode{Strict, Open} {
@@ -36,7 +36,7 @@ func TestIPoIBLeaves(t *testing.T) {
 			c.VLANs = vlans
 			x, y := responder(t, c), responder(t, c)
 			try := func(name string, f []byte) {
-				if len(f) < 14 || f[6]&1 != 0 { // a driver makes no station a group
+				if len(f) < 14 || f[6]&1 != 0 { // a driver never represents a station by a group MAC
 					return
 				}
 				a, b := inBuffer(f), inBuffer(f)

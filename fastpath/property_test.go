@@ -102,7 +102,7 @@ func TestReplies(t *testing.T) {
 		if want := expected(c, q.frame); want == nil {
 			t.Fatal("the oracle does not answer")
 		} else if !bytes.Equal(want, reply(t, c, q.frame)) {
-			t.Fatal("zero in its other form") // a right request gets the very bytes
+			t.Fatal("zero in its other form") // a correct request gets exactly these bytes
 		}
 	})
 }
@@ -117,7 +117,7 @@ func reply(t *testing.T, c *Config, f []byte) []byte {
 	return g[:n]
 }
 
-// A reply is no request, neither to us nor to a responder at the other end that answers for its addresses.
+// A reply is not a request, neither to us nor to a responder at the other end that answers for its addresses.
 func TestReplyDrawsNoReply(t *testing.T) {
 	each(t, func(t *testing.T, c *Config, q request) {
 		g := reply(t, c, q.frame)
@@ -135,7 +135,7 @@ func TestReplyDrawsNoReply(t *testing.T) {
 
 func prefix(a netip.Addr, bits int) netip.Prefix { return netip.PrefixFrom(a, bits) }
 
-// gopacket was written by others: it must decode every reply to its end and find no wrong checksum.
+// gopacket, a third-party decoder, must decode every reply completely and find no wrong checksum.
 func TestRepliesDecoded(t *testing.T) {
 	each(t, func(t *testing.T, c *Config, q request) {
 		p := gopacket.NewPacket(reply(t, c, q.frame), layers.LayerTypeEthernet, gopacket.Default)
@@ -212,7 +212,7 @@ func TestSingleByteMutations(t *testing.T) {
 	})
 }
 
-// A million frames of several changes each. proof/differential makes as many as one likes.
+// A million frames with several changes each. proof/differential tests any number.
 func TestRandomMutations(t *testing.T) {
 	const frames = 1_000_000
 	for _, mode := range []Mode{Strict, Open} {
@@ -228,9 +228,9 @@ func TestRandomMutations(t *testing.T) {
 		if s.Answered()+s.Refused() != frames/2 {
 			t.Fatalf("counted %v", s)
 		}
-		for v, n := range s { // every rule has decided something
+		for v, n := range s { // every rule has been applied
 			if Verdict(v) == RefusedAnnouncement {
-				continue // one in a million is too few to request
+				continue // too rare at one in a million
 			}
 			if open := mode == Open && slices.Contains(strictOnly, Verdict(v)); n == 0 != (open || slices.Contains(never, Verdict(v))) {
 				t.Errorf("mode %d: %d frames with verdict %s", mode, n, Verdict(v))
@@ -239,7 +239,7 @@ func TestRandomMutations(t *testing.T) {
 	}
 }
 
-// What Open does not look at, and what takes its own Config.
+// Rules that Open does not apply, and rules that require a separate Config.
 var (
 	strictOnly = []Verdict{RefusedHeaderChecksum, RefusedServicePort, RefusedHopLimit, RefusedChecksum}
 	never      = []Verdict{RefusedVLAN, RefusedRate, AnsweredMessage, AnsweredSTAMPMessage, RefusedReply, RefusedSender, RefusedMessage,

@@ -8,36 +8,39 @@ import (
 	"slices"
 )
 
-// Reflector is what a STAMP reflector does beyond a stateless and unauthenticated one, which is what its zero value makes.
+// Reflector configures a STAMP reflector. Its zero value is a stateless and unauthenticated one.
 type Reflector struct {
-	// Sessions makes it stateful (RFC 8762 §4.2): replies are numbered by session, so that their sender can tell which way a
-	// packet was lost. So many sessions find a place, and as many authenticated ones; a new one beyond them displaces one that has been
-	// silent for longer than four times what it lasted, or is refused. 0 is stateless. A session is of one Responder, so all of its
-	// packets have to come to the same queue, as cards and the kernel spread them: by addresses and ports.
+	// Sessions makes it stateful (RFC 8762 §4.2): replies are numbered by session, so that the sender can tell in which
+	// direction a packet was lost. It is the number of sessions that find a place, and separately of authenticated
+	// ones; a new session beyond them displaces one that has been silent for longer than four times its duration, or is
+	// refused. 0 is stateless. A session belongs to one Responder, so all of its packets have to arrive at the same
+	// queue. Cards and the kernel ensure this by spreading packets by addresses and ports.
 	Sessions int
-	// Idle is after how many ticks of polling.TSC without a packet a session is over. The next packet begins another.
+	// Idle is the time without a packet after which a session ends, in ticks of polling.TSC. The next packet starts a
+	// new session.
 	Idle uint64
 
-	// AuthPorts are UDP ports that answer in STAMP's authenticated mode and in no other (RFC 8762 §4.2.2, §4.4).
+	// AuthPorts are UDP ports that only use STAMP's authenticated mode (RFC 8762 §4.2.2, §4.4).
 	AuthPorts []uint16
-	// Key is that of the HMACs, of packets to AuthPorts and of the TLV of that name: KeyLength bytes, or none.
+	// Key is the HMAC key, for packets to AuthPorts and for the HMAC TLV: KeyLength bytes, or none.
 	Key []byte
 
-	// TLVs has extensions understood (RFC 8972). Without, whatever follows a packet's base goes back as it came: TLVs with the flag
-	// with which their sender marks what was not understood.
+	// TLVs enables extensions (RFC 8972). If it is unset, everything after a packet's base is returned unchanged,
+	// including TLVs with the flag by which their sender marks them as unrecognized.
 	TLVs bool
-	// HideLocation fills the Location TLV with zeros, where its sender requests the ports, addresses and MAC that its
-	// packet had when it came (RFC 8972 §4.2.2).
+	// HideLocation fills the Location TLV with zeros instead of the requested ports, addresses and MAC of the received
+	// packet (RFC 8972 §4.2.2).
 	HideLocation bool
-	// DSCPs has a bit for each DSCP that a Class of Service TLV may choose for its reply (RFC 8972 §4.4).
+	// DSCPs has a bit for each DSCP that a Class of Service TLV may select for its reply (RFC 8972 §4.4).
 	DSCPs uint64
 }
 
-// KeyLength is the length of a key, in bytes: that of the hash's output, beyond which a key is no stronger (RFC 2104 §3).
+// KeyLength is the length of a key, in bytes: that of the hash's output, because a longer key is not stronger (RFC 2104
+// §3).
 const KeyLength = sha256.Size
 
-// Beyond returns what c asks of a STAMP reflector that is more than a stateless and unauthenticated one does, in the words of an
-// error, or nothing.
+// Beyond returns the features of c that a stateless and unauthenticated STAMP reflector does not have, as the text of
+// an error, or "".
 func (c *Config) Beyond() string {
 	switch r := &c.Reflector; {
 	case r.Sessions > 0:
@@ -79,8 +82,8 @@ func (r *Responder) setReflector(c *Config) error {
 	return nil
 }
 
-// seal computes STAMP's HMACs: HMAC-SHA-256, of which the first 16 bytes are sent (RFC 8762 §4.4). It allocates nothing once it is
-// made.
+// seal computes STAMP's HMACs: HMAC-SHA-256, of which the first 16 bytes are sent (RFC 8762 §4.4). It allocates nothing
+// after its creation.
 type seal struct {
 	mac hash.Hash
 	sum [sha256.Size]byte
@@ -90,12 +93,12 @@ const sealLength = 16
 
 func newSeal(key []byte) *seal {
 	s := &seal{mac: hmac.New(sha256.New, key)}
-	s.of(nil, nil) // what the first one would allocate
+	s.of(nil, nil) // the first call would allocate
 	s.of(nil, nil)
 	return s
 }
 
-// of returns the HMAC of a and b, one after the other, which is valid until the next call.
+// of returns the HMAC of a followed by b, which is valid until the next call.
 func (s *seal) of(a, b []byte) []byte {
 	s.mac.Reset()
 	s.mac.Write(a)
@@ -103,10 +106,11 @@ func (s *seal) of(a, b []byte) []byte {
 	return s.mac.Sum(s.sum[:0])[:sealLength]
 }
 
-// fits reports, in a time that does not tell where they differ, whether sum is the HMAC of a and b.
+// fits reports, in constant time, whether sum is the HMAC of a followed by b.
 func (s *seal) fits(sum, a, b []byte) bool { return hmac.Equal(sum, s.of(a, b)) }
 
-// Where the fields of an authenticated test packet lie (RFC 8762 §4.2.2 and §4.3.2, RFC 8972 §3). Those of the sender come first.
+// Offsets of the fields in an authenticated test packet (RFC 8762 §4.2.2 and §4.3.2, RFC 8972 §3). The sender's fields
+// come first.
 const (
 	authTime     = 16
 	authEstimate = 24
@@ -116,10 +120,10 @@ const (
 	authSent     = 64 // Session-Sender Timestamp
 	authError    = 72 // Session-Sender Error Estimate
 	authHops     = 80 // Session-Sender TTL
-	authSeal     = 96 // HMAC, over all that is before it
+	authSeal     = 96 // HMAC over everything before it
 	authBase     = 112
 
-	baseSSID = 14 // of an unauthenticated one
+	baseSSID = 14 // in an unauthenticated packet
 )
 
 // authentic reports whether the HMAC of the authenticated test packet p is right.

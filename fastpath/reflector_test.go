@@ -30,7 +30,7 @@ func digest(key []byte, parts ...[]byte) []byte {
 	return m.Sum(nil)[:16]
 }
 
-// sealed is an authenticated sender's packet (RFC 8762 §4.2.2) with TLVs behind it.
+// sealed is an authenticated sender's packet (RFC 8762 §4.2.2) followed by TLVs.
 func sealed(seq uint32, ssid uint16, tlvs ...byte) []byte {
 	b := make([]byte, 96, 112)
 	binary.BigEndian.PutUint32(b, seq)
@@ -109,7 +109,7 @@ func TestAuthenticatedGolden(t *testing.T) {
 	}
 }
 
-// HMAC-SHA-256 cut to 16 bytes: RFC 4231 §4 (test cases 1, 2, 5 and 6), RFC 4868 §2.7.2.1.
+// HMAC-SHA-256 truncated to 16 bytes: RFC 4231 §4 (test cases 1, 2, 5 and 6), RFC 4868 §2.7.2.1.
 func TestSealVectors(t *testing.T) {
 	for _, v := range []struct{ key, data, want string }{
 		{strings.Repeat("\x0b", 20), "Hi There", "b0344c61d8db38535ca8afceaf0bf12b"},
@@ -128,8 +128,8 @@ func TestSealVectors(t *testing.T) {
 	}
 }
 
-// No packet that differs from an authentic one in a bit of what its HMAC covers, or of the HMAC, is answered; the frame stays as it
-// came. Nor is one that another key has signed, or one without an HMAC.
+// A packet that differs from an authentic one in a bit covered by its HMAC, or in the HMAC, is not answered, and the
+// frame is unchanged. The same applies to one signed with another key, or without an HMAC.
 func TestForgedIsRefused(t *testing.T) {
 	c := reflector(0)
 	r := responder(t, c)
@@ -155,7 +155,7 @@ func TestForgedIsRefused(t *testing.T) {
 	}
 }
 
-// Direct Measurement counts what came, even over the limit; Follow-Up tells of the reply before.
+// Direct Measurement counts received packets, even those over the limit; Follow-Up describes the previous reply.
 func TestCountsAndFollowUp(t *testing.T) {
 	c := reflector(4)
 	c.Rate, c.Burst, c.TicksPerSecond = 1, 2, 1<<30
@@ -164,7 +164,7 @@ func TestCountsAndFollowUp(t *testing.T) {
 	var last []byte
 	for i := range 4 {
 		if i == 3 {
-			r.Loop.Start = 10 << 30 // the limit lets one more pass
+			r.Loop.Start = 10 << 30 // the limit permits one more
 		}
 		g := inBuffer(datagram(862, open(uint32(i), 0, x...)))
 		if n := poll(r, g); n != 0 {
@@ -187,7 +187,7 @@ func TestCountsAndFollowUp(t *testing.T) {
 	}
 }
 
-// randomTLVs makes up to five TLVs, most of them right, sometimes with an HMAC, sometimes broken.
+// randomTLVs returns up to five TLVs, most of them valid, sometimes with an HMAC, sometimes broken.
 func randomTLVs(rnd *rand.Rand, seq uint32) (x []byte) {
 	for range rnd.IntN(5) {
 		kind := byte(rnd.IntN(10))
@@ -229,8 +229,7 @@ func randomTLVs(rnd *rand.Rand, seq uint32) (x []byte) {
 	return x
 }
 
-// A quarter of a million packets of a few sessions, made at random, get what the oracle says, which keeps its own
-// sessions.
+// A quarter of a million random packets in a few sessions get the oracle's replies, which keeps separate sessions.
 func TestReflectorAgainstOracle(t *testing.T) {
 	const packets = 240_000
 	variants := map[string]func(*Config){
@@ -296,7 +295,8 @@ func randomTest(rnd *rand.Rand) []byte {
 	return f
 }
 
-// Whatever follows the ports, the reflector does what the oracle says, with and without sessions; and two in a row are of one session.
+// Whatever follows the ports, the reflector agrees with the oracle, with and without sessions; two consecutive packets
+// belong to one session.
 func FuzzReflector(f *testing.F) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
@@ -319,7 +319,7 @@ func FuzzReflector(f *testing.F) {
 		}
 		to := uint16(862)
 		if auth {
-			if to = authPort; len(p) >= 112 { // what is behind the HMAC is to be reached
+			if to = authPort; len(p) >= 112 { // so that the code after the HMAC check is reached
 				copy(p[96:], digest(stampKey, p[:96]))
 			}
 		}

@@ -8,13 +8,15 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// wideBytes is from how many bytes behind a segment's first eight a call of cksum.Blocks costs less than the loop.
+// wideBytes is the number of bytes after a segment's first eight from which a call of cksum.Blocks costs less than the
+// loop.
 const wideBytes = 128
 
-// LongFrame is the length of the shortest frame for which a driver sets Responder.Verified: to sum a shorter one costs less than to ask.
+// LongFrame is the length of the shortest frame for which a driver sets Responder.Verified: summing a shorter one costs
+// less than checking the device's result.
 const LongFrame = 14 + 28 + wideBytes
 
-// What Reply answers. An echo request over IPv4 is 0, and those over IPv6 are the last.
+// The kinds that Reply answers. An echo request over IPv4 is 0, and those over IPv6 are the last.
 const (
 	echo4 = iota
 	udp4
@@ -24,17 +26,19 @@ const (
 	stamp6
 )
 
-// Reply answers what most askers send: echo requests, datagrams and test packets over IPv4 and IPv6, untagged or under one 802.1Q tag. It
-// reports whether it has made the frame its reply, of the same length. What it turns down it leaves unchanged and uncounted to Slow.
+// Reply answers the most frequent requests: echo requests, datagrams and test packets over IPv4 and IPv6, untagged or
+// with one 802.1Q tag. It reports whether it has turned the frame into its reply, of the same length. A frame that it
+// turns down is unchanged and not counted, and goes to Slow.
 //
-// It is one function that is called, not leaves that are inlined into a Poll, and calls none: so it needs no frame on the stack, its values stay
-// in registers, and none of the Poll's is stored but those that outlive the call. For a long packet it therefore returns to Slow, which has the
-// payload summed and calls it again. Loads are written by package unsafe for the same reason: each inlined call, encoding/binary's too, leaves a
-// NOP behind. Both architectures are little-endian.
+// It is one function that is called, rather than leaves inlined into a Poll, and calls no other: so it needs no stack
+// frame, its values stay in registers, and only those of the Poll's values that outlive the call are stored. For a long
+// packet it therefore returns to Slow, which has the payload summed and calls it again. For the same reason, loads use
+// package unsafe: each inlined call, including those of encoding/binary, leaves a NOP behind. Both architectures are
+// little-endian.
 //
 //go:noinline
 func (r *Responder) Reply(h *[64]byte, n int) bool {
-	p, us := unsafe.Pointer(h), r.mac // the packet is 14 bytes behind p
+	p, us := unsafe.Pointer(h), r.mac // the packet is 14 bytes after p
 	w := *(*uint32)(unsafe.Add(p, 12))
 	if uint16(w) == 0x0081 {
 		id := bits.ReverseBytes16(uint16(w>>16)) & 0xfff
@@ -52,8 +56,8 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 	}
 	kind := echo4
 	var sum, c, source uint64
-	var left int          // bytes behind the segment's first eight that are to be summed
-	var at unsafe.Pointer // where they are
+	var left int          // bytes to be summed after the segment's first eight
+	var at unsafe.Pointer // their address
 	x := *(*uint32)(unsafe.Add(p, 20))
 	switch {
 	case w&0xff_ffff == 0x45_0008 && x&0xffbf == 0: // IPv4, no options, no fragment
@@ -72,7 +76,7 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 		}
 		sum, at, source = *(*uint64)(unsafe.Add(p, 34)), unsafe.Add(p, 42), uint64(s)*0x9e37_79b9_7f4a_7c15
 		switch x >> 24 {
-		case protocolICMP: // Slow knows which zero a checksum has to be that the reply makes zero
+		case protocolICMP: // if the reply's checksum becomes zero, Slow determines which zero is correct
 			if uint16(sum) != 8 || uint32(sum) == 0xfff7_0008 {
 				return false
 			}
@@ -155,7 +159,7 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 			}
 		}
 		if r.partial && kind != echo6 {
-			pseudo, carry := bits.Add64(sum, ^head, 0) // head taken off again
+			pseudo, carry := bits.Add64(sum, ^head, 0) // subtract head again
 			pseudo, carry = bits.Add64(pseudo, ^(head >> 48), carry)
 			if pseudo, _ = bits.Add64(pseudo, 0, carry); pseudo%0xffff == 0 {
 				return false
@@ -165,7 +169,8 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 	default:
 		return false
 	}
-	// The checksum. A short one is always verified: that Slow does not refuse for it, whether Config has none verified or by chance, is rare.
+	// The checksum. A short one is always verified, because it is rare that Slow would not refuse it: either Config
+	// requires no verification, or the checksum is partial by chance.
 	if left >= wideBytes {
 		switch {
 		case left >= r.unverified, r.Verified && kind != echo4 && kind != echo6:
@@ -175,7 +180,7 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 			return false
 		}
 	}
-	if uint8(left)&7 != 0 { // the last bytes are the high ones of the word that ends with them
+	if uint8(left)&7 != 0 { // the last bytes are the high bytes of the word that ends with them
 		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, left-8))>>(-8*left&63), 0)
 		sum, _ = bits.Add64(sum, 0, c)
 	}
@@ -221,20 +226,21 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 	f.full = now + r.limit.cost
 	// Nothing is turned down from here on.
 	to, from := *(*uint64)(unsafe.Pointer(h)), *(*uint64)(unsafe.Add(unsafe.Pointer(h), 6))
-	*(*uint64)(unsafe.Pointer(h)) = from // the sender's MAC and what is behind it, which the next store puts behind ours
+	*(*uint64)(unsafe.Pointer(h)) = from // the sender's MAC and the bytes after it, which the next store writes after our MAC
 	*(*uint64)(unsafe.Add(unsafe.Pointer(h), 6)) = to<<16>>16 | from>>48<<48
 	var hops uint8
 	if kind < echo6 { // IPv4
 		s, d := *(*uint32)(unsafe.Add(p, 26)), *(*uint32)(unsafe.Add(p, 30))
 		*(*uint32)(unsafe.Add(p, 26)), *(*uint32)(unsafe.Add(p, 30)) = d, s
 		if kind == echo4 {
-			const change = 8<<16 - 8 // the type goes from 8 to 0, the checksum up by as much
+			const change = 8<<16 - 8 // the type changes from 8 to 0, and the checksum increases by the same amount
 			w := *(*uint32)(unsafe.Add(p, 34)) + change
 			if w < change { // end-around carry
 				w += 1 << 16
 			}
 			*(*uint32)(unsafe.Add(p, 34)) = w
-			// Most requests have our TTL already and stay as they are, except for a checksum of ones, which RFC 1624 makes zero.
+			// Most requests have our TTL already and are unchanged, except for a checksum of ones, which RFC 1624 makes
+			// zero.
 			if t := *(*uint32)(unsafe.Add(p, 22)); (uint8(t) != hopLimit || t >= 0xffff_0000) && !r.skip.hops {
 				setHops4((*[64]byte)(p), hopLimit)
 			}
@@ -257,7 +263,7 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 		*(*uint64)(unsafe.Add(p, 22)), *(*uint64)(unsafe.Add(p, 30)) = *(*uint64)(unsafe.Add(p, 38)), *(*uint64)(unsafe.Add(p, 46))
 		*(*uint64)(unsafe.Add(p, 38)), *(*uint64)(unsafe.Add(p, 46)) = shi, slo
 		if kind == echo6 {
-			s := ^*(*uint32)(unsafe.Add(p, 54))>>16 + 1 // the type, in the low byte, grows by one
+			s := ^*(*uint32)(unsafe.Add(p, 54))>>16 + 1 // the type, in the low byte, increases by one
 			*(*uint32)(unsafe.Add(p, 54)) = ^(s+s>>16)<<16 | 129
 			if !r.skip.hops {
 				*(*uint8)(unsafe.Add(p, 21)) = hopLimit
@@ -277,8 +283,8 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 		r.stats[AnsweredSTAMPv6].Add(1)
 		at = unsafe.Add(p, 60)
 	}
-	// The test packet behind the UDP checksum at at becomes a stateless reflector's (see reflect), but for its time of sending. It came when the
-	// pass began.
+	// The test packet after the UDP checksum at at becomes a stateless reflector's (see reflect), except for its
+	// transmit timestamp. Its receive timestamp is the start of the pass.
 	clock := r.clock.Load()
 	came := bits.ReverseBytes64(clock.At(r.Loop.Start))
 	head, ours := *(*uint32)(unsafe.Add(at, 2)), bits.ReverseBytes16(clock.ErrorEstimate)
@@ -286,8 +292,8 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 	r.stamps++
 	stamp.at, stamp.sum = uintptr(at), 0
 	if sum = uint64(*(*uint16)(at)); sum != 0 {
-		// RFC 1624 eqn. 3: what the sender had where something changes is added, what is there now is taken off. What was moved cancels
-		// itself, except for the sequence number, which stays where it was too.
+		// RFC 1624 eqn. 3: the sender's values at changed positions are added, the new ones are subtracted. Moved
+		// values cancel out, except for the sequence number, which also stays at its old position.
 		sum, c = bits.Add64(sum+uint64(^ours)+uint64(^uint16(hops))+uint64(*(*uint8)(unsafe.Add(at, 42))), uint64(^head), 0)
 		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 18)), c)
 		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 26)), c)
@@ -304,13 +310,14 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 	return true
 }
 
-// long answers a packet to which Reply came back because it is long: it sums what Reply would sum in blocks of 32 bytes.
+// long answers a packet that Reply returned because it is long: it sums the part that Reply would sum in blocks of 32
+// bytes.
 //
 //go:noinline
 func (r *Responder) long(h *[64]byte, n int) bool {
 	left := r.left
 	r.left = 0
-	blocks := unsafe.Add(unsafe.Pointer(h), n-left+left&24) // a frame of this length is not padded
+	blocks := unsafe.Add(unsafe.Pointer(h), n-left+left&24) // a frame of this length has no padding
 	if r.tail = cksum.Blocks((*byte)(blocks), left&^31); r.tail == 0 {
 		r.tail = 0xffff
 	}
@@ -319,17 +326,18 @@ func (r *Responder) long(h *[64]byte, n int) bool {
 	return ok
 }
 
-// maxStamps is how many test packets can wait for their time of sending: those of one pass.
+// maxStamps is how many test packets can wait for their transmit timestamp: those of one pass.
 const maxStamps = 32
 
-// stamped is a test packet that is a reply but for its time of sending.
+// stamped is a test packet that is a complete reply except for its transmit timestamp.
 type stamped struct {
-	at  uintptr // of the UDP checksum; buffers are no memory that the collector moves
-	sum uint64  // the inverse of the checksum, so far; 0 where there is none
+	at  uintptr // address of the UDP checksum; buffers are not moved by the garbage collector
+	sum uint64  // the inverse of the checksum so far; 0 if there is none
 }
 
-// Departing writes the time into the test packets that Reply has answered since the last call. A Poll calls it before it hands a reply to its
-// device: before the doorbell, where the device reads the frame after it, otherwise before the frame is copied.
+// Departing writes the time into the test packets that Reply has answered since the last call. A Poll calls it before
+// it passes a reply to its device: before the doorbell, if the device reads the frame after it, otherwise before the
+// frame is copied.
 func (r *Responder) Departing() {
 	if r.stamps != 0 {
 		r.depart()
@@ -352,7 +360,7 @@ func (r *Responder) depart() {
 	r.stamps = 0
 }
 
-// again answers a request whose source was not at home, and has settled now.
+// again answers a request whose source was not at home, and has been settled now.
 //
 //go:noinline
 func (r *Responder) again(h *[64]byte, n int) bool {

@@ -10,7 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
-// replies has Reply answer a frame, and long where Reply leaves it to that.
+// replies has Reply answer a frame, followed by long if Reply leaves it to that.
 func replies(r *Responder, frame []byte) bool {
 	h := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame)))
 	ok := r.Reply(h, len(frame)) || r.left != 0 && r.long(h, len(frame))
@@ -32,12 +32,12 @@ func pingPacket4(r *Responder, frame []byte) bool {
 	return ok
 }
 
-// lengths are those of data that take each way through the sum, at the ends of what is summed in one piece.
+// lengths are payload lengths that cover each branch of the sum, around the limits of a part that is summed at once.
 func lengths() (all []int) {
 	for n := range 300 {
 		all = append(all, n)
 	}
-	for n := 512; n < 8972; n += 509 { // every remainder of 32
+	for n := 512; n < 8972; n += 509 { // every remainder modulo 32
 		all = append(all, n, n+1)
 	}
 	return append(all, 1472, 8971, 8972)
@@ -51,8 +51,8 @@ func data(n int) []byte {
 	return b
 }
 
-// Requests of every kind and length, untagged and tagged: Reply verifies the checksum over all of the segment and nothing behind it, makes the
-// reply that Slow makes, and leaves what it turns down as it was.
+// Requests of every kind and length, untagged and tagged: Reply verifies the checksum over exactly the segment, makes
+// the same reply as Slow, and leaves refused frames unchanged.
 func TestReplyLengths(t *testing.T) {
 	for _, k := range []struct {
 		name   string
@@ -111,7 +111,7 @@ func icmp4Of(data []byte) []byte {
 	return ip4(their4, our4, 1, m)
 }
 
-// PingPacket4 and AnswerPacket likewise, for the echo requests of every length that IPoIB has.
+// The same for PingPacket4 and AnswerPacket, with the echo requests of every length that IPoIB supports.
 func TestPingPacketLengths(t *testing.T) {
 	c := config(Strict)
 	c.ChecksumBytes = DefaultChecksumBytes

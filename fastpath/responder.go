@@ -7,96 +7,98 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// Mode says how much of a request is checked before it is answered.
+// Mode determines how much of a request is checked before it is answered.
 type Mode uint8
 
 const (
 	Strict Mode = iota // every guard
 
-	// Open answers every host that asks on the wire: MACs, IP addresses, checksums and the source port are not looked at, the hop
-	// limit stays, and nothing is rationed. Kind, lengths, UDP ports and VLANs still have to be right, and ARP and ND are as
-	// in Strict. It is for a wire you own: a reply to a broadcast has a broadcast source, and two responders can loop.
+	// Open answers every host on the wire: MACs, IP addresses, checksums and the source port are not checked, the hop
+	// limit is unchanged, and nothing is rate-limited. Kind, lengths, UDP ports and VLANs still have to be right, and
+	// ARP and ND are as in Strict. It is for a wire that you own: a reply to a broadcast has a broadcast source, and
+	// two responders can loop.
 	Open
 )
 
-// Config is what a Responder answers. It does not change while a Responder is in use.
+// Config defines which requests a Responder answers. It does not change while a Responder is in use.
 type Config struct {
 	Mode      Mode
 	MAC       [6]byte
-	Addresses []netip.Prefix // our addresses, each with its subnet (/32 or /128 where that is unknown)
+	Addresses []netip.Prefix // our addresses, each with its subnet (/32 or /128 if that is unknown)
 	UDPPorts  []uint16       // answered by echo
 
 	// STAMPPorts are UDP ports answered as a stateless STAMP or TWAMP-Light reflector. They need Clock.
 	STAMPPorts []uint16
-	// Clock holds how cycles relate to time. It is loaded for each test packet and may be replaced at any time.
+	// Clock converts ticks to time. It is loaded for each test packet and may be replaced at any time.
 	Clock *atomic.Pointer[Clock]
 
 	// VLANs are the VLAN identifiers (0 to 4094) whose frames are answered, ARP and ND included; 0 stands for frames
-	// outside any VLAN: untagged, or with a tag for the priority alone (IEEE 802.1Q §6.9.1). Under two tags both must be
-	// named. nil is any.
+	// outside any VLAN: untagged, or with a priority tag (IEEE 802.1Q §6.9.1). With two tags, both must be listed. nil
+	// means any.
 	VLANs []uint16
 
-	// Rate is how many echo requests, datagrams and test packets a second Strict answers to one source address, and Burst
-	// how many at once after a pause. 0 is no limit. It bounds a loop with an echo service that renews its TTL, which no
-	// look at a single frame can tell from a client. Addresses share 4096 counters of fixed size, so that two sources may
-	// share a limit, and each Responder counts for itself.
+	// Rate is how many echo requests, datagrams and test packets per second Strict answers for one source address, and
+	// Burst how many at once after a pause. 0 means no limit. It bounds a loop with an echo service that renews its
+	// TTL, which cannot be distinguished from a client by a single frame. Addresses share 4096 counters of fixed size,
+	// so two sources may share a limit, and each Responder counts separately.
 	Rate, Burst    uint64
-	TicksPerSecond uint64 // of polling.TSC, as measured: needed with Rate, which goes by Loop's time
+	TicksPerSecond uint64 // of polling.TSC, as measured; required with Rate, which uses Loop's time
 
-	// ChecksumBytes is the longest IP packet, in bytes, of which Strict verifies the ICMP or UDP checksum before it answers
-	// (RFC 1122 §3.2.2 and §4.1.3.4, RFC 4443 §2.1): DefaultChecksumBytes for all, 0 for none. A longer one that is wrong is answered
-	// with a reply that is wrong in the same way.
+	// ChecksumBytes is the longest IP packet, in bytes, of which Strict verifies the ICMP or UDP checksum before it
+	// answers (RFC 1122 §3.2.2 and §4.1.3.4, RFC 4443 §2.1): DefaultChecksumBytes for all, 0 for none. A longer packet
+	// with a wrong checksum gets a reply that is wrong in the same way.
 	ChecksumBytes int
 
-	// STAMPBase has test packets of 14 to 40 bytes answered by STAMP's base packet of 44 (RFC 8762 §4.6), as TWAMP-Light
-	// senders that do not pad expect it. It makes replies that are longer than their requests, by 30 bytes at most.
+	// STAMPBase makes test packets of 14 to 40 bytes get STAMP's base packet of 44 bytes as reply (RFC 8762 §4.6), as
+	// TWAMP-Light senders without padding expect. Such replies are longer than their requests, by at most 30 bytes.
 	STAMPBase bool
 
-	// Reflector is what is answered to test packets beyond that.
+	// Reflector configures further features for test packets.
 	Reflector Reflector
 
-	// PartialChecksums says that frames may come from a kernel on this machine (over veth, say), whose UDP checksums
-	// hold only the pseudo-header's sum and wait for a device to complete them. A reply is completed here instead,
-	// otherwise the peer's kernel would drop it. The price: a wrong checksum that equals that sum, one in 65536, is
-	// fixed, not kept.
+	// PartialChecksums means that frames may come from a kernel on this machine (over veth, for example), whose UDP
+	// checksums only contain the pseudo-header's sum and would be completed by a device. The reply's checksum is then
+	// completed here, because the peer's kernel would drop it otherwise. The price: a wrong checksum that equals that
+	// sum, one in 65536, is repaired rather than kept.
 	PartialChecksums bool
 }
 
 // Defaults for a Config of a live network.
 const (
-	DefaultRate          = 2_000_000 // four times what a bench reaches on a socket
-	DefaultBurst         = 1 << 16   // what waits after a pause of 30 ms at that rate
+	DefaultRate          = 2_000_000 // four times the rate that a bench reaches on a socket
+	DefaultBurst         = 1 << 16   // the backlog after a pause of 30 ms at that rate
 	DefaultChecksumBytes = 1<<16 - 1 // every packet
 )
 
 // Responder answers frames for one queue. One goroutine uses it at a time; its counters and Loop may be read by others.
 type Responder struct {
-	// What the leaves read, together and first: a field that is within a page of the start needs no check for nil.
-	mac           uint64 // as they load it: shifted up by two bytes; all ones where untagged frames are not answered
-	macTagged     uint64 // the same of frames with a tag
-	mul6          uint64 // the multipliers that give each address its own slot
+	// The fields that the leaves read, together and first: a field within a page of the start needs no nil check.
+	mac           uint64 // as loaded: shifted left by two bytes; all ones if untagged frames are not answered
+	macTagged     uint64 // the same for tagged frames
+	mul6          uint64 // the multipliers that give each address a unique slot
 	mul4          uint32
-	open, partial bool                             // open: the leaves skip what Open does not look at
-	skip          struct{ macs, hosts, hops bool } // open for Reply, which would keep a field that it reads often in a register
+	open, partial bool                             // open: the leaves skip the checks that Open does not make
+	skip          struct{ macs, hosts, hops bool } // open, in a form for Reply, which would keep a frequently read field in a register
 	checksumBytes int
 	stats         [Verdicts]polling.Counter
 	limit         limiter
 	own4          [slots4]uint32 // our addresses as loaded, each in its slot
-	not4          [slots4]uint32 // the same and our subnets' broadcasts: no sources
+	not4          [slots4]uint32 // the same, and our subnets' broadcast addresses: invalid as sources
 	own6          [slots6]ip6
 	echo          portSet // indexed by ports as loaded
 	service       portSet // source ports that are not answered
 
 	reflects   portSet // STAMP ports that Reply answers
-	stampMost  int     // the longest test packet that it answers
-	left       int     // of a long packet, for long
-	tail       uint64  // its sum, from long
-	unverified int     // from so many bytes behind a segment of eight on no checksum has to be verified, by Config.ChecksumBytes
-	stamps     int     // test packets that wait for the time
+	stampMost  int     // the longest test packet that Reply answers
+	left       int     // of a long packet, for long: bytes to sum
+	tail       uint64  // of a long packet, from long: its sum
+	unverified int     // with this many bytes or more after a segment's first eight, Config.ChecksumBytes requires no verification
+	stamps     int     // test packets waiting for their timestamp
 	stamp      [maxStamps]stamped
 
-	// Verified says that the device has found the UDP checksum of the frame that Reply gets next to be right. A driver that knows sets it for
-	// each frame of LongFrame bytes and more; the payload of such a datagram is not read then. It is not looked at for shorter ones, nor for ICMP.
+	// Verified means that the device has found the UDP checksum of the next frame for Reply to be right. A driver with
+	// this information sets it for each frame of LongFrame bytes or more; the payload of such a datagram is then not
+	// read. It has no effect for shorter frames and for ICMP.
 	Verified bool
 
 	Loop polling.Loop
@@ -107,7 +109,7 @@ type Responder struct {
 	stampLeast int // bytes of a test packet
 	clock      *atomic.Pointer[Clock]
 
-	sessions           *sessions // nil of a stateless reflector
+	sessions           *sessions // nil for a stateless reflector
 	sealed             *guarded
 	auth               []uint16
 	seal               *seal // nil without a key
@@ -117,24 +119,25 @@ type Responder struct {
 	vlans [1 << 12 / 64]uint64
 }
 
-// guarded is what authenticated packets have to themselves, so that nothing without a key can exhaust it.
+// guarded has the tables that only authenticated packets use, so that senders without a key cannot exhaust them.
 type guarded struct {
-	sessions *sessions // nil of a stateless reflector
+	sessions *sessions // nil for a stateless reflector
 	limit    limiter
 }
 
 // ip6 is an IPv6 address as the leaves load it.
 type ip6 struct{ hi, lo uint64 }
 
-// portSet is a set of UDP ports, each as a little-endian load sees it.
+// portSet is a set of UDP ports, each in the format of a little-endian load.
 type portSet [1 << 16 / 64]uint64
 
 func (s *portSet) add(port uint16)      { p := port<<8 | port>>8; s[p>>6] |= 1 << (p & 63) }
 func (s *portSet) has(port uint16) bool { p := port<<8 | port>>8; return s[p>>6]>>(p&63)&1 != 0 }
 
-// systemPorts are the UDP ports below it: services', never a client's (RFC 6335 §6). Whatever listens there may
-// answer a datagram that it did not request, so that a reply to it would be answered in turn, continuously
-// (CVE-2024-2169), or be half of a reflection attack. STAMP's port 862 is one of them, and 0 is no port to reply to.
+// systemPorts is the limit below which UDP ports belong to services, never to a client (RFC 6335 §6). A service there
+// may answer a datagram that it did not request, so that a reply to it would be answered in turn, continuously
+// (CVE-2024-2169), or would be half of a reflection attack. STAMP's port 862 is one of them, and port 0 cannot be
+// replied to.
 const systemPorts = 1024
 
 // servicePorts are the ports above where such services are common.

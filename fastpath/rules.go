@@ -2,22 +2,22 @@ package fastpath
 
 import "fmt"
 
-// Rules are a Config taken apart for something else than a Responder that follows it, as nic/drivers/xdp's program does in the
-// kernel. Addresses and ports are as a little-endian machine loads them, and sets have a bit for each member.
+// Rules are a Config in a form for other implementations, such as nic/drivers/xdp's program in the kernel. Addresses
+// and ports are as a little-endian machine loads them, and sets have a bit for each member.
 type Rules struct {
 	Own4          []uint32
-	Not4          []uint32    // no sources: ours and our subnets' broadcast addresses
+	Not4          []uint32    // invalid as sources: our addresses and our subnets' broadcast addresses
 	Own6          [][2]uint64 // the upper half first
 	Echo, STAMP   [1 << 16 / 64]uint64
 	Service       [1 << 16 / 64]uint64 // source ports that are not answered
 	VLANs         [1 << 12 / 64]uint64
 	ChecksumBytes int // 0 in Open
 
-	// The limit, as take has it: in 1/16 of Config's ticks.
+	// The rate limit, as take uses it: in 1/16 of Config's ticks.
 	Cost, Burst, Most, Idle uint64
 }
 
-// Rules returns what c has answered, or the error that New returns for it, or one that says what these rules are not for.
+// Rules returns the rules of c, the error that New returns for it, or an error if these rules do not support c.
 func (c *Config) Rules() (*Rules, error) {
 	if what := c.Beyond(); what != "" {
 		return nil, fmt.Errorf("%w: the rules for a program elsewhere are not those of %s", ErrConfig, what)

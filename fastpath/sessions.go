@@ -7,11 +7,11 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// sessionKey names a test session: the addresses and ports of its packets, and the identifier that its sender chose (RFC 8972
-// §3). Of a message, which has none of the former, it is the sender that the driver tells.
+// sessionKey identifies a test session: the addresses and ports of its packets, and the identifier that its sender
+// chose (RFC 8972 §3). For a message, which has no addresses and ports, it is the sender reported by the driver.
 type sessionKey [40]byte
 
-// What a sessionKey holds and where.
+// Layout of a sessionKey.
 const (
 	keyPorts = 32
 	keySSID  = 36
@@ -31,7 +31,7 @@ func frameKey(hosts, d []byte, ssid uint16) (k sessionKey) {
 	return k
 }
 
-// messageKey is the key of a test packet that is a message.
+// messageKey is the key of a test packet in a message.
 func messageKey(sender uint64, ssid uint16) (k sessionKey) {
 	be.PutUint64(k[:], sender)
 	be.PutUint16(k[keySSID:], ssid)
@@ -39,14 +39,14 @@ func messageKey(sender uint64, ssid uint16) (k sessionKey) {
 	return k
 }
 
-// session is what a stateful reflector keeps of one (RFC 8762 §4.2, RFC 8972 §4.5, §4.7).
+// session is a stateful reflector's state of a session (RFC 8762 §4.2, RFC 8972 §4.5, §4.7).
 type session struct {
 	key      sessionKey
-	begun    uint64 // the tick of its first packet
-	seen     uint64 // that of its latest; 0 where the place is free
-	received uint32 // test packets that came, also those that were over the limit
-	sent     uint32 // replies, which is also the next one's number
-	sentAt   uint64 // the time that the latest reply was stamped with on its way out
+	begun    uint64 // tick of its first packet
+	seen     uint64 // tick of its latest packet; 0 if the place is free
+	received uint32 // test packets received, including those over the limit
+	sent     uint32 // replies, which is also the number of the next one
+	sentAt   uint64 // transmit timestamp of the latest reply
 }
 
 const (
@@ -55,19 +55,19 @@ const (
 	patience    = 4       // a session is kept while it is silent for less than this multiple of its duration
 )
 
-// sessions is a table of fixed size. It has twice as many places as were requested, and each key has 16 of them to
-// choose from, in two sets. It takes the set with more room, so that all that were requested find a place: filled one
-// set after the other, 3 of 100 tables of 64 refuse one.
+// sessions is a table of fixed size. It has twice the requested number of places, and each key can use 16 of them, in
+// two sets. It uses the set with more room, so that the requested number of sessions always find a place: if one set
+// were filled first, 3 of 100 tables of 64 would refuse one.
 //
-// A session is over after a silence of idle; its place is then free. Where none is free a new session displaces the
-// one that was silent longest among those that may be displaced: those that were silent for more than patience times
-// their duration. So a flood of sessions of one packet each displaces only its own kind, and never a session that
-// continues, whose numbers would begin again: its sender would take that for loss. Who keeps up many sessions for
-// long can still fill the table, which is why authenticated ones have their own.
+// A session ends after being silent for idle; its place is then free. If none is free, a new session displaces the one
+// that was silent longest, among those that were silent for more than patience times their duration. So a flood of
+// sessions of one packet each only displaces others of the flood, and never an active session, whose numbers would
+// restart, which its sender would interpret as loss. A sender that keeps up many sessions for a long time can still
+// fill the table, so authenticated sessions have a separate one.
 type sessions struct {
 	places []session
 	mask   uint64
-	seed   maphash.Seed // unknown to senders, who could fill the places of one hash otherwise
+	seed   maphash.Seed // unknown to senders, who could otherwise fill the places of one hash
 	idle   uint64       // ticks
 
 	begun, ended, displaced polling.Counter
@@ -78,7 +78,8 @@ func newSessions(n int, idle uint64) *sessions {
 	return &sessions{places: make([]session, sets*ways), mask: sets - 1, seed: maphash.MakeSeed(), idle: idle}
 }
 
-// find returns the session of k as of tick now, or the place for it, which begin makes its own; nil where there is no room.
+// find returns the session of k as of tick now, or the place for it, which begin assigns to it; nil if there is no
+// room.
 func (t *sessions) find(k *sessionKey, now uint64) (s *session, going bool) {
 	h := maphash.Bytes(t.seed, k[:])
 	first, second := h&t.mask, h>>32&t.mask
@@ -87,7 +88,7 @@ func (t *sessions) find(k *sessionKey, now uint64) (s *session, going bool) {
 	}
 	most := 0 // free places of a set
 	var spare *session
-	longest := int64(0) // the silence of spare
+	longest := int64(0) // how long spare has been silent
 	for _, set := range [2]uint64{first, second} {
 		places := t.places[set*ways:][:ways]
 		free, room := 0, (*session)(nil)
@@ -96,7 +97,7 @@ func (t *sessions) find(k *sessionKey, now uint64) (s *session, going bool) {
 			silence := int64(now - p.seen)
 			over := p.seen == 0 || silence > int64(t.idle)
 			switch {
-			case p.seen != 0 && p.key == *k: // its own, now or before
+			case p.seen != 0 && p.key == *k: // its own, current or ended
 				return p, !over
 			case over:
 				free, room = free+1, p
@@ -114,7 +115,7 @@ func (t *sessions) find(k *sessionKey, now uint64) (s *session, going bool) {
 	return s, false
 }
 
-// begin makes the place s that find returned as of tick now the session k.
+// begin assigns the place s, which find returned as of tick now, to the session k.
 func (t *sessions) begin(s *session, k *sessionKey, now uint64) {
 	switch {
 	case s.seen == 0:
@@ -129,13 +130,13 @@ func (t *sessions) begin(s *session, k *sessionKey, now uint64) {
 
 // Sessions counts test sessions of a stateful reflector.
 type Sessions struct {
-	Begun     uint64 // all there ever were
-	Ended     uint64 // whose place was taken after a silence of Reflector.Idle
-	Displaced uint64 // whose place was taken before that, by a new session that found no free one
+	Begun     uint64 // total number of sessions started
+	Ended     uint64 // replaced after being silent for Reflector.Idle
+	Displaced uint64 // replaced earlier, by a new session that found no free place
 }
 
-// Sessions returns the counters of unauthenticated and of authenticated sessions, all zero of a stateless reflector. Any goroutine may
-// call it at any time.
+// Sessions returns the counters of unauthenticated and of authenticated sessions, all zero for a stateless reflector.
+// Any goroutine may call it at any time.
 func (r *Responder) Sessions() (open, sealed Sessions) {
 	if r.sealed != nil {
 		sealed = r.sealed.sessions.count()

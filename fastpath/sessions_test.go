@@ -43,7 +43,7 @@ func TestSessionsNumberReplies(t *testing.T) {
 	}
 }
 
-// As many sessions as were requested find a place, whatever the seed.
+// The requested number of sessions find a place, whatever the seed.
 func TestSessionsFindPlaces(t *testing.T) {
 	for _, c := range []struct{ sessions, tables int }{{1, 10}, {64, 2000}, {100, 1000}, {4096, 30}, {1 << 16, 2}} {
 		refused := 0
@@ -65,7 +65,8 @@ func TestSessionsFindPlaces(t *testing.T) {
 	}
 }
 
-// enter is what a Responder does with a packet of session i at tick now, and returns its place, nil where there is no room.
+// enter does what a Responder does with a packet of session i at tick now, and returns its place, nil if there is no
+// room.
 func (t *sessions) enter(i int, now uint64) *session {
 	k := messageKey(uint64(i), 0)
 	s, going := t.find(&k, now)
@@ -79,8 +80,8 @@ func (t *sessions) enter(i int, now uint64) *session {
 	return s
 }
 
-// A flood of sessions of one packet each, at any rate, neither displaces a session that goes on nor keeps a new one out for long, nor one
-// that comes in bursts. One that is idle makes room and begins at 0 again when it comes back.
+// A flood of sessions of one packet each, at any rate, neither displaces an active session nor keeps a new one, or one
+// with bursts, out for long. An idle session makes room, and restarts at 0 when it comes back.
 func TestFloodDisplacesItself(t *testing.T) {
 	const second = 1 << 20 // ticks
 	for _, rate := range []int{35, 100, 1000, 20_000} {
@@ -107,7 +108,8 @@ func TestFloodDisplacesItself(t *testing.T) {
 			}
 			flood(second / 4)
 		}
-		// New ones come as often as they have to for a second packet before the flood has gone round: some of the first may be displaced.
+		// New sessions send often enough for a second packet to arrive before the flood has replaced all places: some
+		// of the first may be displaced.
 		pace, lost := uint64(second/max(10, rate/10)), 0
 		for i := range 16 {
 			numbers := uint32(0)
@@ -143,12 +145,13 @@ func held(t *sessions) (n int) {
 	return n
 }
 
-// Sessions that go on fill the table: then a new one is refused until one of them has been silent for four times what it lasted, or idle.
+// Active sessions fill the table: then a new one is refused until one of them has been silent for four times its
+// duration, or is idle.
 func TestSessionsAreBounded(t *testing.T) {
 	t0 := uint64(1) << 40
 	table := newSessions(64, 1000)
 	entered := []int{}
-	for i := range 10_000 { // each comes twice at once, 10 ticks apart
+	for i := range 10_000 { // each sends two packets, 10 ticks apart
 		if table.enter(i, t0) != nil && table.enter(i, t0+10) != nil {
 			entered = append(entered, i)
 		}
@@ -179,7 +182,8 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// Unauthenticated packets from random sources take neither the places nor the rate of authenticated senders, new or old.
+// Unauthenticated packets from random sources reduce neither the places nor the rate of authenticated senders, new or
+// old.
 func TestFloodSparesAuthenticated(t *testing.T) {
 	c := reflector(16)
 	c.Rate, c.Burst, c.TicksPerSecond = 1, 4, 1_000_000
@@ -203,11 +207,11 @@ func TestFloodSparesAuthenticated(t *testing.T) {
 	}
 }
 
-// What there is no room for is refused under its own reason, unchanged, and costs its source nothing.
+// A packet for which there is no room is refused with a separate reason, unchanged, and not charged to its source.
 func TestSessionsFull(t *testing.T) {
 	c := reflector(1)
 	r := responder(t, c)
-	for i := range r.sessions.places { // sessions that have lasted, and were just heard of
+	for i := range r.sessions.places { // sessions that have lasted, and were active recently
 		s := &r.sessions.places[i]
 		s.begun, s.seen = 1, polling.TSC()
 	}

@@ -19,16 +19,16 @@ const (
 	protocolUDP    = 17
 	protocolICMPv6 = 58
 
-	hopLimit = 64 // of replies, at most
+	hopLimit = 64 // greatest hop limit of replies
 )
 
 // MinBuffer is how many bytes from a frame's start must be readable and writable, however short the frame.
 const MinBuffer = 128
 
-// Slow is for the frames that Reply has not answered. It answers the frame of n bytes at h in place if it is for us and passes every guard, and returns the reply's
-// length, which is n except for two kinds: the answer to duplicate address detection, and what Config.STAMPBase
-// allows. It returns 0 where there is nothing to send; the frame is unchanged then, and the reason is counted. It
-// takes any bytes, and answers every kind, those of Reply included.
+// Slow is for the frames that Reply has not answered. It answers the frame of n bytes at h in place if it is for us and
+// passes every guard, and returns the reply's length, which is n except for two kinds: the reply to duplicate address
+// detection, and what Config.STAMPBase permits. It returns 0 if there is nothing to send; the frame is then unchanged,
+// and the reason is counted. It accepts any bytes, and answers every kind, including those of Reply.
 //
 //go:noinline
 func (r *Responder) Slow(h *[64]byte, n int) int {
@@ -43,15 +43,15 @@ func (r *Responder) Slow(h *[64]byte, n int) int {
 	return 0
 }
 
-// answer finds the packet behind up to two VLAN tags, which a reply keeps. A reply that is longer than its request uses the
-// room behind f, which its capacity tells.
+// answer finds the packet after up to two VLAN tags, which a reply keeps. A reply that is longer than its request uses
+// the room after f, up to its capacity.
 func (r *Responder) answer(f []byte) (v Verdict, n int) {
 	l3 := 14
 	if len(f) < l3 {
 		return RefusedShort, 0
 	}
 	t := be.Uint16(f[12:])
-	others := false // a tag of a VLAN that is not answered
+	others := false // has a tag of a VLAN that is not answered
 	for l3 < 14+2*4 && (t == etherType8021Q || t == etherType8021D) {
 		if l3 += 4; len(f) < l3 {
 			return RefusedShort, 0
@@ -76,13 +76,13 @@ func (r *Responder) answer(f []byte) (v Verdict, n int) {
 // vlan reports whether frames of VLAN id are answered.
 func (r *Responder) vlan(id uint16) bool { return r.vlans[id>>6]>>(id&63)&1 != 0 }
 
-// fits reports whether n bytes of packet from l3 on fill frame f. A frame of up to 64 bytes, tags not counted, may be
-// longer: Ethernet pads to 60, and tags may come off or on after that.
+// fits reports whether n bytes of packet from l3 on fill frame f. A frame of up to 64 bytes, without tags, may be
+// longer: Ethernet pads to 60, and tags may be added or removed after that.
 func fits(f []byte, l3, n int) bool {
 	return l3+n == len(f) || l3+n < len(f) && len(f)-l3+14 <= 64
 }
 
-// macs checks that a frame is to our MAC from another.
+// macs checks that a frame is sent to our MAC from another one.
 func (r *Responder) macs(f []byte) (v Verdict, ok bool) {
 	if [6]byte(f) != r.macAddress {
 		return RefusedMAC, false
@@ -166,7 +166,8 @@ func (r *Responder) ipv4(f []byte, l3 int) (Verdict, int) {
 	return v, length(f, l3+n, grown)
 }
 
-// length is that of the reply to f, whose packet ended at end and has grown: padding is gone then.
+// length is the length of the reply to f, whose packet ended at end and has grown by grown bytes: padding is then
+// removed.
 func length(f []byte, end, grown int) int {
 	if grown > 0 {
 		return end + grown
@@ -174,8 +175,8 @@ func length(f []byte, end, grown int) int {
 	return len(f)
 }
 
-// sound reports whether a segment's checksum is right as far as Config.ChecksumBytes has it looked at. n is the length of
-// its packet, acc the pseudo-header's sum.
+// sound reports whether a segment's checksum is right, if Config.ChecksumBytes requires its verification. n is the
+// length of its packet, acc the pseudo-header's sum.
 func (r *Responder) sound(segment []byte, n int, acc uint16) bool {
 	return n > r.checksumBytes || cksum.Sum(segment, acc) == 0xffff
 }
@@ -195,7 +196,7 @@ func (r *Responder) icmp4(m, from []byte) Verdict {
 	}
 	m[0] = 0
 	hc := cksum.Update16(be.Uint16(m[2:]), 0x0800, 0)
-	if hc == 0 && cksum.Sum(m[4:], 0) == 0 { // the one message that a zero checksum does not fit: nothing but zeros
+	if hc == 0 && cksum.Sum(m[4:], 0) == 0 { // an all-zero message is the only one for which a zero checksum is wrong
 		hc = 0xffff
 	}
 	be.PutUint16(m[2:], hc)
@@ -306,7 +307,8 @@ func (r *Responder) source6(a []byte) (v Verdict, ok bool) {
 	return 0, true
 }
 
-// udp answers the datagram d that came as in says, and returns by how much it has grown and the TOS that it leaves with.
+// udp answers the datagram d that arrived as described by in, and returns by how much it has grown and the TOS of the
+// reply.
 func (r *Responder) udp(d []byte, in arrival) (v Verdict, grown int, tos uint8) {
 	ip6 := len(in.hosts) == 2*16
 	if len(d) < 8 || int(be.Uint16(d[4:])) != len(d) {
@@ -378,8 +380,8 @@ func (r *Responder) udp(d []byte, in arrival) (v Verdict, grown int, tos uint8) 
 	return v, grown, tos
 }
 
-// admit finds the session of the test packet in datagram d, where there are any, and takes the reply from the rate of
-// its source. It returns why there is to be none, otherwise 0.
+// admit finds the session of the test packet in datagram d, if sessions are enabled, and charges the reply to its
+// source's rate. It returns the reason for a refusal, otherwise 0.
 func (r *Responder) admit(d []byte, in *arrival, auth bool, source uint64) (why Verdict, s *session) {
 	table, limit, ssid := r.sessions, &r.limit, uint16(0)
 	switch p := d[8:]; {
@@ -398,7 +400,7 @@ func (r *Responder) admit(d []byte, in *arrival, auth bool, source uint64) (why 
 	return r.enter(table, limit, &k, in.seen, source)
 }
 
-// enter is admit for a packet of the session k that came at tick now.
+// enter is admit for a packet of the session k that arrived at tick now.
 func (r *Responder) enter(table *sessions, limit *limiter, k *sessionKey, now, source uint64) (why Verdict, s *session) {
 	s, going := table.find(k, now)
 	if going {
@@ -416,10 +418,10 @@ func (r *Responder) enter(table *sessions, limit *limiter, k *sessionKey, now, s
 	return 0, s
 }
 
-// complete computes the checksum of a datagram whose checksum field holds the pseudo-header's sum (RFC 768), as the
-// kernel hands it to a device that is to do it. If a finished checksum has that value by chance, it comes out as it was.
+// complete computes the checksum of a datagram whose checksum field contains the pseudo-header's sum (RFC 768), as the
+// kernel leaves it for a device to complete. A finished checksum that has that value by chance is unchanged.
 func complete(d []byte) {
-	// The field is part of the sum, so the pseudo-header is in it.
+	// The field is part of the sum, so the sum includes the pseudo-header.
 	be.PutUint16(d[6:], cksum.UDP(^cksum.Sum(d, 0)))
 }
 
@@ -429,7 +431,7 @@ func pseudo(hosts []byte, protocol, n int) uint16 {
 	return uint16(s>>16 + s&0xffff)
 }
 
-// swap exchanges a and b, of one length.
+// swap exchanges a and b, which have the same length.
 func swap(a, b []byte) {
 	for i := range a {
 		a[i], b[i] = b[i], a[i]

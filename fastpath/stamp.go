@@ -8,16 +8,16 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// Clock says how the cycle counter relates to the time of day. It is made off the loop, as often as the relation is
-// measured, and never changes.
+// Clock converts ticks of the cycle counter to the time of day. It is created outside the loop, whenever the relation
+// is measured, and never changes.
 type Clock struct {
-	TSC           uint64 // the counter at some moment
-	NTP           uint64 // the time at that moment: seconds since 1900 above, their fraction below (RFC 5905 §6)
-	Rate          uint64 // NTP units (2^-32 s) for each tick, as a fixed-point number with 32 bits of fraction
-	ErrorEstimate uint16 // as from ErrorEstimate
+	TSC           uint64 // the counter at a moment
+	NTP           uint64 // the time at that moment: seconds since 1900 in the high half, their fraction in the low half (RFC 5905 §6)
+	Rate          uint64 // NTP units (2^-32 s) per tick, as a fixed-point number with 32 fractional bits
+	ErrorEstimate uint16 // in the format of ErrorEstimate
 }
 
-// At returns the time at which the counter was tsc, which may lie before c.TSC.
+// At returns the time at which the counter was tsc, which may be before c.TSC.
 func (c *Clock) At(tsc uint64) uint64 {
 	d := tsc - c.TSC
 	hi, lo := bits.Mul64(d, c.Rate)
@@ -25,17 +25,17 @@ func (c *Clock) At(tsc uint64) uint64 {
 	return c.NTP + (hi<<32 | lo>>32)
 }
 
-// ErrorEstimate returns the field of that name (RFC 4656 §4.1.2) for NTP timestamps: that the clock is synchronised to
-// UTC by an external source, and an upper bound of its error in seconds, rounded up to 8 bits of precision. An error that
-// is unknown (zero, negative, or not a number) becomes the greatest there is.
+// ErrorEstimate returns the field of that name (RFC 4656 §4.1.2) for NTP timestamps: whether the clock is synchronised
+// to UTC by an external source, and an upper bound of its error in seconds, rounded up to 8 bits of precision. An
+// unknown error (zero, negative, or not a number) becomes the maximum.
 func ErrorEstimate(synchronised bool, seconds float64) uint16 {
 	var s uint16
 	if synchronised {
 		s = 1 << 15
 	}
-	units := math.Ceil(seconds * (1 << 32)) // the error is Multiplier * 2^Scale of these
+	units := math.Ceil(seconds * (1 << 32)) // the error is Multiplier * 2^Scale of these units
 	if !(units >= 1 && units <= 255<<31) {
-		return s | 31<<8 | 255 // 127 s; a greater Scale would mean nothing more
+		return s | 31<<8 | 255 // 127 s; a greater Scale would not be meaningful
 	}
 	scale := 0
 	for ; units > 255; scale++ {
@@ -44,13 +44,14 @@ func ErrorEstimate(synchronised bool, seconds float64) uint16 {
 	return s | uint16(scale)<<8 | uint16(units)
 }
 
-// UnknownError reports whether the kernel's bound in µs (adjtimex(2): maxerror) was counted from 0, and so is none: whatever set the clock last
-// told no error, and the kernel has added 500 µs each second since. phc2sys, ptp4l and systemd-timesyncd write 0 each time; chronyd and ntpd
-// write what they estimate, which is a multiple of 500 once in 500 times.
+// UnknownError reports whether the kernel's bound in µs (adjtimex(2): maxerror) was counted from 0, and so is not a
+// bound: the program that last set the clock reported no error, and the kernel has added 500 µs each second since.
+// phc2sys, ptp4l and systemd-timesyncd write 0 each time; chronyd and ntpd write their estimate, which is a multiple of
+// 500 once in 500 times.
 func UnknownError(maxerror int64) bool { return maxerror%500 == 0 }
 
-// KernelEstimate is the error estimate of a clock of which only the kernel tells, maxerror in µs. If that is no
-// bound, the estimate is the greatest there is.
+// KernelEstimate is the error estimate of a clock for which only the kernel's maxerror in µs is known. If that is not a
+// bound, the estimate is the maximum.
 func KernelEstimate(synchronised bool, maxerror int64) uint16 {
 	if UnknownError(maxerror) {
 		maxerror = 0
@@ -58,18 +59,18 @@ func KernelEstimate(synchronised bool, maxerror int64) uint16 {
 	return ErrorEstimate(synchronised, float64(maxerror)/1e6)
 }
 
-// stampLength is how much of a test packet a reflector needs: all up to the sender's TTL. STAMP's packets have 44 bytes
-// or more (RFC 8762 §4.2.1); TWAMP-Light's may be as short as 14, and those of less than 41 bytes are refused, since the
-// reply would be longer than the request (RFC 5357 §4.2.1 has the sender pad by 27 bytes for this), unless Config.STAMPBase
-// allows that.
+// stampLength is how much of a test packet a reflector needs: everything up to the sender's TTL. STAMP's packets have
+// 44 bytes or more (RFC 8762 §4.2.1). TWAMP-Light's may be as short as 14; those of less than 41 bytes are refused,
+// because the reply would be longer than the request (RFC 5357 §4.2.1 has the sender pad by 27 bytes for this reason),
+// unless Config.STAMPBase permits that.
 const (
 	stampLength = 41
 	stampSender = 14 // the shortest test packet of a TWAMP-Light sender (RFC 4656 §4.1.2)
-	stampBase   = 44 // the base packet that answers it where Config.STAMPBase allows that
+	stampBase   = 44 // the base packet that is the reply to it if Config.STAMPBase permits that
 )
 
-// grow makes datagram d longer by n zeros. Its checksum stays what it was, right or wrong or none: only the length is in it,
-// twice.
+// grow extends datagram d by n zeros. Its checksum stays right, wrong or absent as it was: only the length changes in
+// the sum, twice.
 func grow(d []byte, n int) []byte {
 	was := uint16(len(d))
 	d = d[:len(d)+n]
@@ -82,13 +83,13 @@ func grow(d []byte, n int) []byte {
 	return d
 }
 
-// reflect turns the test packet in datagram d into a reflector's (RFC 8762 §4.3, RFC 5357 §4.2.1; both lay an
-// unauthenticated one out alike), and returns the TOS that it leaves with. If Reflector does not say more, the bytes
-// from 41 on stay: zeros or TLVs in STAMP, padding in TWAMP. So do the two after the error estimate, where RFC 8972
-// §3 has the session identifier. The checksum is updated for what changed, so a datagram that came broken leaves
-// broken, and one without a checksum has none.
+// reflect turns the test packet in datagram d into a reflector's (RFC 8762 §4.3, RFC 5357 §4.2.1; both have the same
+// layout if unauthenticated), and returns the TOS of the reply. Unless Reflector requires more, the bytes from 41 on
+// are unchanged: zeros or TLVs in STAMP, padding in TWAMP. So are the two after the error estimate, where RFC 8972 §3
+// has the session identifier. The checksum is updated for the changes, so a corrupt datagram remains corrupt, and one
+// without a checksum has none.
 //
-// In a test packet that had to grow these two were padding, and become zeros.
+// In a test packet that had to grow, these two bytes were padding, and become zeros.
 func (r *Responder) reflect(d []byte, in *arrival, s *session, auth, grown bool) (tos uint8) {
 	p := d[8:]
 	changes := p[:stampLength]
@@ -103,8 +104,8 @@ func (r *Responder) reflect(d []byte, in *arrival, s *session, auth, grown bool)
 	return tos
 }
 
-// mirror makes a Session-Reflector's packet of the Session-Sender's in p. s is its session, nil in a stateless
-// reflector. The time of sending comes last, except for the HMAC over it.
+// mirror turns the Session-Sender's packet in p into a Session-Reflector's. s is its session, nil in a stateless
+// reflector. The transmit timestamp is written last, followed only by the HMAC over it.
 func (r *Responder) mirror(p []byte, in *arrival, s *session, auth, grown bool) (tos uint8) {
 	c, base := r.clock.Load(), stampBase
 	if auth {

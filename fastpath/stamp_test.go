@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// A reflected test packet, field by field (RFC 8762 §4.3.1). RFC 5357 §4.2.1 lays TWAMP's out the same.
+// A reflected test packet, field by field (RFC 8762 §4.3.1). TWAMP's has the same layout (RFC 5357 §4.2.1).
 func TestSTAMPGolden(t *testing.T) {
 	c := config(Strict)
 	g := reply(t, &c, eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40000, 862, testPacket(48))))
@@ -47,7 +47,7 @@ func unhex(t *testing.T, dump string) []byte {
 		for _, w := range strings.Fields(line) {
 			x, err := hex.DecodeString(strings.ReplaceAll(w, "-", "0"))
 			if err != nil || len(w) < 2 {
-				break // the comment begins
+				break // start of the comment
 			}
 			b = append(b, x...)
 		}
@@ -55,7 +55,7 @@ func unhex(t *testing.T, dump string) []byte {
 	return b
 }
 
-// With a clock of one unit a tick the two timestamps are the counter's own values: both are within the call, in
+// With a clock of one unit per tick the two timestamps are the counter's own values: both are within the call, in
 // order, and their difference is the residence time to the tick.
 func TestSTAMPTimestamps(t *testing.T) {
 	c := config(Strict)
@@ -88,7 +88,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// A bound that the kernel counted from 0 is none.
+// A bound that the kernel counted from 0 is not a bound.
 func TestKernelEstimate(t *testing.T) {
 	for maxerror, want := range map[int64]uint16{0: 0x9FFF, 500: 0x9FFF, 1500: 0x9FFF, 1501: ErrorEstimate(true, 1501e-6), 16_000_000: 0x9FFF} {
 		if got := KernelEstimate(true, maxerror); got != want {
@@ -117,7 +117,7 @@ func TestErrorEstimate(t *testing.T) {
 		{true, math.Inf(1), 0x9fff},                   //
 		{true, -1, 0x9fff},                            //
 		{true, 1000, 0x9fff},                          //
-		{true, 255.0 * (1 << 31) / (1 << 32), 0x9fff}, // the greatest
+		{true, 255.0 * (1 << 31) / (1 << 32), 0x9fff}, // the maximum
 	} {
 		got := ErrorEstimate(c.synchronised, c.seconds)
 		if got != c.want {
@@ -129,7 +129,8 @@ func TestErrorEstimate(t *testing.T) {
 	}
 }
 
-// What a kernel leaves for a device to complete: the pseudo-header's sum. The reply must be whole, on every way.
+// Packets with only the pseudo-header's sum, which a kernel leaves for a device to complete. The reply's checksum must
+// be complete, from Reply and from Slow.
 func TestPartialChecksums(t *testing.T) {
 	for tags := range 3 {
 		for _, q := range requests(tags) {
@@ -149,7 +150,7 @@ func TestPartialChecksums(t *testing.T) {
 				hosts = q.frame[l3+8 : l3+40]
 			}
 			if binary.BigEndian.Uint16(q.frame[l4+6:]) == 0 {
-				continue // sent without a checksum: it has none to complete
+				continue // sent without a checksum: there is nothing to complete
 			}
 			if !bytes.Equal(whole, expected(&c, q.frame)) {
 				t.Errorf("%d tags, %s: a finished checksum was changed", tags, q.name)
@@ -167,7 +168,7 @@ func TestPartialChecksums(t *testing.T) {
 	}
 }
 
-// A finished checksum that equals the pseudo-header's sum by chance comes out as it was.
+// A finished checksum that equals the pseudo-header's sum by chance is unchanged.
 func TestPartialByChance(t *testing.T) {
 	c := config(Strict)
 	c.PartialChecksums = true

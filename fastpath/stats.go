@@ -1,6 +1,6 @@
 package fastpath
 
-// Verdict is what became of a frame: the kind that was answered, or the reason why it was not.
+// Verdict is the outcome for a frame: the kind that was answered, or the reason for the refusal.
 type Verdict uint8
 
 // Answered frames, by kind.
@@ -15,15 +15,15 @@ const (
 	AnsweredSTAMPv6
 )
 
-// Reasons for a refusal, in the order in which Slow looks for them within each protocol.
+// Reasons for a refusal, in the order in which Slow checks them within each protocol.
 const (
 	RefusedShort          Verdict = iota + AnsweredSTAMPv6 + 1 // the frame ends before its headers do
 	RefusedVLAN                                                // of a VLAN that is not answered
 	RefusedEtherType                                           // neither IPv4, IPv6 nor ARP, or under more than two VLAN tags
-	RefusedMAC                                                 // not to our MAC, nor to the group that ARP or ND uses
+	RefusedMAC                                                 // neither to our MAC nor to the group that ARP or ND uses
 	RefusedSourceMAC                                           // from a group MAC
 	RefusedVersion                                             // the IP version contradicts the EtherType
-	RefusedOptions                                             // IPv4 header length is not 20
+	RefusedOptions                                             // IPv4 header length is not 20 bytes
 	RefusedFragment                                            // part of a packet, or the reserved flag set
 	RefusedExtension                                           // IPv6 extension header
 	RefusedLength                                              // lengths contradict each other or the frame
@@ -37,22 +37,22 @@ const (
 	RefusedServicePort                                         // UDP from a port where a service may answer the reply
 	RefusedHopLimit                                            // UDP with a TTL or hop limit below 2: the reply's would be 0
 	RefusedNoChecksum                                          // UDP over IPv6 without a checksum
-	RefusedSTAMPShort                                          // test packet too short to hold the reply
+	RefusedSTAMPShort                                          // test packet too short to contain the reply
 	RefusedChecksum                                            // ICMP or UDP checksum is wrong
 	RefusedRate                                                // more from this source than Config.Rate
 	RefusedARP                                                 // ARP other than a request for IPv4 over Ethernet
 	RefusedAnnouncement                                        // ARP request for the sender's own address (RFC 5227 §2.3)
-	RefusedND                                                  // neighbour solicitation that RFC 4861 §7.1.1 calls invalid
+	RefusedND                                                  // neighbour solicitation that is invalid according to RFC 4861 §7.1.1
 
-	// Messages, which are of another kind of port (see NewMessages). Those with a STAMP packet too short, or over their
-	// sender's rate, count as RefusedSTAMPShort and RefusedRate.
-	AnsweredMessage      // sent back as it was
+	// Messages, which use another type of port (see NewMessages). Those with a STAMP packet that is too short, or over
+	// their sender's rate, count as RefusedSTAMPShort and RefusedRate.
+	AnsweredMessage      // sent back unchanged
 	AnsweredSTAMPMessage // test packet, answered as a STAMP reflector
-	RefusedReply         // a reply of a responder: with ReplyMark
-	RefusedSender        // its sender could not be reached, or had too many messages wait until it could
-	RefusedMessage       // its length, or how the device says it came, cannot be
+	RefusedReply         // a responder's reply: with ReplyMark
+	RefusedSender        // its sender could not be reached, or had too many messages waiting
+	RefusedMessage       // its length, or the way it arrived according to the device, is invalid
 
-	// STAMP beyond the stateless and unauthenticated (see Reflector).
+	// STAMP beyond stateless and unauthenticated mode (see Reflector).
 	RefusedSTAMPHMAC     // test packet to an authenticated port whose HMAC is not right
 	RefusedSTAMPSessions // test packet of a new session, for which there is no room
 
@@ -71,7 +71,7 @@ var verdictNames = [Verdicts]string{
 	"stamp_hmac", "stamp_sessions",
 }
 
-// String returns the verdict's name: lower case with underscores, fit for a Prometheus label, and different for each.
+// String returns the verdict's unique name: lower case with underscores, suitable as a Prometheus label.
 func (v Verdict) String() string {
 	if int(v) >= Verdicts {
 		return "unknown"
@@ -107,7 +107,7 @@ func (s *Stats) Refused() (n uint64) {
 	return n
 }
 
-// Add adds t to s, as for the sum over the queues.
+// Add adds t to s, for example to sum over the queues.
 func (s *Stats) Add(t *Stats) {
 	for v := range s {
 		s[v] += t[v]

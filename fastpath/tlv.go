@@ -1,7 +1,7 @@
 package fastpath
 
-// The TLVs that may follow a test packet's base, and what a reflector makes of them in place (RFC 8972 §4). None
-// grows or shrinks, so that a reply has the length of its request.
+// The TLVs that may follow a test packet's base, and how a reflector answers them in place (RFC 8972 §4). They keep
+// their length, so a reply has the length of its request.
 
 // TLV types (RFC 8972 §5.1).
 const (
@@ -19,12 +19,12 @@ const (
 
 // Flags of a TLV in a reply.
 const (
-	flagUnrecognized = 0x80 // not understood
-	flagMalformed    = 0x40 // its length cannot be: neither it nor what follows was looked at
-	flagIntegrity    = 0x20 // the HMAC is not right: none of them was looked at
+	flagUnrecognized = 0x80 // not understood by the reflector
+	flagMalformed    = 0x40 // impossible length: neither this TLV nor the rest was processed
+	flagIntegrity    = 0x20 // wrong HMAC: no TLV was processed
 )
 
-// Sub-TLVs of the Location TLV (RFC 8972 §4.2.1): what is requested, and after it the forms of the answer.
+// Sub-TLVs of the Location TLV (RFC 8972 §4.2.1): the requested item, followed by the types used in the reply.
 const (
 	subSourceMAC   = 1
 	subSourceEUI48 = 2
@@ -39,11 +39,11 @@ const (
 	methodLocal = 2 // in software, by the reflector itself
 )
 
-// arrival is what a reflector knows of how a test packet came, beside its bytes.
+// arrival is what a reflector knows about a received test packet apart from its bytes.
 type arrival struct {
 	seen     uint64 // tick
 	hop, tos uint8
-	hosts    []byte // source and destination address: 8 or 32 bytes, none of a message
+	hosts    []byte // source and destination address: 8 or 32 bytes, none for a message
 	ports    []byte // source and destination
 	mac      [6]byte
 }
@@ -51,11 +51,11 @@ type arrival struct {
 // extensions are the TLVs of one test packet.
 type extensions struct {
 	tlvs []byte
-	seal int // where the HMAC TLV lies, -1 without one
+	seal int // position of the HMAC TLV, -1 if there is none
 	ok   bool
 }
 
-// tlv returns the first TLV of x without its header, and whether x is long enough for it.
+// tlv returns the value of the first TLV of x, and whether x is long enough for it.
 func tlv(x []byte) (value []byte, ok bool) {
 	if len(x) < tlvHeader {
 		return nil, false
@@ -67,9 +67,9 @@ func tlv(x []byte) (value []byte, ok bool) {
 	return x[tlvHeader:][:n], true
 }
 
-// inspect looks at the TLVs x of a packet whose sequence number is that given, still as it came, and finds out
-// whether they may be used: an HMAC TLV has to be right and to stand behind all others but padding, and authenticated
-// packets have to have one, except for padding alone (RFC 8972 §4.8). Without a key no HMAC is right.
+// inspect checks whether the TLVs x of a received packet with the given sequence number may be used: an HMAC TLV must
+// be right and must come after all others except padding, and authenticated packets must have one, unless they only
+// have padding (RFC 8972 §4.8). Without a key, no HMAC is right.
 func (r *Responder) inspect(x, number []byte, auth bool) extensions {
 	e := extensions{tlvs: x, seal: -1, ok: true}
 	count, paddings := 0, 0
@@ -96,7 +96,7 @@ func (r *Responder) inspect(x, number []byte, auth bool) extensions {
 	return e
 }
 
-// reflect makes the TLVs of the reply, whose sequence number is given, and returns the TOS that it leaves with.
+// reflect writes the TLVs of the reply, which has the given sequence number, and returns the TOS of the reply.
 func (e *extensions) reflect(r *Responder, number []byte, in *arrival, s *session, c *Clock) (tos uint8) {
 	tos = in.tos
 	for at := 0; at < len(e.tlvs); {
@@ -133,7 +133,7 @@ func (r *Responder) extension(kind uint8, v []byte, in *arrival, s *session, c *
 		return 0
 	case tlvLocation:
 		if in.hosts == nil {
-			return flagUnrecognized // of a message: it has no ports and addresses
+			return flagUnrecognized // a message has no ports and addresses
 		}
 		return r.location(v, in)
 	case tlvTimestamp:
@@ -160,17 +160,17 @@ func (r *Responder) extension(kind uint8, v []byte, in *arrival, s *session, c *
 			return flagMalformed
 		}
 		if s == nil {
-			return flagUnrecognized // a stateless reflector counts no session's packets
+			return flagUnrecognized // a stateless reflector does not count packets by session
 		}
 		be.PutUint32(v[4:], s.received)
-		be.PutUint32(v[8:], s.sent+1) // this one too, as in the sender's own count
+		be.PutUint32(v[8:], s.sent+1) // including this one, as in the sender's count
 		return 0
 	case tlvAccess:
 		if len(v) != 4 {
 			return flagMalformed
 		}
 		if id := v[0] >> 4; id != 1 && id != 2 {
-			return flagUnrecognized // §4.6 has it discarded
+			return flagUnrecognized // §4.6 requires that it be discarded
 		}
 		return 0
 	case tlvFollowUp:
@@ -187,8 +187,9 @@ func (r *Responder) extension(kind uint8, v []byte, in *arrival, s *session, c *
 	return flagUnrecognized
 }
 
-// class answers a Class of Service TLV: DSCP1, which the reply is to have, DSCP2 and ECN, with which the packet came, and RP, which
-// says that the reply could not have DSCP1 and has DSCP2 instead (RFC 8972 §4.4, and erratum 8199).
+// class answers a Class of Service TLV: DSCP1, the requested DSCP of the reply; DSCP2 and ECN, those of the received
+// packet; and RP, which means that the reply could not have DSCP1 and has DSCP2 instead (RFC 8972 §4.4, and erratum
+// 8199).
 func (r *Responder) class(v []byte, in *arrival, tos *uint8) {
 	asked, got, ecn := v[0]>>2, in.tos>>2, in.tos&3
 	reverse := uint8(1)
@@ -198,7 +199,7 @@ func (r *Responder) class(v []byte, in *arrival, tos *uint8) {
 	v[0], v[1], v[2], v[3] = asked<<2|got>>4, got<<4|ecn<<2|reverse, 0, 0
 }
 
-// location answers a Location TLV: destination and source port of the packet, and what its sub-TLVs request.
+// location answers a Location TLV: destination and source port of the packet, and the items that its sub-TLVs request.
 func (r *Responder) location(v []byte, in *arrival) uint8 {
 	if len(v) < 4 {
 		return flagMalformed

@@ -8,7 +8,7 @@ import (
 )
 
 // One valid frame of each protocol, one change each, and the reason for which Strict refuses it. Offsets are those of
-// an untagged frame; fix4 and fix6 fix the checksums that the change broke, so that only the change is to blame.
+// an untagged frame; fix4 and fix6 correct the checksums after the change, so that only the change causes the refusal.
 func TestVerdicts(t *testing.T) {
 	put := func(at int, b ...byte) func([]byte) []byte {
 		return func(f []byte) []byte { copy(f[at:], b); return f }
@@ -35,7 +35,7 @@ func TestVerdicts(t *testing.T) {
 	both := func(a, b func([]byte) []byte) func([]byte) []byte { return func(f []byte) []byte { return b(a(f)) } }
 	addr := func(at int, s string) func([]byte) []byte { return put(at, netip.MustParseAddr(s).AsSlice()...) }
 	none := func(f []byte) []byte { return f }
-	sum := func(at int) func([]byte) []byte { // fixes the checksum of a datagram over IPv4
+	sum := func(at int) func([]byte) []byte { // corrects the checksum of a datagram over IPv4
 		return func(f []byte) []byte {
 			f[at], f[at+1] = 0, 0
 			binary.BigEndian.PutUint16(f[at:], ^l4sum(f[26:30], f[30:34], 17, f[34:]))
@@ -109,7 +109,7 @@ func TestVerdicts(t *testing.T) {
 		{"ping", "traffic class", fix4(put(15, 0xb8)), AnsweredICMPv4},
 		{"ping", "ICMP checksum", put(36, 1, 2), RefusedChecksum},
 		{"ping", "data", put(97, 0), RefusedChecksum},
-		{"ping long", "ICMP checksum", put(36, 1, 2), AnsweredICMPv4}, // longer than is verified
+		{"ping long", "ICMP checksum", put(36, 1, 2), AnsweredICMPv4}, // longer than the verified length
 		{"ping padded", "ICMP checksum", put(36, 1, 2), RefusedChecksum},
 		{"ping padded", "padding", put(50, 1, 2), AnsweredICMPv4},
 		{"ping unpadded", "padding to 64", more(22), AnsweredICMPv4},
