@@ -18,7 +18,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// No page has an accessibility violation that axe-core finds, light or dark, wide or narrow; the pages of other tools' files included.
+// No page has an accessibility violation that axe-core finds, light or dark, wide or narrow, including pages of other
+// tools' files.
 func TestPagesPassAxe(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestBadInput: each ends in one clear message and the right exit code, and leaves no report.
+// Each case ends with one clear message and the right exit code, and leaves no report.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -135,7 +135,7 @@ func TestBadInput(t *testing.T) {
 				}
 				lines := 0
 				for line := range strings.Lines(r.errors) {
-					// Progress, and the note about a silent target, appear where a test takes long.
+					// Ignore progress, and the note about a silent target, which appear if a test takes long.
 					if !strings.HasPrefix(line, "time=") || !strings.Contains(line, " part=") && !strings.Contains(line, "does not answer") {
 						lines++
 					}
@@ -165,7 +165,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestShortReflector: a STAMP reflector whose replies are shorter than the probes gives no round trip, and so no result.
+// A STAMP reflector whose replies are shorter than the probes gives no round trip, and so no result.
 func TestShortReflector(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -185,7 +185,7 @@ func TestShortReflector(t *testing.T) {
 	}
 }
 
-// TestReplace: an earlier report goes only if that was requested; those of a sweep are reports, too.
+// An earlier report is replaced only if that was requested; reports of a sweep count as reports, too.
 func TestReplace(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -202,7 +202,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// TestNoRights: as an ordinary user the bench says what it lacks, and the socket transport works.
+// As an ordinary user, the bench reports the missing privileges, and the socket transport works.
 func TestNoRights(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)

@@ -92,7 +92,8 @@ func TestTargetsArePositional(t *testing.T) {
 	}
 }
 
-// Before it measures, -ab knows whether its slices can give a verdict, and which flag to change if they cannot. -auto plans when to look for one.
+// Before it measures, -ab checks whether its slices can give a verdict, and says which flag to change if they cannot.
+// -auto plans when to look for one.
 func TestPlanIsChecked(t *testing.T) {
 	for args, want := range map[string]string{
 		"-duration 6s -ab do=true,name=a -ab do=true,name=b": "no verdict is possible: it needs 9 slices of each variant, and there are 6 (use -duration 9s)",
@@ -138,7 +139,7 @@ func TestTargetInPlaceOfCommand(t *testing.T) {
 	}
 }
 
-// Diagnostics are for -v: without it a result fits a screen, and begins with its headline.
+// Diagnostics require -v: without it a result fits on a screen, and starts with its headline.
 func TestDiagnosticsNeedVerbose(t *testing.T) {
 	const dir = "../../results/demo/01-kernel"
 	rep, err := report.Read(dir)
@@ -157,8 +158,8 @@ func TestDiagnosticsNeedVerbose(t *testing.T) {
 	}
 }
 
-// The tables of a sweep and of a search for a rate have a column for each place where frames were dropped, and for late replies, if any row has a
-// count. A place that no counter covers is unknown.
+// The tables of a sweep and of a search for a rate have a column for each place where frames were dropped, and for late
+// replies, if any row has a count. A place without a counter is unknown.
 func TestTablesShowPlacesOfLoss(t *testing.T) {
 	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
 	tables := func() []string {
@@ -192,7 +193,7 @@ func TestTablesShowPlacesOfLoss(t *testing.T) {
 	}
 }
 
-// What a rate is on the wire has a VLAN's tag, and nothing is said of messages.
+// The rate on the wire includes a VLAN tag, and is not stated for messages.
 func TestOnTheWire(t *testing.T) {
 	for _, c := range []struct {
 		of   report.Traffic
@@ -205,7 +206,7 @@ func TestOnTheWire(t *testing.T) {
 	}
 }
 
-// A sweep begins with its answer.
+// A sweep starts with its answer.
 func TestSweepAnswer(t *testing.T) {
 	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
 	a.Label, b.Label, b.Counts.Lost = "1k/s", "10k/s", 3
@@ -224,7 +225,8 @@ func TestSweepAnswer(t *testing.T) {
 	}
 }
 
-// A search begins with its answer: for each size the rate, its round trips, and the limit above it. Warnings come before the trials.
+// A search starts with its answer: for each size the rate, its round trips, and the limit above it. Warnings come
+// before the trials.
 func TestSearchAnswer(t *testing.T) {
 	small, big := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
 	dir := t.TempDir()

@@ -94,7 +94,7 @@ func compareCommand(e *env, args []string) error {
 	return errors.Join(err, failed)
 }
 
-// fromProm loads a report from a Prometheus, and adds to the remarks what is to be known of it.
+// fromProm loads a report from a Prometheus, and adds remarks about it.
 func fromProm(text string, remarks []string) (*report.Report, []string, error) {
 	s, err := prom.Parse(text, time.Now())
 	if err != nil {

@@ -23,7 +23,8 @@ import (
 
 const nobody = 65534
 
-// forNobody is the bench, with the responder beside it, where any user may run it, and a folder that nobody may write to.
+// forNobody copies the bench and the responder to a place where any user may run them, and creates a folder that no
+// user may write to.
 func forNobody(t *testing.T) (program, dir string) {
 	t.Helper()
 	needRoot(t)
@@ -81,7 +82,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// TestDemoKilled: however the demo ends, no process of it remains; its namespaces have no names, so they end as well.
+// However the demo ends, none of its processes remains; its namespaces have no names, so they end as well.
 func TestDemoKilled(t *testing.T) {
 	t.Parallel()
 	program, dir := forNobody(t)
@@ -101,7 +102,7 @@ func TestDemoKilled(t *testing.T) {
 		}
 		spaces := namespaces(t, c.Process.Pid)
 		responders := children(c.Process.Pid)
-		await.Until(t, "a responder is a child of the demo", func() bool { // one is stopped before the next is started
+		await.Until(t, "a responder is a child of the demo", func() bool { // one responder is stopped before the next is started
 			responders = children(c.Process.Pid)
 			return len(responders) > 0
 		})
@@ -120,8 +121,8 @@ func TestDemoKilled(t *testing.T) {
 	}
 }
 
-// namespaces returns the network namespaces of a demo: the near and the far one. They are held until the test ends, since what is
-// made after them, by another test perhaps, could else have their numbers.
+// namespaces returns the network namespaces of a demo: the bench's and the responder's. They are kept open until the
+// test ends, because namespaces created later, possibly by another test, could otherwise have the same inode numbers.
 func namespaces(t *testing.T, pid int) (all []os.FileInfo) {
 	t.Helper()
 	own, err := os.Stat("/proc/thread-self/ns/net")
@@ -162,7 +163,7 @@ func children(pid int) (out []int) {
 	return out
 }
 
-// alive reports whether the process runs; one that has ended and waits for its parent does not.
+// alive reports whether the process is running; a zombie is not.
 func alive(pid int) bool {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

@@ -13,17 +13,16 @@ import (
 	"github.com/rebound-nic/rebound/latency/whole"
 )
 
-// env is what a command writes to.
+// env has the output streams of a command.
 type env struct {
 	stdout, stderr io.Writer
 	log            *slog.Logger
 
-	// describe gets a command's flags and help instead of stdout, where it is set; nothing else of the command is
-	// done.
+	// describe, if set, gets a command's flags and help, and the command does nothing else.
 	describe func(fs *flag.FlagSet, text string)
 }
 
-// writePage writes a page and prints where it is.
+// writePage writes a page and prints its path.
 func (e *env) writePage(path string, to func(io.Writer) error) error {
 	if err := whole.Write(path, to); err != nil {
 		return err
@@ -32,17 +31,18 @@ func (e *env) writePage(path string, to func(io.Writer) error) error {
 	return err
 }
 
-// parse parses a command's flags; what remains are its arguments. Help is a result: -h prints text and all flags.
+// parse parses a command's flags; the remaining words are its arguments. A request for help is not an error: -h prints
+// text and all flags.
 func (e *env) parse(fs *flag.FlagSet, args []string, text string) error {
 	rest, err := e.parseMixed(fs, args, text, "")
 	if err == nil && len(rest) > 0 {
-		err = fs.Parse(append([]string{"--"}, rest...)) // fs.Args has them
+		err = fs.Parse(append([]string{"--"}, rest...)) // they become fs.Args
 	}
 	return err
 }
 
-// parseMixed is parse for a command whose arguments may stand before, between and behind its flags; it returns the arguments.
-// If short is not empty, -h prints it alone, and -help-all text with all flags.
+// parseMixed is parse for a command whose arguments may come before, between and after its flags; it returns the
+// arguments. If short is not empty, -h prints only that, and -help-all text with all flags.
 func (e *env) parseMixed(fs *flag.FlagSet, args []string, text, short string) (rest []string, err error) {
 	if e.describe != nil {
 		e.describe(fs, text)

@@ -24,7 +24,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-// wholeFiles fails if a file of a folder is a part only: every report and every log can be read, and every page has its end.
+// wholeFiles fails if a file in a folder is incomplete: every report and every log can be read, and every page has its
+// end.
 func wholeFiles(t *testing.T, dir string) (files int) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -59,7 +60,8 @@ func wholeFiles(t *testing.T, dir string) (files int) {
 	return files
 }
 
-// saysFull fails if a command on a full disk does not end with 1, the reason and the path, or does not print its result.
+// saysFull fails if a command on a full disk does not end with exit code 1, the reason and the path, or does not print
+// its result.
 func saysFull(t *testing.T, r result, dir, want string) {
 	t.Helper()
 	if r.code != 1 || !strings.Contains(r.errors, "no space left on device") || !strings.Contains(r.errors, dir) || strings.Contains(r.errors, "goroutine ") {
@@ -70,8 +72,8 @@ func saysFull(t *testing.T, r result, dir, want string) {
 	}
 }
 
-// Every command that measures does so to the end on a disk that is full, or that fills before any of its files or in the middle of one; it
-// prints its result, says what is not written, and leaves nothing that cannot be read.
+// Every command that measures completes on a disk that is full, or that becomes full before any of its files or in the
+// middle of one; it prints its result, says what was not written, and leaves no unreadable file.
 func TestFullDiskRun(t *testing.T) {
 	n := newNetwork(t)
 	for _, c := range []struct {
@@ -122,7 +124,7 @@ func TestFullDiskRun(t *testing.T) {
 	})
 }
 
-// The demo is long: it fills the disk at two moments only.
+// The demo takes long: it is tested with two fill levels only.
 func TestFullDiskDemo(t *testing.T) {
 	needs.Long(t)
 	needRoot(t)
@@ -141,7 +143,7 @@ func TestFullDiskDemo(t *testing.T) {
 	}
 }
 
-// A command that shows saved results prints them on a full disk as well, and leaves the page that was there before.
+// A command that shows saved results also prints them on a full disk, and does not change an existing page.
 func TestFullDiskPages(t *testing.T) {
 	saved := t.TempDir()
 	var good []string
@@ -162,9 +164,9 @@ func TestFullDiskPages(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		args   []string
-		file   string // that it writes
+		file   string // output file
 		prints string
-		most   int // pages of 4 KiB that it has no use for
+		most   int // pages of 4 KiB that it does not need
 	}{
 		{"report", []string{"report"}, "one/report.html", "p99.9", 12},
 		{"report -anonymous", []string{"report", "-anonymous"}, "one/report.json", "p99.9", 0},
@@ -222,7 +224,7 @@ func TestFullDiskPages(t *testing.T) {
 	}
 }
 
-// What cannot be printed is an error, whatever the command.
+// Output that cannot be printed is an error, for every command.
 func TestFullOutput(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
 	if err := report.Write(dir, synthetic.Link{Median: 4000, Spread: 0.2, Seconds: 3, Rate: 200, Runs: 9}.Report(), page.Report); err != nil {
@@ -252,7 +254,8 @@ func TestFullOutput(t *testing.T) {
 	}
 }
 
-// A watch goes on measuring, says once that it cannot write, and ends with 1 if its last interval is lost. Its logs can be read.
+// A watch continues to measure, reports once that it cannot write, and ends with exit code 1 if its last interval is
+// lost. Its logs can be read.
 func TestFullDiskWatch(t *testing.T) {
 	n := newNetwork(t)
 	for i, free := range []int{0, 1} {

@@ -84,7 +84,7 @@ func historyCommand(e *env, args []string) error {
 	return errors.Join(failed, e.writePage(*out, func(w io.Writer) error { return page.WriteHistory(w, drawn) }))
 }
 
-// inside is how a history calls what it found in a path.
+// inside is the history's name for a report found in a path.
 func inside(path, dir string) string {
 	if name, err := filepath.Rel(path, dir); err == nil && name != "." {
 		return plain.Text(name)
@@ -92,8 +92,8 @@ func inside(path, dir string) string {
 	return plain.Text(filepath.Base(dir))
 }
 
-// reportsIn returns the reports that a path names: itself, or the report folders below it in the order of their names, or, if there are
-// none, its files, which may be other tools'. Hidden ones are left out.
+// reportsIn returns the reports that a path names: itself, or the report folders below it, ordered by name, or, if
+// there are none, its files, which may be other tools'. Hidden ones are left out.
 func reportsIn(path string) (found []string, err error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
@@ -104,7 +104,7 @@ func reportsIn(path string) (found []string, err error) {
 		switch {
 		case err != nil:
 			return err
-		case at != path && strings.HasPrefix(d.Name(), "."): // what a bench that was killed was writing or replacing
+		case at != path && strings.HasPrefix(d.Name(), "."): // temporary files of a bench that was killed
 			if d.IsDir() {
 				return filepath.SkipDir
 			}

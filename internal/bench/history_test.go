@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
-// nights writes one report a night: the 13th and all after it are slower, and have another kernel.
+// nights writes one report per night: the 13th and all later ones are slower, and have another kernel.
 func nights(t *testing.T, dir string, n int, change func(i int, r *report.Report)) {
 	t.Helper()
 	for i := range n {
@@ -32,7 +32,7 @@ func nights(t *testing.T, dir string, n int, change func(i int, r *report.Report
 		if change != nil {
 			change(i, r)
 		}
-		if err := report.Write(filepath.Join(dir, fmt.Sprintf("n%02d", (i*11)%n)), r, page.Report); err != nil { // names in no order of time
+		if err := report.Write(filepath.Join(dir, fmt.Sprintf("n%02d", (i*11)%n)), r, page.Report); err != nil { // the names are not in chronological order
 			t.Fatal(err)
 		}
 	}
@@ -56,7 +56,7 @@ func TestHistory(t *testing.T) {
 		t.Errorf("exit %d\n%s%s", code, out, errors)
 	}
 	b, err := os.ReadFile(html)
-	if err != nil || strings.Count(string(b), `class="rule"`) != 4 || !strings.Contains(string(b), "6.12.5") { // two figures, for a desk and a phone
+	if err != nil || strings.Count(string(b), `class="rule"`) != 4 || !strings.Contains(string(b), "6.12.5") { // two figures, for desktop and phone
 		t.Errorf("%v: %d lines mark a change", err, strings.Count(string(b), `class="rule"`))
 	}
 	for _, c := range []struct {
@@ -95,7 +95,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// Files of another tool have no times: they are in the order of their names.
+// Files of another tool have no times: they are ordered by name.
 func TestHistoryOfOtherTools(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 20 {

@@ -16,13 +16,13 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/drops"
 )
 
-// raw is hostile and no UTF-8, as a file or a kernel's name may be.
+// raw is hostile and not valid UTF-8, as a file or a kernel's name may be.
 const raw = hostile + "\xff\x9b31m"
 
-// word is hostile, but without what ends a word, a column or a JSON string.
+// word is hostile, but without characters that end a word, a column or a JSON string.
 const word = "x\x1b]0;t\a\u009b31m\u202eg\xff\x9b"
 
-// harmlessPage fails if a page has what is hostile as it is.
+// harmlessPage fails if a page has hostile text unescaped.
 func harmlessPage(t *testing.T, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -34,7 +34,7 @@ func harmlessPage(t *testing.T, path string) {
 	}
 }
 
-// Whatever word of another tool's file is hostile, and whatever the file is called, no command prints it as it is.
+// Whichever word of another tool's file is hostile, and whatever the file is called, no command prints it unescaped.
 func TestHostileFiles(t *testing.T) {
 	golden, err := filepath.Glob("foreign/testdata/*.*")
 	if err != nil || len(golden) < 30 {
@@ -55,7 +55,7 @@ func TestHostileFiles(t *testing.T) {
 		all := texts.FindAllIndex(b, -1)
 		step := max(len(all)/7, 1)
 		for i := 0; i < len(all); i += step {
-			at := all[(i+i/step)%len(all)] // not the same column each time
+			at := all[(i+i/step)%len(all)] // another column each time
 			text := word
 			if b[at[0]] == '"' {
 				q, _ := json.Marshal(hostile)
@@ -85,7 +85,7 @@ func TestHostileFiles(t *testing.T) {
 	}
 }
 
-// Names of files, values and keys of a configuration and words of a command line that are hostile are escaped, and cut off where they are
+// Hostile file names, configuration values and keys, and command-line arguments are escaped, and truncated if they are
 // very long, in every message.
 func TestHostileArguments(t *testing.T) {
 	dir := t.TempDir()
@@ -139,7 +139,7 @@ func TestHostileArguments(t *testing.T) {
 	}
 }
 
-// What the command of a variant prints is escaped.
+// The output of a variant's command is escaped.
 func TestHostileHook(t *testing.T) {
 	n := newNetwork(t)
 	r := n.bench(quick("-ab", "target="+far4+",name=a,do=printf 'x\\nFORGED\\033[2J\\377'; exit 3", "-ab", "target="+far4+",name=b,do=true", "-duration", "100ms", "-out", filepath.Join(t.TempDir(), "r"))...)
@@ -149,8 +149,8 @@ func TestHostileHook(t *testing.T) {
 	harmlessText(t, []string{"hook"}, r.out+r.errors)
 }
 
-// Labels of a list that are hostile, or no UTF-8, reach the metrics page, the log and the folder's files escaped; a page with them can be
-// scraped.
+// Labels in a list that are hostile, or not UTF-8, are escaped on the metrics page, in the log and in the folder's
+// files; a page with them can be scraped.
 func TestHostileLabels(t *testing.T) {
 	n := newNetwork(t)
 	dir := t.TempDir()
@@ -193,7 +193,7 @@ func TestHostileLabels(t *testing.T) {
 	}
 }
 
-// The metrics page of a responder is another host's: what it says is bounded, and counts are counts.
+// The metrics page of a responder comes from another host: its texts are bounded, and counts are numbers.
 func TestHostileResponder(t *testing.T) {
 	many := new(strings.Builder)
 	for i := range 300_000 {

@@ -18,7 +18,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
-// hostile is a text that forges a line, sets a terminal's title, changes the direction of writing and ends a tag or attribute.
+// hostile is a text that forges a line, sets a terminal's title, changes the writing direction and closes a tag or
+// attribute.
 const hostile = "x\nFORGED p99 1 ns\fFORGED\v\r\x1b]0;title\a\x1b[2J\u009b31m\u202egnp\u2028'\"`></title></script><script>alert(1)</script>"
 
 // fill sets every text below v, except for the names of series, which have a fixed alphabet.

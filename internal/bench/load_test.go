@@ -18,7 +18,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 )
 
-// TestArrivals: a report says how its probes were spread, an evenly spread one nothing; without a rate a replay has that of its file.
+// A report says how its probes were spread, unless evenly; without a rate, a replay has the rate of its file.
 func TestArrivals(t *testing.T) {
 	n := newNetwork(t)
 	var file bytes.Buffer
@@ -57,7 +57,7 @@ func TestArrivals(t *testing.T) {
 	}
 }
 
-// TestCEMarks: marks of congestion are counted in the replies. The kernel's echo copies the field of the request.
+// Congestion marks are counted in the replies. The kernel's echo copies the field of the request.
 func TestCEMarks(t *testing.T) {
 	n := newNetwork(t)
 	for _, target := range []string{far4, far6} {
@@ -76,7 +76,7 @@ func TestCEMarks(t *testing.T) {
 	}
 }
 
-// markEcho is a UDP echo that gives each reply the traffic class of its request, and returns its port.
+// markEcho starts a UDP echo that gives each reply the traffic class of its request, and returns its port.
 func (n *network) markEcho(address string) int {
 	n.t.Helper()
 	var conn *net.UDPConn
@@ -116,7 +116,8 @@ func (n *network) markEcho(address string) int {
 	return conn.LocalAddr().(*net.UDPAddr).Port
 }
 
-// TestUnder: three reports, before, during and after a command that runs only in the second phase, and a page that compares them.
+// -under writes three reports, before, during and after a command that runs only in the second phase, and a page that
+// compares them.
 func TestUnder(t *testing.T) {
 	n := newNetwork(t)
 	dir := t.TempDir()

@@ -20,7 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 )
 
-// impairer echoes UDP in the far namespace and does to some of the replies what a bad path does. It knows how many.
+// impairer echoes UDP in the target's namespace, impairs some of the replies, and counts them.
 type impairer struct {
 	t    *testing.T
 	n    *network
@@ -35,7 +35,7 @@ type reply struct {
 	to netip.AddrPort
 }
 
-// newImpairer listens on its own port, with a receive buffer that has room for all that a bench sends.
+// newImpairer listens on a separate port, with a receive buffer large enough for everything that a bench sends.
 func (n *network) newImpairer() *impairer {
 	i := &impairer{t: n.t, n: n}
 	n.must(n.far.Do(func() (err error) {
@@ -60,8 +60,9 @@ func (i *impairer) send(r reply) {
 	}
 }
 
-// serve answers until the connection is closed. Of every 100 probes one is lost, and with all, one is answered twice, one after the next, and
-// one with a wrong bit; from the probe numbered hold on, as many replies as each says are held back, and released calls for them.
+// serve answers until the connection is closed. Of every 100 probes one is lost, and if all is set, one is answered
+// twice, one after the next, and one with a wrong bit; from the probe numbered hold on, each replies are held back
+// until release is called.
 func (i *impairer) serve(all bool, hold, each int64, release func()) (done chan struct{}) {
 	done = make(chan struct{})
 	go func() {
@@ -108,7 +109,7 @@ func (i *impairer) serve(all bool, hold, each int64, release func()) (done chan 
 	return done
 }
 
-// What is done to the replies is what the report says, whatever the frames go through.
+// The report matches the impairment of the replies, with every transport.
 func TestImpairmentIsCounted(t *testing.T) {
 	n := newNetwork(t)
 	for _, how := range ways {
@@ -140,7 +141,8 @@ func TestImpairmentIsCounted(t *testing.T) {
 
 var ways = [][]string{{"-driver", "afpacket"}, {"-driver", "afxdp"}, {"-transport", "socket"}}
 
-// Replies that this host drops, because the bench is stopped and its ring or socket runs over, are not lost between the hosts.
+// Replies that this host drops, because the bench is stopped and its ring or socket overflows, are not lost between the
+// hosts.
 func TestDroppedHere(t *testing.T) {
 	n := newNetwork(t)
 	for _, how := range ways {
@@ -149,7 +151,7 @@ func TestDroppedHere(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "out")
 			ring := []string{"-ring-size", "64"}
 			if how[0] == "-transport" {
-				ring = nil // the kernel's default buffer has room for some hundred datagrams
+				ring = nil // the kernel's default buffer has room for a few hundred datagrams
 			}
 			c := command(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-count", "4000", "-runs", "1", "-rate", "5000",
 				"-warmup", "0s", "-timeout", "2s", "-out", dir), how, ring)...)
@@ -182,7 +184,7 @@ func TestDroppedHere(t *testing.T) {
 				t.Fatalf("%+v; %d arrived there, %d lost", n, i.got, i.lost)
 			}
 			missing := n.Sent - n.Received - n.Late
-			exact := how[1] != "afpacket"               // whose ring has the host's other frames, too,
+			exact := how[1] != "afpacket"               // its ring also has the host's other frames,
 			other := n.DroppedHere - (missing - i.lost) // some of which may be dropped
 			if other < 0 || other > 20 || exact && other != 0 || n.DroppedHere < 500 {
 				t.Errorf("%+v: %d are missing, %d were lost\n%s", n, missing, i.lost, r.out)
@@ -242,7 +244,8 @@ func stopProcess(pid int) error {
 	return nil
 }
 
-// Probes that the target's host refuses, because nothing listens at the port any more, are not lost between the hosts for certain.
+// Probes that the target's host refuses, because nothing listens at the port any more, are not counted as certainly
+// lost between the hosts.
 func TestRefusedThere(t *testing.T) {
 	n := newNetwork(t)
 	for _, how := range ways {
@@ -257,7 +260,7 @@ func TestRefusedThere(t *testing.T) {
 			if r.code != 0 || err != nil {
 				t.Fatalf("%d %v\n%s%s", r.code, err, r.out, r.errors)
 			}
-			wantsSteer := how[1] == "afxdp" // whose program gives ICMP errors to the kernel
+			wantsSteer := how[1] == "afxdp" // its program passes ICMP errors to the kernel
 			if c := rep.Counts; c.Received+c.Late != 495 || !wantsSteer && (c.RefusedThere == 0 || c.LostLeast() != 0 ||
 				c.RefusedThere != 505 || !strings.Contains(r.out, "refused there")) {
 				t.Errorf("%+v\n%s", c, r.out)

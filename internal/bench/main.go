@@ -1,4 +1,4 @@
-// Package bench measures round trips to a target, keeps them as reports, and compares reports.
+// Package bench measures round trips to a target, saves them as reports, and compares reports.
 package bench
 
 import (
@@ -21,13 +21,13 @@ const about2 = `"rebound-bench COMMAND -h" lists a command's flags. Results go t
 
 const codes = `0 done, 1 failed, 2 wrong usage, 3 a comparison exceeded -fail-if.`
 
-// entry is a command by its name, with its line of the help.
+// entry is a command with its name and its line in the help.
 type entry struct {
 	name, args, line string
 	run              func(*env, []string) error
 }
 
-// commands are all there are.
+// commands are all commands.
 func commands() []entry {
 	return []entry{
 		{"run", "TARGET [TARGET ...] [flags]", "measure; writes a report folder and prints its percentiles. rebound-bench TARGET does the same", runCommand},
@@ -101,7 +101,7 @@ func perform(args []string, stdout, stderr io.Writer) int {
 	return code
 }
 
-// isTarget reports whether a word instead of a command is a host to measure: an address, or a name with a dot.
+// isTarget reports whether a word in place of a command is a host to measure: an address, or a name with a dot.
 func isTarget(word string) bool {
 	return !strings.HasPrefix(word, "-") && strings.ContainsAny(word, ".:") && !strings.ContainsRune(word, '/')
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/version"
 )
 
-// described is this program as its manual page shows it. What a command takes, it says itself.
+// described is this program for its manual page. Each command describes its own arguments.
 func described() *manual.Program {
 	p := &manual.Program{Name: "rebound-bench", Section: 1, Values: values(), Line: "measure network round trips and compare them",
 		Doc: "rebound-bench " + about + "\n\n" + about2, Exit: codes, SeeAlso: []string{"rebound-watch(5)", "rebound-responder(8)", "rebound-simnic(1)"}}
@@ -19,7 +19,7 @@ func described() *manual.Program {
 		m := manual.Command{Name: c.name, Args: c.args, Doc: c.line, Folders: slices.Contains([]string{"compare", "report", "history"}, c.name)}
 		if !slices.Contains([]string{"version", "manual", "completion", "config"}, c.name) { // these take no flags
 			c.run(&env{describe: func(fs *flag.FlagSet, text string) {
-				_, doc, _ := strings.Cut(text, "\n\n") // the first line is the usage, which is above already
+				_, doc, _ := strings.Cut(text, "\n\n") // the first line is the usage, which is already printed above
 				m.Flags, m.Doc = fs, m.Doc+"\n\n"+doc
 			}}, nil)
 		}
@@ -34,7 +34,7 @@ func described() *manual.Program {
 	return p
 }
 
-// values are what flags take whose values are not settings of one value each.
+// values are the values of flags that are not settings with one value each.
 func values() map[string][]string {
 	return map[string][]string{"ab": {"name=", "target="}, "size": {"rfc2544"}}
 }

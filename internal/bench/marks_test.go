@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seen is what a UDP server saw of the requests' headers.
+// seen has the headers of requests as a UDP server received them.
 type seen struct {
 	mu       sync.Mutex
 	tos, ttl map[int]int
@@ -62,8 +62,7 @@ func (n *network) markServer(port int) *seen {
 	return s
 }
 
-// TestMarks: the target sees the DSCP, ECN, TTL and source ports that were requested, by both families and
-// transports.
+// The target receives the requested DSCP, ECN, TTL and source ports, in both families and with both transports.
 func TestMarks(t *testing.T) {
 	n := newNetwork(t)
 	for i, target := range []string{far4, far6} {
@@ -95,7 +94,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestVLAN: with -vlan the responder on that VLAN answers, requested its MAC in the tag.
+// With -vlan the responder on that VLAN answers, and is asked for its MAC in a tagged frame.
 func TestVLAN(t *testing.T) {
 	n := newNetwork(t)
 	n.startResponder(t, "afpacket", "10.96.0.2/24")

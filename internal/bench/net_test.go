@@ -24,7 +24,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-// TestMain lets the test binary be the bench itself, so that tests start it as a process.
+// TestMain lets the test binary act as the bench, so that tests start it as a process.
 func TestMain(m *testing.M) {
 	if os.Getenv("BENCH_IS_MAIN") != "" {
 		os.Exit(bench(os.Args[1:], os.Stdout, os.Stderr))
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// network is two namespaces without names, joined by a veth pair: near has the bench, far has the kernel that answers.
+// network is two unnamed namespaces, joined by a veth pair: near has the bench, far has the kernel that answers.
 type network struct {
 	t         *testing.T
 	near, far *testbed.Namespace
@@ -87,7 +87,7 @@ func newNetwork(t *testing.T) *network {
 				}
 				prefixes = nil
 			}
-			// Tests that share a network share what it may refuse in a second, too.
+			// Tests that share a network also share its rate limit for errors.
 			return errors.Join(os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0),
 				os.WriteFile("/proc/sys/net/ipv4/icmp_ratelimit", []byte("0"), 0), os.WriteFile("/proc/sys/net/ipv6/icmp/ratelimit", []byte("0"), 0))
 		}
@@ -166,7 +166,7 @@ func (n *network) udpEcho(port int, delay time.Duration) {
 	})
 }
 
-// udpServer answers UDP in the far namespace on a port with what answer makes of the request.
+// udpServer answers UDP in the target's namespace on a port, with the result of answer for each request.
 func (n *network) udpServer(port int, answer func([]byte) []byte) {
 	n.t.Helper()
 	var conn *net.UDPConn
@@ -198,10 +198,10 @@ func (n *network) received() (count uint64) {
 	return count
 }
 
-// startResponder builds and starts the responder in the far namespace on addresses that its kernel does not have.
+// startResponder builds and starts the responder in the target's namespace on addresses that its kernel does not have.
 func (n *network) startResponder(t *testing.T, driver string, addresses ...string) (pid int) {
 	t.Helper()
-	var sets []string // of the addresses, those that are settings
+	var sets []string // those of addresses that are settings
 	addresses = slices.DeleteFunc(slices.Clone(addresses), func(a string) bool {
 		if strings.Contains(a, "=") {
 			sets = append(sets, "-set", a)

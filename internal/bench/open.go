@@ -20,7 +20,7 @@ func foreignFlags(flags *flag.FlagSet) *foreign.Options {
 	return o
 }
 
-// openReport reads a report's folder, another tool's file, or a folder that has one such file for each run.
+// openReport reads a report's folder, another tool's file, or a folder with one such file for each run.
 func openReport(path string, o *foreign.Options) (*report.Report, error) {
 	info, err := os.Stat(path)
 	if err != nil || info.IsDir() && !holdsFiles(path) {

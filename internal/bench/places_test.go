@@ -83,8 +83,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// Probes that the target's responder refuses by its rate limit were not lost between the hosts, and its metrics say so. With driver
-// xdp the program drops them in the kernel.
+// Probes that the target's responder refuses because of its rate limit were not lost between the hosts, and its metrics
+// say so. With driver xdp the program drops them in the kernel.
 func TestRateLimitThere(t *testing.T) {
 	for _, c := range []struct {
 		driver string
@@ -104,7 +104,7 @@ func TestRateLimitThere(t *testing.T) {
 	}
 }
 
-// Probes for which the responder's ring had no room, because the responder was stopped, were dropped there.
+// Probes that did not fit into the responder's ring, because the responder was stopped, were dropped there.
 func TestDroppedThere(t *testing.T) {
 	for _, driver := range []string{"afpacket", "afxdp"} {
 		t.Run(driver, func(t *testing.T) {
@@ -121,8 +121,8 @@ func TestDroppedThere(t *testing.T) {
 	}
 }
 
-// Replies that the driver of the responder's interface drops after the XDP program, because they cannot be sent, were dropped there. A
-// veth pair drops them when the XDP program at its other end goes.
+// Replies that the driver of the responder's interface drops after the XDP program, because they cannot be sent, were
+// dropped there. A veth pair drops them when the XDP program at its other end is removed.
 func TestReplyDroppedThere(t *testing.T) {
 	n := newNetwork(t)
 	detach := n.passXDP()
@@ -190,8 +190,8 @@ func (c *counting) end() (r result, arrived uint64) {
 	return r, c.n.received() - c.start
 }
 
-// wantThere fails unless all probes without a reply are at one place of the target's host, by one of its counters. That may have
-// other frames among those that arrived, too. Of this host's counters, only those named may have any.
+// wantThere fails unless all probes without a reply are assigned to one place on the target's host, by one of its
+// counters, which may also count other received frames. Of this host's counters, only the named ones may be above zero.
 func (n *network) wantThere(dir string, r result, at report.Place, by string, arrived uint64, here ...string) {
 	n.t.Helper()
 	rep, err := report.Read(dir)
@@ -217,7 +217,8 @@ func (n *network) wantThere(dir string, r result, at report.Place, by string, ar
 	}
 }
 
-// Probes that the queueing discipline of the bench's interface drops did not leave this host, though the sender sees no error.
+// Probes that the queueing discipline of the bench's interface drops did not leave this host, although the sender sees
+// no error.
 func TestNotSent(t *testing.T) {
 	n := newNetwork(t)
 	n.knowNeighbours()
@@ -281,7 +282,8 @@ func (n *network) knowNeighbours() {
 	}
 }
 
-// limitQueue gives the near interface a queue of two frames that it sends at 1000 bytes a second, after a burst of about 700 frames.
+// limitQueue gives the bench's interface a queue of two frames that sends 1000 bytes per second, after a burst of about
+// 700 frames.
 func (n *network) limitQueue() {
 	n.t.Helper()
 	err := n.near.Do(func() error {
@@ -298,7 +300,7 @@ func (n *network) limitQueue() {
 	n.must(err)
 }
 
-// A search never calls a rate the network's limit that this host's own queue could not send.
+// A search never reports a rate as the network's limit that this host's own queue could not send.
 func TestLosslessOwnLimit(t *testing.T) {
 	n := newNetwork(t)
 	n.knowNeighbours()

@@ -21,7 +21,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// printResult prints the reports of a session: each, and their comparison if they are paired, or one table for a sweep.
+// printResult prints the reports of a session: each report, and their comparison if they are paired, or one table for a
+// sweep.
 func (e *env) printResult(r *session.Result, paired, asJSON, verbose bool) (failed error) {
 	if r == nil {
 		return nil
@@ -53,10 +54,10 @@ func (e *env) printResult(r *session.Result, paired, asJSON, verbose bool) (fail
 	return errors.Join(failed, sweepTable(e.stdout, r.Reports), e.writeIndex(r.Reports, paired))
 }
 
-// writeIndex writes the page that answers what was asked with several reports, index.html in the folder that has theirs: their comparison,
-// a ranking if there are too many for that, or the curves of a sweep.
+// writeIndex writes the page for several reports, index.html in their folder: their comparison, a ranking if there are
+// too many for that, or the curves of a sweep.
 func (e *env) writeIndex(all []*report.Report, paired bool) error {
-	if len(all) < 2 || slices.ContainsFunc(all, func(r *report.Report) bool { return r.Dir == "" }) { // one that is not written cannot be linked to
+	if len(all) < 2 || slices.ContainsFunc(all, func(r *report.Report) bool { return r.Dir == "" }) { // a report that is not written cannot be linked to
 		return nil
 	}
 	path := filepath.Join(filepath.Dir(all[0].Dir), "index.html")
@@ -80,10 +81,10 @@ func (e *env) writeIndex(all []*report.Report, paired bool) error {
 	})
 }
 
-// mostCompared is how many reports the page of a comparison shows: their curves are to be told apart.
+// mostCompared is how many reports a comparison page shows, because their curves must be distinguishable.
 const mostCompared = 6
 
-// writeJSON prints reports for programs: each with its folder, which is empty where it could not be written.
+// writeJSON prints reports for programs: each with its folder, which is empty if it could not be written.
 func writeJSON(w io.Writer, reports []*report.Report, trials []session.Trial) error {
 	type located struct {
 		Dir    string         `json:"dir"`
@@ -101,7 +102,7 @@ func writeJSON(w io.Writer, reports []*report.Report, trials []session.Trial) er
 	return enc.Encode(out)
 }
 
-// printReport prints a report and where it is; with verbose its diagnostics too, which the report's page has in any case.
+// printReport prints a report and its folder; with verbose also its diagnostics, which the report's page always has.
 func printReport(w io.Writer, rep *report.Report, verbose bool) error {
 	if err := page.PrintReport(w, rep); err != nil {
 		return err
@@ -118,7 +119,7 @@ func printReport(w io.Writer, rep *report.Report, verbose bool) error {
 	return err
 }
 
-// printFolders prints where reports are, if they could be written.
+// printFolders prints the folders of reports, if they could be written.
 func printFolders(w io.Writer, all []*report.Report) {
 	for _, rep := range all {
 		if rep.Dir != "" {
@@ -130,7 +131,7 @@ func printFolders(w io.Writer, all []*report.Report) {
 // verboseHelp is the text of every -v.
 const verboseHelp = "print diagnostics too: polling gaps, self-test, loss and reordering, notes (report.html has them all)"
 
-// printDiagnostics prints a report's further series and its notes.
+// printDiagnostics prints a report's additional series and its notes.
 func printDiagnostics(w io.Writer, rep *report.Report) {
 	for _, s := range rep.Series {
 		if s.Name == latency.MainSeries || s.Name == latency.UncorrectedSeries {
@@ -196,8 +197,8 @@ type countColumn struct {
 
 type columns []countColumn
 
-// countColumns are the columns, of every place where probes can get lost but between the hosts and of late replies, that a table of n rows
-// needs.
+// countColumns are the columns that a table of n rows needs, for late replies and for every place where probes can get
+// lost other than between the hosts.
 func countColumns(n int, of func(int) *report.Counts) (shown columns) {
 	var all columns
 	for _, p := range report.Places {
@@ -233,7 +234,8 @@ func (all columns) cells(of *report.Counts) (text string) {
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// searchAnswer is a search in one sentence: the highest rate without loss of each variant, with its round trips and what limits it.
+// searchAnswer summarises a search in one sentence: the highest rate without loss of each variant, with its round trips
+// and its limiting factor.
 func searchAnswer(r *session.SearchResult) string {
 	var all []string
 	for _, rep := range r.Reports {
@@ -252,7 +254,7 @@ func searchAnswer(r *session.SearchResult) string {
 	return strings.Join(all, "\n")
 }
 
-// printSearch prints what was found, and then every trial.
+// printSearch prints the result, followed by every trial.
 func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 	if r == nil {
 		return nil
@@ -281,7 +283,7 @@ func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 	return e.writeIndex(r.Reports, false)
 }
 
-// onTheWire says what a rate of frames is in Mbit/s; nothing of messages, whose framing is the card's.
+// onTheWire formats a frame rate in Mbit/s; it is empty for messages, whose framing is up to the card.
 func onTheWire(t *report.Traffic) string {
 	if t.Transport == "message" {
 		return ""

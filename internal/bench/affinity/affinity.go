@@ -1,4 +1,4 @@
-// Package affinity gives the measuring thread a CPU to itself, as far as one process can.
+// Package affinity dedicates a CPU to the measuring thread, as far as one process can.
 package affinity
 
 import (
@@ -14,13 +14,13 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/exit"
 )
 
-// Core is the CPU that the measuring thread runs on, and what the process may use as well.
+// Core is the CPU that the measuring thread runs on, with the other CPUs available to the process.
 type Core struct {
 	CPU     int
 	allowed unix.CPUSet
 }
 
-// Choose checks cpu against what the process may use; -1 takes the last CPU of those.
+// Choose checks that the process may use cpu; -1 selects the last available CPU.
 func Choose(cpu int) (*Core, error) {
 	c := &Core{CPU: cpu}
 	if err := unix.SchedGetaffinity(0, &c.allowed); err != nil {
@@ -37,7 +37,7 @@ func Choose(cpu int) (*Core, error) {
 	return c, nil
 }
 
-// Other returns a CPU beside the Core that the process may use; the same if there is only one.
+// Other returns a CPU other than the Core that the process may use, or the Core if there is only one.
 func (c *Core) Other() int {
 	for i := c.CPU - 1; i >= 0; i-- {
 		if c.allowed.IsSet(i) {
@@ -61,7 +61,7 @@ func list(s *unix.CPUSet) string {
 	return out
 }
 
-// Take binds the calling thread, which is locked, to the core and moves the process's other threads off it.
+// Take binds the calling thread, which must be locked, to the core and moves the process's other threads off it.
 func (c *Core) Take() error {
 	var one unix.CPUSet
 	one.Set(c.CPU)
@@ -74,7 +74,7 @@ func (c *Core) Take() error {
 	return nil
 }
 
-// Rest returns the CPUs that the process may use beside the Core; none if there is only one.
+// Rest returns the CPUs other than the Core that the process may use; none if there is only one.
 func (c *Core) Rest() unix.CPUSet {
 	rest := c.allowed
 	rest.Clear(c.CPU)
@@ -87,7 +87,7 @@ func (c *Core) Leave() {
 	_ = unix.SchedSetaffinity(0, &c.allowed)
 }
 
-// others binds all threads of the process but the calling one. A thread that ends meanwhile is no error.
+// others binds all threads of the process except the calling one. A thread that ends meanwhile is not an error.
 func others(s *unix.CPUSet) {
 	tasks, _ := os.ReadDir("/proc/self/task")
 	for _, t := range tasks {
@@ -97,9 +97,10 @@ func others(s *unix.CPUSet) {
 	}
 }
 
-// Quiet keeps the runtime from stopping the world while a thread polls: that would wait for the thread, and everything else
-// with it, the progress line and the handler of Ctrl-C included. The collector is off, whatever the environment says, and
-// GOMAXPROCS is fixed: the runtime else adapts it to the CPUs that Take leaves to the other threads.
+// Quiet prevents the runtime from stopping the world while a thread polls: that would wait for the thread, and so would
+// everything else, including the progress line and the handler of Ctrl-C. The garbage collector is off, whatever the
+// environment says, and GOMAXPROCS is fixed, because the runtime would otherwise adapt it to the CPUs that Take leaves
+// to the other threads.
 func Quiet() (restore func()) {
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 4))
 	limit := debug.SetMemoryLimit(math.MaxInt64)

@@ -1,4 +1,4 @@
-// Package capture reads when the packets of a pcap or pcapng file were captured. The packets themselves are skipped.
+// Package capture reads the capture times of the packets in a pcap or pcapng file. It skips the packets themselves.
 package capture
 
 import (
@@ -11,10 +11,10 @@ import (
 	"os"
 )
 
-// Most is how many packets of a file are used. The rest is left out.
+// Most is how many packets of a file are used. The rest is ignored.
 const Most = 1 << 20
 
-// maxBlock bounds a block or packet of a file that is to be believed.
+// maxBlock is the greatest plausible size of a block or packet in a file.
 const maxBlock = 1 << 26
 
 // ReadFile returns the times of the packets of a file, in ns since 1970, in the order of the file.
@@ -31,7 +31,8 @@ func ReadFile(path string) ([]int64, error) {
 	return times, nil
 }
 
-// Read returns the times of the packets of a pcap or pcapng file, in ns since 1970. A file that ends within a packet has those before it.
+// Read returns the times of the packets of a pcap or pcapng file, in ns since 1970. A file that is truncated within a
+// packet returns the packets before it.
 func Read(from io.Reader) ([]int64, error) {
 	r := bufio.NewReaderSize(from, 1<<16)
 	magic, err := r.Peek(4)
@@ -52,13 +53,13 @@ func Read(from io.Reader) ([]int64, error) {
 	return nil, fmt.Errorf("no pcap or pcapng file: it begins with %#x", magic)
 }
 
-// The magic numbers of a pcap file, by the unit of its fractions of a second.
+// The magic numbers of a pcap file, by unit of the fractions of a second.
 const (
 	microseconds = 0xa1b2c3d4
 	nanoseconds  = 0xa1b23c4d
 )
 
-// readPcap reads a file of the older format: a header of 24 bytes, and before each packet one of 16 bytes.
+// readPcap reads a file of the older format: a header of 24 bytes, and a header of 16 bytes before each packet.
 func readPcap(r *bufio.Reader, order binary.ByteOrder, unit int64) (times []int64, err error) {
 	if _, err := r.Discard(24); err != nil {
 		return nil, errors.New("the file header is cut off")
@@ -80,7 +81,7 @@ func readPcap(r *bufio.Reader, order binary.ByteOrder, unit int64) (times []int6
 	return times, nil
 }
 
-// Blocks of a pcapng file that matter here.
+// Relevant block types of a pcapng file.
 const (
 	sectionHeader    = 0x0a0d0d0a // the same in both byte orders
 	interfaceBlock   = 1
@@ -91,13 +92,13 @@ const (
 	optionOffset     = 14
 )
 
-// clock is how an interface of a section counts time.
+// clock is the time format of an interface in a section.
 type clock struct {
 	unit   float64 // ns
 	offset int64   // ns
 }
 
-// readNG reads a pcapng file: blocks of a type, a length, a body and the length again.
+// readNG reads a pcapng file: blocks with a type, a length, a body and the length again.
 func readNG(r *bufio.Reader) (times []int64, err error) {
 	var order binary.ByteOrder = binary.LittleEndian
 	var clocks []clock
@@ -119,7 +120,7 @@ func readNG(r *bufio.Reader) (times []int64, err error) {
 		if size < 12 || size > maxBlock || size%4 != 0 {
 			return nil, fmt.Errorf("a block of type %d has %d bytes", kind, size)
 		}
-		if size == 12 { // no body: what was read last is the length again
+		if size == 12 { // no body: the value just read is the repeated length
 			continue
 		}
 		rest := int(size) - 12
@@ -131,7 +132,7 @@ func readNG(r *bufio.Reader) (times []int64, err error) {
 		}
 		want := rest
 		if kind != interfaceBlock {
-			want = min(rest, 8) // the time; then the packet
+			want = min(rest, 8) // the time, followed by the packet
 		}
 		if want > 1<<16 {
 			return nil, fmt.Errorf("the description of an interface has %d bytes", want)
@@ -171,8 +172,8 @@ func readNG(r *bufio.Reader) (times []int64, err error) {
 	return times, nil
 }
 
-// interfaceClock reads the options of an interface block: type of link, reserved, length of captures, then options of a code, a length and a
-// value that is padded to four bytes.
+// interfaceClock reads the options of an interface block: link type, reserved, snapshot length, then options with a
+// code, a length and a value that is padded to four bytes.
 func interfaceClock(body []byte, order binary.ByteOrder) (clock, error) {
 	c := clock{unit: 1000}
 	if len(body) < 8 {
@@ -205,7 +206,7 @@ func interfaceClock(body []byte, order binary.ByteOrder) (clock, error) {
 	return c, nil
 }
 
-// time converts a count of the clock's units, exactly where a unit is a whole number of ns.
+// time converts a count of the clock's units. It is exact if a unit is a whole number of ns.
 func (c clock) time(count uint64) (int64, error) {
 	if unit := int64(c.unit); c.unit >= 1 && float64(unit) == c.unit && count <= math.MaxInt64/2/uint64(unit) {
 		return int64(count)*unit + c.offset, nil
@@ -217,7 +218,7 @@ func (c clock) time(count uint64) (int64, error) {
 	return int64(ns) + c.offset, nil
 }
 
-// ended is the error of a read: none if the file just ends there.
+// ended is the error of a read: nil if the file just ends there.
 func ended(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil

@@ -15,7 +15,7 @@ import (
 
 var packets = []time.Time{time.Unix(1_700_000_000, 123_456_000), time.Unix(1_700_000_000, 123_999_000), time.Unix(1_700_000_001, 5_000), time.Unix(1_700_000_001, 5_000)}
 
-// info is what the writers want to know of a packet.
+// info is the packet information that the writers need.
 func info(at time.Time, size int) gopacket.CaptureInfo {
 	return gopacket.CaptureInfo{Timestamp: at, CaptureLength: size, Length: size + 7}
 }
@@ -88,7 +88,7 @@ func block(order binary.ByteOrder, kind uint32, body []byte) []byte {
 	return append(b, b[4:8]...)
 }
 
-// Resolutions and offsets of interfaces, both byte orders, and blocks that are of no interest.
+// Resolutions and offsets of interfaces, both byte orders, and blocks that are ignored.
 func TestClocksOfInterfaces(t *testing.T) {
 	for _, order := range []binary.ByteOrder{binary.LittleEndian, binary.BigEndian} {
 		word := func(v ...uint32) (b []byte) {
@@ -116,14 +116,14 @@ func TestClocksOfInterfaces(t *testing.T) {
 		file := bytes.Join([][]byte{
 			block(order, sectionHeader, word(byteOrderMagic, 1, 0xffffffff, 0xffffffff)),
 			face(), face(option(optionResolution, 9), option(0)), face(option(2, 'e', 't', 'h', '0', '!'), option(optionResolution, 0x80|10)), face(option(optionOffset, offset...)),
-			block(order, 4, word(1, 2, 3)), // names of hosts
+			block(order, 4, word(1, 2, 3)), // name resolution
 			packet(0, 7), packet(1, 7), packet(2, 1024), packet(3, 7), packet(1, 1<<60),
 		}, nil)
 		got, err := Read(bytes.NewReader(file))
 		if want := []int64{7000, 7, 1e9, 100e9 + 7000, 1 << 60}; err != nil || !slices.Equal(got, want) {
 			t.Errorf("%v: %v, %v, want %v", order, got, err, want)
 		}
-		// A second section has its own interfaces.
+		// A second section has separate interfaces.
 		again := append(slices.Clone(file), block(order, sectionHeader, word(byteOrderMagic, 1, 0xffffffff, 0xffffffff))...)
 		if _, err := Read(bytes.NewReader(append(again, packet(0, 7)...))); err == nil || !strings.Contains(err.Error(), "interface 0") {
 			t.Errorf("a packet of an interface that was not described: %v", err)
@@ -142,7 +142,7 @@ func TestNoCapture(t *testing.T) {
 	}
 }
 
-// No file makes it crash, take much memory, or return times without bound.
+// No file causes a crash, uses much memory, or returns an unbounded number of times.
 func FuzzRead(f *testing.F) {
 	for _, b := range samples(f) {
 		f.Add(b)

@@ -1,4 +1,4 @@
-// Package clockerror finds out by how much this host's clock is wrong at most.
+// Package clockerror determines the maximum error of this host's clock.
 package clockerror
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 )
 
-// Bound is by how much a clock is wrong at most, and who says so.
+// Bound is the maximum error of a clock, with its source.
 type Bound struct {
 	Error  time.Duration
 	Source string
@@ -25,9 +25,9 @@ type Bound struct {
 // errUnknown is returned if no source knows the clock error.
 var errUnknown = errors.New("clock error unknown")
 
-// Read returns what is known now: what the user states where that is not 0, otherwise the least of what chronyd and
-// ptp4l say, otherwise what the kernel says. iface is the interface that is measured with, whose PTP hardware clock
-// is named where nobody sets it; it may be "". It runs chronyc, and takes some milliseconds.
+// Read returns the current bound: the user's if that is not 0, otherwise the lowest that chronyd and ptp4l report,
+// otherwise the kernel's. iface is the interface used for measuring, whose PTP hardware clock is named if no program
+// sets it; it may be "". It runs chronyc, and takes a few milliseconds.
 func Read(stated time.Duration, iface string) (Bound, error) {
 	if stated > 0 {
 		return Bound{stated, "stated by -clock-error"}, nil
@@ -57,7 +57,7 @@ func Read(stated time.Duration, iface string) (Bound, error) {
 	return Bound{}, unknown(append(why, noKernel))
 }
 
-// unknown is errUnknown with the reasons.
+// unknown returns errUnknown with the reasons.
 func unknown(why []error) error {
 	err := errUnknown
 	for _, w := range why {
@@ -66,7 +66,7 @@ func unknown(why []error) error {
 	return fmt.Errorf("%w (set -clock-error)", err)
 }
 
-// Worst is the bound for what was measured between two readings: an error that was not known at both ends is not known.
+// Worst is the bound for a measurement between two readings: it is unknown if either reading is unknown.
 func Worst(a, b Bound) Bound {
 	if b.Error > a.Error {
 		return b
@@ -74,7 +74,8 @@ func Worst(a, b Bound) Bound {
 	return a
 }
 
-// fromKernel is the kernel's own bound, which grows until whatever disciplines the clock renews it (adjtimex(2)).
+// fromKernel is the kernel's own bound, which grows until the program that disciplines the clock renews it
+// (adjtimex(2)).
 func fromKernel(state int, t *unix.Timex, err error) (Bound, error) {
 	switch {
 	case err != nil:
@@ -104,14 +105,14 @@ func askChrony() (Bound, error) {
 // Fields of `chronyc -c tracking` (chronyc(1), in the order in which it prints them).
 const (
 	fieldReference = 0
-	fieldOffset    = 4 // seconds by which the system's clock is apart from what chronyd estimates
+	fieldOffset    = 4 // seconds by which the system's clock differs from chronyd's estimate
 	fieldDelay     = 10
 	fieldDisperse  = 11
 	fieldLeap      = 13
 	trackingFields = 14
 )
 
-// localReference is the identifier that chronyd has where it follows nothing but its own clock.
+// localReference is the identifier that chronyd uses when it follows only its own clock.
 const localReference = "7F7F0101"
 
 // parseTracking reads the bound that chronyc(1) gives: |offset| + root dispersion + root delay/2.

@@ -17,7 +17,7 @@ func TestTracking(t *testing.T) {
 		want        time.Duration
 	}{
 		{text: good, want: 12*time.Microsecond + 100*time.Microsecond + 200*time.Microsecond},
-		// What chronyd 4.3 of Debian 12 said: of a server, and of itself where it has none.
+		// Output of chronyd 4.3 of Debian 12: with a server, and without any.
 		{text: "7F000001,127.0.0.1,9,1795347790.146574652,-0.000001757,-0.000000034,0.000000797,-0.004,-0.001,0.089,0.000006006,0.000002629,1.0,Normal\n", want: 7389},
 		{text: "7F7F0101,,8,1795347779.354221478,0.000000000,0.000000000,0.000000000,0.000,0.000,0.000,0.000000000,0.000000000,0.0,Normal\n", wrong: "its own clock alone"},
 		{text: with("Normal", "Insert second"), want: 312 * time.Microsecond},

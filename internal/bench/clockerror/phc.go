@@ -12,11 +12,11 @@ import (
 // hardwareClock is a PTP hardware clock (PHC) compared with the system's clock.
 type hardwareClock struct {
 	name   string        // /dev/ptp0
-	ahead  time.Duration // of the system's clock, whole seconds of TAI included
-	window time.Duration // the reading may be wrong by half of it: 0 where the hardware reads both at one moment
+	ahead  time.Duration // offset of the system's clock from the PHC, including whole seconds of TAI
+	window time.Duration // the error of the reading is at most half of it: 0 if the hardware reads both at the same moment
 }
 
-// errNoPHC says that an interface has no PHC.
+// errNoPHC means that an interface has no PHC.
 var errNoPHC = errors.New("it has no PTP hardware clock")
 
 // readPHC reads the PHC of a network interface.
@@ -36,7 +36,7 @@ func readPHC(iface string) (h hardwareClock, err error) {
 		return h, errNoPHC
 	}
 	h.name = fmt.Sprintf("/dev/ptp%d", info.Phc_index)
-	f, err := os.Open(h.name) // reading a clock takes no right to write
+	f, err := os.Open(h.name) // reading a clock needs no write permission
 	if err != nil {
 		return h, err
 	}
@@ -55,7 +55,7 @@ func readPHC(iface string) (h hardwareClock, err error) {
 	return h, err
 }
 
-// nearest takes the reading whose two readings of the system's clock are closest to each other: before, PHC, after.
+// nearest uses the sample whose two readings of the system's clock are closest to each other: before, PHC, after.
 func nearest(all [][3]unix.PtpClockTime) (ahead, window time.Duration, err error) {
 	best := int64(-1)
 	for _, r := range all {

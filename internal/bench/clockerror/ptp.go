@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// ptp4lSocket is where linuxptp's ptp4l takes management messages, unless its uds_address says otherwise.
+// ptp4lSocket is where linuxptp's ptp4l receives management messages, unless its uds_address is set.
 const ptp4lSocket = "/run/ptp4l"
 
-// Management messages of IEEE 1588-2008 §15, and the one of linuxptp's own that names a port's interface.
+// Management messages of IEEE 1588-2008 §15, and linuxptp's own message with the interface of a port.
 const (
 	idCurrent    = 0x2001 // currentDS
 	idParent     = 0x2002 // parentDS
@@ -22,7 +22,7 @@ const (
 	idProperties = 0xC004 // PORT_PROPERTIES_NP
 
 	headerSize     = 34
-	managementSize = headerSize + 14 // with the target and the action
+	managementSize = headerSize + 14 // including the target and the action
 	tlvData        = managementSize + 6
 	sourcePort     = headerSize - 14 // the header's sourcePortIdentity: clock (8), port (2)
 
@@ -35,26 +35,27 @@ const (
 	controlOfManager = 4
 )
 
-// ptp is what ptp4l says of its clock.
+// ptp is ptp4l's information about its clock.
 type ptp struct {
 	offset, path time.Duration // from the master, and the mean delay of the path to it
-	steps        int           // clocks on the way to the grandmaster; 0 if this one is it
+	steps        int           // clocks on the path to the grandmaster; 0 if this clock is the grandmaster
 	accuracy     byte          // clockAccuracy of the grandmaster
-	timescale    bool          // the time is TAI
+	timescale    bool          // the time scale is TAI
 	utcOffset    time.Duration // of TAI from UTC
-	iface        string        // of the port that follows the master, or one that is a master
-	software     bool          // it is the system's clock that follows
+	iface        string        // of the port that follows the master, or of a master port
+	software     bool          // ptp4l disciplines the system's clock
 }
 
-// accuracies are the grandmaster's clockAccuracy, from 17h on (IEEE 1588-2019 table 5; that of 2008 begins at 20h).
+// accuracies are the grandmaster's clockAccuracy values, from 17h on (IEEE 1588-2019 table 5; that of 2008 starts at
+// 20h).
 var accuracies = [...]time.Duration{1, 1, 1, 1, 1, 1, 1, 3, 10, 25, 100, 250, 1000, 2500, 10e3, 25e3, 100e3, 250e3, 1e6, 2500e3, 10e6, 25e6, 100e6, 250e6, 1e9, 10e9}
 
 const firstAccuracy = 0x17
 
-// bound is by how much the system's clock is wrong at most. h is the PHC of p.iface, where p.software is not set.
+// bound is the maximum error of the system's clock. h is the PHC of p.iface, if p.software is not set.
 func (p *ptp) bound(h hardwareClock) (Bound, error) {
 	clock := "the system's clock"
-	sum := p.offset.Abs() + p.path // no asymmetry is greater than the path's mean delay
+	sum := p.offset.Abs() + p.path // the asymmetry is at most the path's mean delay
 	source := fmt.Sprintf("ptp4l (%v off its master, path of %v", p.offset, p.path)
 	if !p.software {
 		clock = h.name
@@ -78,7 +79,7 @@ func (p *ptp) bound(h hardwareClock) (Bound, error) {
 	return Bound{sum + accuracies[i], fmt.Sprintf("%s; grandmaster accurate to %v)", source, accuracies[i])}, nil
 }
 
-// askPTP asks ptp4l at a socket, and reads the PHC that it sets.
+// askPTP queries ptp4l at a socket, and reads the PHC that it disciplines.
 func askPTP(socket string, phc func(iface string) (hardwareClock, error)) (Bound, error) {
 	if _, err := os.Stat(socket); err != nil {
 		return Bound{}, fmt.Errorf("there is no ptp4l at %s", socket)
@@ -100,14 +101,14 @@ func askPTP(socket string, phc func(iface string) (hardwareClock, error)) (Bound
 type manager struct {
 	conn        *net.UnixConn
 	to          *net.UnixAddr
-	sdo, domain byte // majorSdoId and domain that ptp4l answers to
+	sdo, domain byte // majorSdoId and domain that ptp4l responds to
 	seq         uint16
 }
 
-// askPTP4L gathers what ptp4l says.
+// askPTP4L collects ptp4l's information.
 func askPTP4L(socket string) (*ptp, error) {
-	// ptp4l answers to a name in the file system only. It is a folder of our own in /run where that can be: other services' /tmp is
-	// often another.
+	// ptp4l only responds to a name in the file system. Use a folder in /run if possible, because other services often
+	// have a private /tmp.
 	dir, err := os.MkdirTemp("/run", "rebound-ptp-")
 	if err != nil {
 		if dir, err = os.MkdirTemp("", "rebound-ptp-"); err != nil {
@@ -176,7 +177,7 @@ func askPTP4L(socket string) (*ptp, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range ports { // where delays are measured from peer to peer, the path is here
+	for _, a := range ports { // with peer-to-peer delay measurement, the path delay is here
 		if a.port == number {
 			p.path = max(p.path, interval(a.data[12:]).Abs())
 		}
@@ -193,16 +194,16 @@ func interval(b []byte) time.Duration {
 	return time.Duration(v>>16) + time.Duration(min(v&0xFFFF, 1))
 }
 
-// patience is how long ptp4l may take: it answers between two of its packets. A test has more.
+// patience is how long ptp4l may take to respond: it does so between two of its packets. Tests use a longer time.
 var patience = 500 * time.Millisecond
 
 const (
-	together = 20 * time.Millisecond // within which all answers to one message come: they are sent at once
+	together = 20 * time.Millisecond // all responses to one message arrive within this time, because they are sent together
 	domains  = 128                   // IEEE 1588-2008 §7.1
-	sdos     = 2                     // 802.1AS's messages have a majorSdoId of 1
+	sdos     = 2                     // 802.1AS messages have a majorSdoId of 1
 )
 
-// find learns the domain that ptp4l is of: it answers to no other.
+// find determines ptp4l's domain, because it responds to no other.
 func (m *manager) find() error {
 	if _, err := m.get(idCurrent, 18); err == nil {
 		return nil
@@ -245,13 +246,13 @@ func (m *manager) send(id uint16) error {
 	return err
 }
 
-// answer is the data of a response, and the port that gave it.
+// answer is the data of a response, and the port that sent it.
 type answer struct {
 	port uint16
 	data []byte
 }
 
-// get requests id and returns the answers, one for each port where it is of ports, with at least size bytes each.
+// get requests id and returns the responses, one per port if id belongs to ports, with at least size bytes each.
 func (m *manager) get(id uint16, size int) (all []answer, err error) {
 	if err := m.send(id); err != nil {
 		return nil, err
@@ -291,10 +292,10 @@ func (m *manager) receive(until time.Time) ([]byte, error) {
 	return b[:n], err
 }
 
-// errOther says that a message answers something else.
+// errOther means that a message is the response to another request.
 var errOther = errors.New("not an answer to this")
 
-// parse reads the answer to message id with sequence number seq.
+// parse reads the response to message id with sequence number seq.
 func parse(b []byte, id, seq uint16) (a answer, err error) {
 	be := binary.BigEndian
 	switch {

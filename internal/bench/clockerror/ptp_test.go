@@ -19,7 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// What ptp4l 3.1.1 of Debian 12 answered on its port tpv1, by message: it follows a master over software timestamps.
+// Responses of ptp4l 3.1.1 of Debian 12 on its port tpv1, by message: it follows a master over software timestamps.
 var recorded = map[uint16]string{
 	idCurrent:    "0d0200480000000000000000000000000000000" + "03af460fffe64400f00000007047f000000000000000000010000020000010014200100010000000000190000" + "0000" + "00000a650000",
 	idParent:     "0d02005600000000000000000000000000000000" + "3af460fffe64400f00000007047f000000000000000000010000020000010022" + "2002ca7cd5fffe82047e00010000ffff7fffffff0af8feffff80ca7cd5fffe82047e",
@@ -28,11 +28,11 @@ var recorded = map[uint16]string{
 	idProperties: "0d02004800000000000000000000000000000000" + "3af460fffe64400f00010007047f000000000000000000010000020000010014" + "c0043af460fffe64400f0001090004" + "7470763100",
 }
 
-// fake is a ptp4l that answers with what was recorded, in one domain.
+// fake is a ptp4l that gives the recorded responses, in one domain.
 type fake struct {
 	answers map[uint16][]byte
 	domain  byte
-	silent  uint16 // this one is not answered
+	silent  uint16 // this message gets no response
 }
 
 func newFake(t testing.TB) *fake {
@@ -91,7 +91,7 @@ func (f *fake) serve(t testing.TB) string {
 
 func TestPTP(t *testing.T) {
 	defer func(was time.Duration) { patience = was }(patience)
-	// A busy machine may hold the one up that answers here.
+	// A busy machine may delay the thread that responds here.
 	patience = 3 * time.Second
 	const path = 2661 // 00000a65h
 	phc := hardwareClock{name: "/dev/ptp3", ahead: 37*time.Second - 40, window: 101}
@@ -173,7 +173,7 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// Debian's ptp4l, as a grandmaster and as one that follows it, tells this package what it tells pmc.
+// Debian's ptp4l, as a grandmaster and as a slave, reports the same to this package as to pmc.
 func TestPTP4L(t *testing.T) {
 	program, err := exec.LookPath("ptp4l")
 	if err != nil {
@@ -191,7 +191,7 @@ func TestPTP4L(t *testing.T) {
 		}
 	}
 	for i, ns := range []string{far, near} {
-		exec.Command("ip", "netns", "del", ns).Run() // of a test that was killed
+		exec.Command("ip", "netns", "del", ns).Run() // left by a test that was killed
 		ip("netns", "add", ns)
 		t.Cleanup(func() { ip("netns", "del", ns) })
 		if i == 1 {
@@ -213,7 +213,7 @@ func TestPTP4L(t *testing.T) {
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		// Without the right to set the clock it goes on all the same, and both have one clock here.
+		// Without the privilege to set the clock it continues, and both share this machine's clock.
 		cmd := exec.Command("ip", "netns", "exec", ns, "setpriv", "--bounding-set", "-sys_time", "--inh-caps", "-sys_time", program, "-f", config, "-i", "tpv", "-m", "-q")
 		var log strings.Builder
 		cmd.Stdout, cmd.Stderr = &log, &log

@@ -1,6 +1,6 @@
-// Package corewatch notes, from other CPUs, what happens on the core that measures: interrupts, softirqs, and what the
-// scheduler did to the measuring thread. It asks the kernel's counters some hundred times a second, which costs the
-// measuring core nothing: its own counters are read from memory.
+// Package corewatch records, from other CPUs, events on the measuring core: interrupts, softirqs, and scheduling of the
+// measuring thread. It reads the kernel's counters some hundred times per second, without any cost to the measuring
+// core: the core's counters are read from memory.
 package corewatch
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// Sample is what had happened up to a moment. All but the moment are counts since the machine, or the thread, began.
+// Sample has the counts at a moment. All except the moment are counts since the machine, or the thread, was started.
 type Sample struct {
 	At         uint64 // tick of polling.TSC, read after the counters
 	Timer      uint64 // local timer interrupts of the core
-	Interrupts uint64 // all others
+	Interrupts uint64 // all other interrupts of the core
 	Softirqs   uint64
-	Preempted  uint64 // times that the thread lost its core while it wanted to run on
-	Waited     uint64 // ns that the thread was ready and did not run
+	Preempted  uint64 // times that the thread was preempted
+	Waited     uint64 // ns that the thread was runnable but not running
 }
 
 // Watch reads the counters until Stop.
@@ -40,9 +40,9 @@ type Watch struct {
 
 const (
 	period = 10 * time.Millisecond
-	// share bounds how much of another CPU reading takes: on a machine with many CPUs /proc/interrupts is long.
+	// share bounds the CPU time of another CPU spent on reading: on a machine with many CPUs /proc/interrupts is long.
 	share = 20
-	most  = 1 << 15 // samples; of a longer watch every other one goes, and so on
+	most  = 1 << 15 // samples; when more are needed, every other one is dropped, repeatedly
 )
 
 // Start watches the thread tid of this process on a core.
@@ -71,7 +71,7 @@ func Start(core, tid int) (*Watch, error) {
 		}
 	}
 	took := time.Hour
-	for range 3 { // the least: another program may have had its turn meanwhile
+	for range 3 { // use the minimum: another program may have run in the meantime
 		began := time.Now()
 		w.sample()
 		took = min(took, time.Since(began))
@@ -147,7 +147,7 @@ func (w *Watch) sample() {
 	w.samples = append(w.samples, s)
 }
 
-// lines yields the lines after the first, which is the head.
+// lines yields the lines after the header.
 func lines(b []byte) func(func([]byte) bool) {
 	return func(yield func([]byte) bool) {
 		_, b, _ = bytes.Cut(b, []byte("\n"))
@@ -160,7 +160,7 @@ func lines(b []byte) func(func([]byte) bool) {
 	}
 }
 
-// field returns the i-th number of a line, 0 if there are fewer or it is none.
+// field returns the i-th number of a line, 0 if there is none.
 func field(b []byte, i int) (n uint64) {
 	for ; ; i-- {
 		b = bytes.TrimLeft(b, " \t")
@@ -180,8 +180,8 @@ func field(b []byte, i int) (n uint64) {
 	}
 }
 
-// Around returns what happened in the stretch of samples that holds the ticks from and to, and how many stretches between
-// two samples that is; 0 if the samples do not reach so far.
+// Around returns the events in the sampling intervals that contain the ticks from and to, and the number of these
+// intervals; 0 if the samples do not cover them.
 func Around(all []Sample, from, to uint64) (d Sample, stretches int) {
 	after := func(s Sample, at uint64) int {
 		switch {

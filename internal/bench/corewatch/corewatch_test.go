@@ -24,8 +24,7 @@ func TestField(t *testing.T) {
 	}
 }
 
-// kernel returns what the kernel itself counts of the calling thread: how often it lost its core, and for how many ns it was ready and
-// did not run.
+// kernel returns the kernel's counts for the calling thread: preemptions, and ns that it was runnable but not running.
 func kernel(t *testing.T) (preempted, waited uint64) {
 	t.Helper()
 	read := func(file, before string, to *uint64) {
@@ -44,7 +43,8 @@ func kernel(t *testing.T) (preempted, waited uint64) {
 	return preempted, waited
 }
 
-// A thread that shares its core with another one is seen to lose it and to wait; the core's timer is seen to run.
+// A thread that shares its core with another one is recorded as preempted and waiting; the core's timer is recorded,
+// too.
 func TestWatch(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -68,7 +68,7 @@ func TestWatch(t *testing.T) {
 	running, done := make(chan struct{}), make(chan struct{})
 	var enough atomic.Bool
 	defer enough.Store(true)
-	go func() { // the other one
+	go func() { // the other thread
 		defer close(done)
 		runtime.LockOSThread()
 		_ = unix.SchedSetaffinity(0, &one)
@@ -79,7 +79,7 @@ func TestWatch(t *testing.T) {
 	<-running
 	from := polling.TSC()
 	lost, idle := kernel(t)
-	for end := time.Now().Add(time.Minute); ; { // how soon the two are switched is the machine's affair
+	for end := time.Now().Add(time.Minute); ; { // the time until the two are switched depends on the machine
 		for next := time.Now().Add(5 * time.Millisecond); time.Now().Before(next); {
 		}
 		if p, w := kernel(t); p > lost && w >= idle+20e6 {
@@ -92,7 +92,7 @@ func TestWatch(t *testing.T) {
 	enough.Store(true)
 	<-done
 	samples := w.Stop()
-	d, n := Around(samples, from, samples[len(samples)-1].At) // a sample's counters are read before its moment: the last one has all
+	d, n := Around(samples, from, samples[len(samples)-1].At) // a sample's counters are read before its timestamp: the last one has everything
 	if n < 1 || d.Waited < 20e6 || d.Preempted == 0 || d.Timer+d.Interrupts == 0 {
 		t.Errorf("%d stretches: %+v", n, d)
 	}

@@ -27,9 +27,9 @@ import (
 // inside marks the process that runs in the user namespace.
 const inside = "REBOUND_DEMO_INSIDE"
 
-// Run measures by o, whose Variants and Before are the demo's own. args are the command's arguments: an ordinary user's
-// demo is run again with them, in a user namespace; the error is then an exit.Status. driver is the responder's; w gets the
-// line that it prints when it is ready.
+// Run measures with o, whose Variants and Before are set by the demo. args are the command's arguments: for an ordinary
+// user, the demo is run again with them, in a user namespace; the error is then an exit.Status. driver is the
+// responder's; w gets the line that it prints when it is ready.
 func Run(o session.Options, driver string, args []string, w io.Writer) (*session.Result, error) {
 	program, err := testbed.FindResponder()
 	if err != nil {
@@ -44,7 +44,7 @@ func Run(o session.Options, driver string, args []string, w io.Writer) (*session
 	}
 	var out *session.Result
 	failed := make(chan error)
-	go func() { // on a thread that ends with it, since it cannot come back from its namespace
+	go func() { // on a thread that ends with it, because it cannot leave its namespace
 		runtime.LockOSThread()
 		var err error
 		out, err = d.run(o)
@@ -54,7 +54,7 @@ func Run(o session.Options, driver string, args []string, w io.Writer) (*session
 	return out, err
 }
 
-// reexecute runs the same demo in a user namespace in which we are root.
+// reexecute runs the same demo in a user namespace, as root.
 func reexecute(args []string) error {
 	runtime.LockOSThread() // Pdeathsig is sent when this thread ends
 	defer runtime.UnlockOSThread()
@@ -80,7 +80,7 @@ func reexecute(args []string) error {
 	for {
 		select {
 		case <-signals:
-			_ = c.Process.Signal(unix.SIGTERM) // one that the terminal sent as well is its second: it then ends at once
+			_ = c.Process.Signal(unix.SIGTERM) // if the terminal sent one as well, this is the second, which ends it immediately
 		case err := <-done:
 			var ended *exec.ExitError
 			if errors.As(err, &ended) && ended.ExitCode() >= 0 {
@@ -97,12 +97,12 @@ type demo struct {
 	w               io.Writer
 }
 
-// side is one that answers.
+// side is one of the compared responders.
 type side struct {
 	name, prefix, driver string // driver: "" for the kernel's own echo
 }
 
-// sides are the kernel and the responder; where the driver is the demo's to choose, the responder in each way that stands out.
+// sides are the kernel and the responder; if the demo chooses the driver, the responder with each notable driver.
 func (d *demo) sides() []side {
 	all := []side{{"kernel", testbed.KernelPrefix, ""}}
 	if d.driver != "auto" {
@@ -111,7 +111,7 @@ func (d *demo) sides() []side {
 	return append(all, side{"xdp", testbed.ResponderPrefix, "xdp"}, side{"afxdp", testbed.ResponderPrefix, "afxdp"})
 }
 
-// run is on a locked thread, which becomes the bench's side.
+// run runs on a locked thread in the bench's namespace.
 func (d *demo) run(o session.Options) (*session.Result, error) {
 	bed, err := testbed.Enter(d.unprivileged)
 	if err != nil {
@@ -137,7 +137,7 @@ func (d *demo) run(o session.Options) (*session.Result, error) {
 		if s.driver == "" {
 			continue
 		}
-		if err := stop(); err != nil { // the last one stays, to say which MAC is asked
+		if err := stop(); err != nil { // the last one keeps running, for its MAC address
 			return nil, err
 		}
 		r := &testbed.Responder{Bed: bed, Program: d.program, Driver: s.driver, Unprivileged: d.unprivileged, Core: core}

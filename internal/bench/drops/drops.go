@@ -1,4 +1,4 @@
-// Package drops reads what this host says it dropped: the counters of rings, sockets, NICs and the kernel.
+// Package drops reads this host's drop counters: those of rings, sockets, NICs and the kernel.
 package drops
 
 import (
@@ -15,28 +15,28 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Source is what a bench sends and receives through: a device or a socket, and the kernel's interface below it.
+// Source is the device or socket that a bench sends and receives through, with the kernel's interface below it.
 type Source struct {
 	Device    nic.Port // nil for a socket
 	Socket    Socket   // nil for a device
 	Interface string
-	Responder string // URL of the responder's metrics, "" if it is not known
+	Responder string // URL of the responder's metrics, "" if unknown
 }
 
 // Socket counts its own drops.
 type Socket interface{ Drops() (uint64, error) }
 
-// Reading is what the counters have so far.
+// Reading has the values of the counters at a moment.
 type Reading struct {
 	Drops       []report.Drop
 	Here, There Life // of this host's device, and of the responder
 }
 
-// sendResets is the counter of a card that restarts its send queue alone.
+// sendResets is the counter of a card that restarts only its send queue.
 const sendResets = "send_queue_resets"
 
-// Life tells whether a device or a process was restarted between two readings. What was on a device's rings then is lost, and no counter
-// has it; those of a process are lost as well.
+// Life identifies restarts of a device or a process between two readings. Frames on a device's rings are then lost
+// without being counted; the same is true for a process.
 type Life struct{ resets, start float64 }
 
 // Restarted reports whether there was a restart since an earlier reading.
@@ -44,8 +44,8 @@ func (l Life) Restarted(since Life) bool {
 	return l.resets > since.resets || l.start != since.start && l.start != 0 && since.start != 0
 }
 
-// Read returns what this host and the responder have dropped so far, by counter. Counters that cannot be read are
-// left out. The error is that of the responder's, which a user requested.
+// Read returns what this host and the responder have dropped so far, by counter. Counters that cannot be read are left
+// out. The error is about the responder's counters, which the user requested.
 func (from Source) Read() (r Reading, err error) {
 	out := &r.Drops
 	add := func(place report.Place, by string, n uint64, ours bool) {
@@ -68,7 +68,8 @@ func (from Source) Read() (r Reading, err error) {
 			if kernel {
 				by = "ring: "
 			}
-			// A card may count frames here that it would have filtered out next. What a ring of the kernel drops passed its filter.
+			// A card may count frames here that it would have filtered out later. Frames dropped by a kernel ring have
+			// passed its filter.
 			if !from.Uncounted() {
 				add(report.DroppedHere, by+"rx_dropped", s.RxDropped, kernel)
 			}
@@ -87,7 +88,7 @@ func (from Source) Read() (r Reading, err error) {
 	return r, err
 }
 
-// Counted reports whether counters among these have all frames that are dropped at a place.
+// Counted reports whether these counters include all frames dropped at a place.
 func Counted(all []report.Drop, place report.Place) bool {
 	return slices.ContainsFunc(all, func(d report.Drop) bool {
 		switch place {
@@ -102,11 +103,11 @@ func Counted(all []report.Drop, place report.Place) bool {
 	})
 }
 
-// Uncounted reports whether the device may drop replies that no counter has.
+// Uncounted reports whether the device may drop replies without counting them.
 func (from Source) Uncounted() bool { return from.Device != nil && from.Device.Info().NoDropCounter }
 
-// kernelCounters reads what the kernel dropped below the sockets: for lack of receive buffers of the NIC, or of room
-// in a CPU's backlog. They count all traffic.
+// kernelCounters reads the kernel's drops below the sockets: missing receive buffers of the NIC, or a full CPU backlog.
+// They include all traffic.
 func kernelCounters(iface string) (out []report.Drop) {
 	if l, err := netlink.LinkByName(iface); err == nil && l.Attrs().Statistics != nil {
 		s := l.Attrs().Statistics
@@ -128,8 +129,8 @@ func kernelCounters(iface string) (out []report.Drop) {
 	return out
 }
 
-// queueDropped returns how many frames an interface's queueing discipline has dropped. A socket's sender sees no error, and the
-// interface's own counters do not have them. Raw frames bypass it.
+// queueDropped returns how many frames an interface's queueing discipline has dropped. A socket's sender sees no error,
+// and the interface's own counters do not include them. Raw frames bypass it.
 func queueDropped(iface string) (uint64, error) {
 	l, err := netlink.LinkByName(iface)
 	if err != nil {
@@ -138,7 +139,7 @@ func queueDropped(iface string) (uint64, error) {
 	all, err := netlink.QdiscList(l)
 	for _, q := range all {
 		if a := q.Attrs(); a.Parent == netlink.HANDLE_ROOT && a.Statistics != nil && a.Statistics.Queue != nil {
-			return uint64(a.Statistics.Queue.Drops), nil // the root has those of its children, too
+			return uint64(a.Statistics.Queue.Drops), nil // the root includes its children
 		}
 	}
 	return 0, err
@@ -155,8 +156,8 @@ func softnetDropped(b []byte) (sum int64) {
 	return sum
 }
 
-// redirected takes out of the interface's drops what a veth pair's driver counts there again: frames that the XDP program gave
-// to a socket whose ring was full.
+// redirected subtracts from the interface's drops the frames that a veth pair's driver counts there a second time:
+// those that the XDP program redirected to a socket whose ring was full.
 func (from Source) redirected(drops []report.Drop) {
 	if from.Device == nil || from.Device.Info().Driver != "afxdp" || from.Device.Info().Model != "veth" {
 		return
@@ -172,8 +173,9 @@ func (from Source) redirected(drops []report.Drop) {
 	}
 }
 
-// Grown returns by how much each counter grew from one reading to the next. One that was reset in between starts again from 0. What
-// the first reading has nothing of, because it failed, is left out: its counters have the time before, too.
+// Grown returns by how much each counter grew from one reading to the next. A counter that was reset in between starts
+// again from 0. Counters that the first reading lacks, because it failed, are left out: they include the time before
+// it.
 func (from Source) Grown(before, after Reading) []report.Drop {
 	var out []report.Drop
 	for _, d := range after.Drops {
@@ -192,7 +194,7 @@ func (from Source) Grown(before, after Reading) []report.Drop {
 	return out
 }
 
-// reader names what was read for a counter: "responder" of "responder: rate".
+// reader returns the component that a counter was read from: "responder" for "responder: rate".
 func reader(d report.Drop) string {
 	name, _, _ := strings.Cut(d.By, ": ")
 	return name

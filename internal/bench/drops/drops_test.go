@@ -10,7 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// What a responder refused and its device dropped comes from its page, by reason, all queues together.
+// A responder's refusals and its device's drops are read from its page, by reason, summed over all queues.
 func TestReadResponder(t *testing.T) {
 	round := 0
 	page := func(w http.ResponseWriter, r *http.Request) {
@@ -78,7 +78,7 @@ func TestSoftnetDropped(t *testing.T) {
 	}
 }
 
-// A counter that starts again from 0 has grown by what it shows. One whose first reading failed tells nothing.
+// A counter that starts again from 0 has grown by its value. One whose first reading failed gives no result.
 func TestGrown(t *testing.T) {
 	d := func(a, b int64) []report.Drop {
 		return []report.Drop{{Place: report.DroppedHere, By: "ring", Frames: a}, {Place: report.NotSent, By: "ring", Frames: b}}
@@ -90,8 +90,8 @@ func TestGrown(t *testing.T) {
 	}
 }
 
-// The counters of a responder that was started again begin at 0, even where they have passed what they were. A restart of its device is
-// known by its count.
+// The counters of a restarted responder start at 0, even if they have since exceeded the earlier values. A restart of
+// its device is detected by its restart count.
 func TestRestarted(t *testing.T) {
 	resets, start, rate := 2, 1000, 5
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

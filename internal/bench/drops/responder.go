@@ -14,13 +14,13 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// pause is what a responder requests that was asked too often (Retry-After).
+// pause is the Retry-After of a responder that was queried too often.
 const pause = time.Second
 
 var client = &http.Client{Timeout: 5 * time.Second}
 
-// ReadResponder returns what a responder's metrics page says it refused, by reason, and what its device dropped. The counters have
-// the traffic of all its clients.
+// ReadResponder returns the refusals on a responder's metrics page, by reason, and its device's drops. The counters
+// include the traffic of all its clients.
 func ReadResponder(url string) (out []report.Drop, life Life, err error) {
 	r, err := client.Get(url)
 	for tries := 1; err == nil && r.StatusCode == http.StatusTooManyRequests && tries < 5; tries++ { // the page limits its rate
@@ -65,7 +65,7 @@ func ReadResponder(url string) (out []report.Drop, life Life, err error) {
 	return out, life, nil
 }
 
-// valueOf is a family's counter with that value of a label, 0 if there is none.
+// valueOf is a family's counter with the given value of a label, 0 if there is none.
 func valueOf(f *dto.MetricFamily, label, value string) (n float64) {
 	for _, m := range f.Metric {
 		for _, l := range m.Label {
@@ -77,7 +77,7 @@ func valueOf(f *dto.MetricFamily, label, value string) (n float64) {
 	return n
 }
 
-// What a page may have: a responder has some tens of reasons.
+// Limits for a page: a responder has a few dozen reasons.
 const (
 	maxReasons = 200
 	maxReason  = 100 // bytes

@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// TestRunAllocatesNothing: beyond a fixed few at its beginning and end, nothing for each probe.
+// Apart from a fixed few at the start and end, a run does not allocate, and nothing per probe.
 func TestRunAllocatesNothing(t *testing.T) {
 	for _, rate := range []float64{0, 1e6} {
 		var data [64]byte
@@ -22,7 +22,7 @@ func TestRunAllocatesNothing(t *testing.T) {
 	}
 }
 
-// echo answers the latest probe at once.
+// echo answers the latest probe immediately.
 type echo struct {
 	data *[64]byte
 	n    *int

@@ -33,7 +33,7 @@ func TestPortFails(t *testing.T) {
 	}
 }
 
-// A port that fails while probes are under way has not lost them: they are no longer in Sent.
+// A port that fails while probes are outstanding has not lost them: they are no longer in Sent.
 func TestPortFailsWhileWaiting(t *testing.T) {
 	f := &fake{}
 	f.onSend = func(n int, b []byte) error {
@@ -54,8 +54,8 @@ func TestPortFailsWhileWaiting(t *testing.T) {
 	}
 }
 
-// TestAwayAtTheEnd: the bench is away between its last look at the ring and the end of the last probe's timeout. The
-// reply that came meanwhile is late, and not lost.
+// The bench is descheduled between its last poll of the ring and the end of the last probe's timeout. A reply that came
+// meanwhile is late, not lost.
 func TestAwayAtTheEnd(t *testing.T) {
 	for _, rate := range []float64{0, 1000} {
 		f := &fake{}
@@ -124,7 +124,7 @@ func TestStopWhileWaiting(t *testing.T) {
 	}
 }
 
-// Corrupt replies to probes of the warm-up are counted apart.
+// Corrupt replies to probes of the warm-up are counted separately.
 func TestCorruptInWarmup(t *testing.T) {
 	for _, rate := range []float64{0, 1000} {
 		f := &fake{}

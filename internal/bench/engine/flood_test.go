@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 )
 
-// turned is the reply to a frame of UDP over IPv4.
+// turned is the reply to a UDP frame over IPv4.
 func turned(b []byte) []byte {
 	r := append([]byte(nil), b...)
 	copy(r, b[6:12])
@@ -23,8 +23,9 @@ func turned(b []byte) []byte {
 	return r
 }
 
-// A flood of what others send, and of what others pretend that the target or a router sends, takes no place of a probe: each probe is
-// sent, and each reply is counted, and what came beside them is counted as what it is. Questions are answered while it lasts.
+// A flood of foreign frames, and of frames that pretend to be from the target or a router, does not displace probes:
+// each probe is sent, each reply is counted, and the other frames are counted correctly. Neighbour requests are
+// answered meanwhile.
 func TestFlood(t *testing.T) {
 	const probes, each = 500, 60
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -48,22 +49,22 @@ func TestFlood(t *testing.T) {
 			for i := range each {
 				g := append([]byte(nil), good...)
 				switch i % 6 {
-				case 0: // from anybody, to another port
+				case 0: // from any host, to another port
 					binary.BigEndian.PutUint32(g[26:], rnd.Uint32())
 					binary.BigEndian.PutUint16(g[36:], 50001)
 					binary.BigEndian.PutUint32(g[42:], rnd.Uint32())
-				case 1: // of no sense
+				case 1: // meaningless
 					for j := range g {
 						g[j] = byte(rnd.Uint32())
 					}
 				case 2:
 					g = question
 					questions++
-				case 3: // the target's, with another payload, for any probe
+				case 3: // the target's address, with another payload, for any probe
 					binary.BigEndian.PutUint32(g[46:], rnd.Uint32N(uint32(n+1)))
 					g[60] ^= 1
 					corrupt++
-				case 4: // a router's, that a probe to another host expired
+				case 4: // a router's: a probe to another host has expired
 					g = append(g[:42:42], b[14:42]...)
 					g[23], g[34] = 1, 11
 					g[58] ^= 1

@@ -12,12 +12,12 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// fake is a port whose far end does what the test scripts. Replies are UDP payloads, which come back as they were sent.
+// fake is a port whose peer does what the test scripts. Replies are UDP payloads, which are returned as they were sent.
 type fake struct {
 	sent    int
 	queue   []reply // in order of arrival
 	onSend  func(n int, frame []byte) error
-	onRecv  func(n int) // of the looks that found nothing
+	onRecv  func(n int) // called for polls that found nothing
 	looks   int
 	waiting []byte
 	stamp   nic.Timestamp

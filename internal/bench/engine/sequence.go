@@ -1,13 +1,13 @@
 package engine
 
-// Sequence is what the order of the measured replies, and the gaps in it, tell.
+// Sequence describes the order of the measured replies, and the gaps in it.
 type Sequence struct {
-	// Losses in a row (loss periods of RFC 3357 §3). A run's end ends one.
+	// Consecutive losses (loss periods of RFC 3357 §3). The end of a run ends one.
 	LossPeriods, LongestLoss int64
-	LossLengths              [lossLengths]int64 // periods by their length; the last counts longer ones, too
+	LossLengths              [lossLengths]int64 // periods by length; the last entry includes longer ones
 
-	// The greatest reordering extent (RFC 4737 §4.2.1): how many replies came between the first one sent after a probe and
-	// that probe's own. Beyond maxExtent it is no longer told how far.
+	// The greatest reordering extent (RFC 4737 §4.2.1): how many replies came between the first one sent after a probe
+	// and that probe's own. It is limited to maxExtent.
 	Extent int64
 }
 
@@ -16,7 +16,7 @@ const (
 	maxExtent   = 255
 )
 
-// judge takes the probes before to, all of which are answered or never will be, into the loss periods.
+// judge adds the probes before to, all of which are answered or never will be, to the loss periods.
 func (w *window) judge(to uint64) {
 	for ; w.judged < to; w.judged++ {
 		s := &w.slots[w.judged&w.mask]
@@ -40,13 +40,13 @@ func (w *window) endLoss() {
 	w.losing = 0
 }
 
-// end judges what a run sent.
+// end evaluates the remaining probes of a run.
 func (w *window) end() {
 	w.judge(w.next)
 	w.endLoss()
 }
 
-// arrive notes the first good reply to a probe. overtaken says that a later probe's reply came before.
+// arrive records the first good reply to a probe. overtaken means that a later probe's reply came before it.
 func (w *window) arrive(full uint64, overtaken bool) {
 	if overtaken {
 		extent := int64(0)
@@ -61,8 +61,8 @@ func (w *window) arrive(full uint64, overtaken bool) {
 	w.arrived++
 }
 
-// variation records the differences in round trip between the probe seq, which was just answered, and the probes next to
-// it that are answered already: the packet pairs of RFC 3393 §3.1, taken of round trips.
+// variation records the differences in round trip between the probe seq, which was just answered, and its neighbours
+// that are already answered: the packet pairs of RFC 3393 §3.1, applied to round trips.
 func (s *Stream) variation(seq uint32, at uint64) {
 	this, _, _ := s.window.find(seq)
 	for _, next := range [...]uint32{seq - 1, seq + 1} {
@@ -72,5 +72,5 @@ func (s *Stream) variation(seq uint32, at uint64) {
 	}
 }
 
-// Sequence returns what was learnt of loss periods and reordering.
+// Sequence returns the loss periods and the reordering.
 func (s *Stream) Sequence() Sequence { return s.window.seq }

@@ -11,7 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// Losses in a row are one period, and a run's end ends one. Periods are those of RFC 3357's example: 1 1 0 0 0 1 0.
+// Consecutive losses form one period, and the end of a run ends one. Periods are those of RFC 3357's example: 1 1 0 0 0
+// 1 0.
 func TestLossPeriods(t *testing.T) {
 	play := func(w *window, lost ...bool) {
 		from := w.next
@@ -64,10 +65,10 @@ func TestReorderingExtent(t *testing.T) {
 	}
 }
 
-// Replies that come after 1 ms and 3 ms in turn differ by 2 ms, in whatever order they come.
+// Replies after 1 ms and 3 ms alternately differ by 2 ms, in whatever order they come.
 func TestDelayVariation(t *testing.T) {
 	var h *latency.Histogram
-	for range 10 { // a thread that is delayed while it sends makes longer differences
+	for range 10 { // a thread that is delayed while it sends causes greater differences
 		f := &fake{}
 		f.onSend = func(n int, b []byte) error {
 			f.reply(b, polling.TSC()+testClock.Ticks(time.Duration(1+2*(n%2))*time.Millisecond))
@@ -120,7 +121,7 @@ func TestAwayIsAttributed(t *testing.T) {
 			t.Errorf("%d to %d: away %d, want %d", c.intended, c.seen, got, c.away)
 		}
 	}
-	for range 3 * len(s.stalls) { // an old stall is forgotten, and no other is taken for it
+	for range 3 * len(s.stalls) { // an old stall is forgotten, and no other one is mistaken for it
 		s.look(10_000, 10_100)
 	}
 	if got := s.away(0, 600); got != 0 {

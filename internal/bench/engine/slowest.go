@@ -1,12 +1,12 @@
 package engine
 
-// slowestKept is how many of the slowest round trips a Stream keeps with what was around them.
+// slowestKept is how many of the slowest round trips a Stream keeps.
 const slowestKept = 1000
 
 // Slow is one of the slowest round trips. All times are in ticks.
 type Slow struct {
-	Intended, Sent, Seen uint64 // Intended is Sent in a closed loop
-	Away                 uint64 // the part of Intended to Seen in stalls of the bench: looks at the receive ring that followed too late
+	Intended, Sent, Seen uint64 // equal to Sent in a closed loop
+	Away                 uint64 // the part of Intended to Seen during which the bench stalled: late polls of the receive ring
 }
 
 // RTT returns the round trip from the intended send, in ticks.
@@ -17,14 +17,14 @@ type slowest struct {
 	kept [slowestKept]Slow
 	n    int
 
-	least  uint64 // ticks: what counts as a stall
+	least  uint64 // ticks: the shortest stall
 	stalls [1 << 10]stall
 	count  uint64 // of all stalls
 }
 
 type stall struct{ from, to uint64 }
 
-// look notes the time from one look at the receive ring to the next.
+// look records the time from one poll of the receive ring to the next.
 func (s *slowest) look(from, to uint64) {
 	if to-from >= s.least {
 		s.stalls[s.count%uint64(len(s.stalls))] = stall{from, to}
@@ -32,7 +32,7 @@ func (s *slowest) look(from, to uint64) {
 	}
 }
 
-// add keeps a round trip that is among the slowest.
+// add keeps a round trip if it is among the slowest.
 func (s *slowest) add(intended, sent, seen uint64) {
 	k := Slow{Intended: intended, Sent: sent, Seen: seen}
 	if s.n < len(s.kept) {

@@ -14,23 +14,24 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// stampState is what a STAMP stream knows beyond round trips.
+// stampState is the state of a STAMP stream beyond round trips.
 type stampState struct {
 	network, residence, there, back *latency.Track
-	estimate                        uint16 // ours
+	estimate                        uint16 // this host's
 	ssid                            uint16
 	tos                             uint8
-	stop                            bool // at a zeroed SSID
+	stop                            bool // stop at a zeroed SSID
 	anchor                          anchor
 	tai                             int64 // seconds that TAI is ahead of UTC, 0 if unknown
 
-	// The measured replies of this run: those of the lowest and of the highest number, and how many there are.
+	// The measured replies of this run: the first and the last by number, and how many there are.
 	first, latest pair
 	replies       int64
-	// differ says that the reflector's count is no copy of ours, so that it keeps state. Our numbers begin at 1, as
-	// if the first packet were lost before it left: its own count is another from the first packet on.
+	// differ means that the reflector's count is not a copy of ours, so that it is stateful. Our numbers start at 1, as
+	// if the first packet were lost before it left, so that a stateful reflector's count differs from the first packet
+	// on.
 	differ bool
-	before struct { // the reply before
+	before struct { // the previous reply
 		number uint32
 		at     uint64
 	}
@@ -39,39 +40,39 @@ type stampState struct {
 
 type pair struct{ sender, reflector uint32 }
 
-// STAMP is what a STAMP stream learnt of its reflector.
+// STAMP has the results about the reflector of a STAMP stream.
 type STAMP struct {
 	Stateful     bool    // the reflector numbers its own packets
 	LostThere    int64   // Stateful: probes that did not reach it
 	LostBack     int64   // Stateful: probes that reached it, and whose replies were lost
-	Synchronised bool    // it always claims that its clock is
-	WorstError   float64 // the greatest error that it admits, in nanoseconds
-	NoEstimate   bool    // it gave a multiplier of 0, which says nothing (RFC 4656 §4.1.2)
-	TTL          uint8   // the least hop limit with which a probe reached it
-	Impossible   int64   // residence times below zero or above the round trip: left out of residence and network
-	ZeroSSID     bool    // it returned our session identifier as 0
-	PTP          bool    // its times are in PTP's format
+	Synchronised bool    // every reply claims that its clock is synchronised
+	WorstError   float64 // the greatest error that it states, in nanoseconds
+	NoEstimate   bool    // it sent a multiplier of 0, which is invalid (RFC 4656 §4.1.2)
+	TTL          uint8   // the lowest hop limit with which a probe arrived
+	Impossible   int64   // residence times that are negative or exceed the round trip: left out of residence and network
+	ZeroSSID     bool    // it returned the session identifier as 0
+	PTP          bool    // its timestamps are in PTP format
 
-	// One-way delays below zero, which only clocks that are apart bring about; they count as 0.
+	// Negative one-way delays, which are caused by clock errors; they count as 0.
 	NegativeThere, NegativeBack int64
-	// NoTAI says that one-way delays were left out: the reflector's times are PTP's, whose scale is TAI, and this host's kernel does not
-	// know how far that is from UTC.
+	// NoTAI means that one-way delays were left out: the reflector's timestamps are PTP's, whose scale is TAI, and this
+	// host's kernel does not know the offset of TAI from UTC.
 	NoTAI bool
 
 	TLVs      []TLVAnswers
 	Untrusted int64 // replies whose HMAC TLV came back unverified
 }
 
-// TLVAnswers is what replies said to one TLV.
+// TLVAnswers summarises the replies to one TLV.
 type TLVAnswers struct {
 	Type                                       probe.TLV
 	Answered, Unrecognized, Malformed, Flagged int64  // replies, by the flags; Flagged is I
 	First, Latest                              []byte // value
 
-	// Other counts answers that say something else than what is known: of Class of Service, that a probe came with another DSCP or ECN
-	// than it left with; of Follow-Up, that the reply before left at another time than it carried.
+	// Other counts answers that differ from the expected values: for Class of Service, a probe arrived with another
+	// DSCP or ECN than it was sent with; for Follow-Up, the previous reply was sent at another time than it stated.
 	Other   int64
-	Reverse int64 // of Class of Service: replies that could not have the DSCP that was requested (RP)
+	Reverse int64 // Class of Service: replies that could not have the requested DSCP (RP)
 }
 
 func newStampState(rec *latency.Recorder, f probe.Flow, stop bool) *stampState {
@@ -85,20 +86,20 @@ func newStampState(rec *latency.Recorder, f probe.Flow, stop bool) *stampState {
 	return s
 }
 
-// anchor is a moment by both clocks.
+// anchor is the same moment by both clocks.
 type anchor struct {
 	tick uint64
 	wall time.Time
 	set  bool
-	slew float64 // by which part the wall clock is faster than the counter, as measured since the anchor before
+	slew float64 // relative speed of the wall clock compared with the counter, measured since the previous anchor
 }
 
-// time returns the wall time at a tick that is now or a moment ago. The two clocks are related again ten times a
-// second, by rate too: the wall clock is steered. It allocates nothing.
+// time returns the wall time at a tick, which must be now or shortly before. The relation of the two clocks is measured
+// ten times a second, including the rate, because the wall clock is steered. It allocates nothing.
 func (s *stampState) time(c *latency.Clock, tick uint64) time.Time {
 	if a := s.anchor; !a.set || c.Between(a.tick, tick) > 100e6 {
 		best := uint64(math.MaxUint64)
-		for range 3 { // anything may come between two readings
+		for range 3 { // the thread may be interrupted between two readings
 			before := polling.TSC()
 			now := time.Now()
 			if width := polling.TSC() - before; width < best {
@@ -113,8 +114,8 @@ func (s *stampState) time(c *latency.Clock, tick uint64) time.Time {
 	return s.anchor.wall.Add(time.Duration(d + d*s.anchor.slew))
 }
 
-// slew is by which part the wall clock is faster than the counter, by what has passed of both in ns. What is more than the kernel steers a
-// clock (500 ppm, adjtimex(2)) is none: the clock was set.
+// slew is the relative speed of the wall clock compared with the counter, from the elapsed ns of both. If it is more
+// than the kernel steers a clock (500 ppm, adjtimex(2)), the clock was stepped, and slew returns 0.
 func slew(wall time.Duration, counter int64) float64 {
 	if p := float64(wall)/float64(counter) - 1; math.Abs(p) <= 500e-6 {
 		return p
@@ -125,8 +126,9 @@ func slew(wall time.Duration, counter int64) float64 {
 // begin and end enclose the measured part of a run.
 func (s *stampState) begin() { s.replies = 0 }
 
-// end takes a run into the sums. Between the first and the latest probe that were answered, what the reflector did not count was lost on
-// the way there, and what it counted and is not here, on the way back. Of what was lost before or after that nobody knows the way.
+// end adds a run to the sums. Between the first and the last probe that were answered, probes that the reflector did
+// not count were lost on the way there, and those that it counted without a reply here were lost on the way back. For
+// losses before or after that, the direction is unknown.
 func (s *stampState) end() {
 	if s.replies == 0 {
 		return
@@ -140,10 +142,10 @@ func (s *stampState) end() {
 	s.replies = 0
 }
 
-// errZeroSSID says that the reflector returned a zeroed session identifier, as those do that do not know of it.
+// errZeroSSID means that the reflector returned a zeroed session identifier, as reflectors without support for it do.
 var errZeroSSID = errors.New("the reflector zeroes the session identifier (it does not know RFC 8972), and -stamp-zero-ssid is stop")
 
-// look sees every good reply, warm-up included.
+// look handles every good reply, including those of the warm-up.
 func (s *stampState) look(r *probe.Reply) error {
 	s.differ = s.differ || r.Stamped.Seq != r.Seq
 	if s.ssid != 0 && r.Stamped.SSID == 0 {
@@ -171,7 +173,7 @@ const (
 	estimatePTP  = 1 << 14 // Z: times are in PTP's format, not NTP's (RFC 8762 §4.2.1, RFC 8186 §2.1)
 )
 
-// record keeps what one measured reply tells. Residence is of the reflector's clock alone; one-way delays are of both.
+// record records one measured reply. Residence only uses the reflector's clock; one-way delays use both clocks.
 func (s *stampState) record(stream *Stream, slot *slot, at uint64) {
 	r := &stream.reply.Stamped
 	p := pair{stream.reply.Seq, r.Seq}
@@ -203,7 +205,7 @@ func (s *stampState) record(stream *Stream, slot *slot, at uint64) {
 	s.oneWay(stream.clock, slot.sent, at, r, ptp)
 }
 
-// oneWay records how long a probe was on its way there and its reply on its way back, by the wall clocks of both ends.
+// oneWay records the one-way delays of a probe and its reply, by the wall clocks of both ends.
 func (s *stampState) oneWay(c *latency.Clock, sent, at uint64, r *probe.Stamped, ptp bool) {
 	left, came := s.time(c, sent), s.time(c, at)
 	var t1, t4 uint64
@@ -232,7 +234,7 @@ func (s *stampState) ptp(t time.Time) uint64 {
 	return uint64(uint32(t.Unix()+s.tai))<<32 | uint64(t.Nanosecond())
 }
 
-// told keeps what a reply said to our TLVs.
+// told records a reply's answers to our TLVs.
 func (s *stampState) told(r *probe.Stamped) {
 	if r.Untrusted {
 		s.sum.Untrusted++
@@ -257,7 +259,7 @@ func (s *stampState) told(r *probe.Stamped) {
 	s.before.number, s.before.at = r.Seq, r.T3
 }
 
-// between returns the nanoseconds from one stamp to the next, in NTP's format or PTP's truncated one.
+// between returns the nanoseconds from one timestamp to the next, in NTP's format or PTP's truncated one.
 func between(a, b uint64, ptp bool) int64 {
 	if ptp { // 32 bits of seconds, 32 of nanoseconds
 		return int64(int32(b>>32)-int32(a>>32))*1e9 + int64(uint32(b)) - int64(uint32(a))
@@ -285,12 +287,12 @@ func encodeEstimate(ns float64, synchronised bool) uint16 {
 	return e
 }
 
-// OwnEstimate asks the kernel how wrong the wall clock may be. A clock that nothing disciplines is said to be wrong by the
-// kernel's own upper bound, and not to be synchronised.
+// OwnEstimate returns the error estimate of the wall clock, from the kernel's bound. A clock that is not disciplined
+// gets the kernel's upper bound, and is not synchronised.
 func OwnEstimate() uint16 {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
-	const most = 16e9 // ns: the kernel counts no further
+	const most = 16e9 // ns: the kernel's maximum
 	if err != nil {
 		return encodeEstimate(most, false)
 	}
@@ -302,7 +304,7 @@ func OwnEstimate() uint16 {
 	return encodeEstimate(bound, state != timeError && t.Status&unsynchronised == 0)
 }
 
-// compare counts where an answer is another than what is known from elsewhere.
+// compare counts answers that differ from the known values.
 func (s *stampState) compare(t *TLVAnswers, v []byte) {
 	switch t.Type {
 	case probe.ClassOfService:
@@ -321,7 +323,7 @@ func (s *stampState) compare(t *TLVAnswers, v []byte) {
 
 var be = binary.BigEndian
 
-// taiOffset is how many seconds TAI is ahead of UTC, as set in the kernel; 0 if it is not set.
+// taiOffset is the kernel's offset of TAI from UTC in seconds; 0 if it is not set.
 func taiOffset() int64 {
 	var t unix.Timex
 	if _, err := unix.Adjtimex(&t); err != nil {
@@ -330,7 +332,7 @@ func taiOffset() int64 {
 	return int64(t.Tai)
 }
 
-// STAMP returns what was learnt of the reflector in the runs that have ended; nil for other protocols.
+// STAMP returns the results about the reflector for the runs that have ended; nil for other protocols.
 func (s *Stream) STAMP() *STAMP {
 	if s.stamp == nil {
 		return nil

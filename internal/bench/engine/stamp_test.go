@@ -21,7 +21,7 @@ type mirror struct {
 	*fake
 	stateful    bool
 	count       uint32
-	there, back []int // the sends, from 0 on, that are lost on either way
+	there, back []int // the sends, from 0 on, that are lost in each direction
 	offset      time.Duration
 	ptp         bool
 	tai         int64
@@ -78,7 +78,7 @@ func (m *mirror) run(t *testing.T, limit Limit, runs int, change func(*probe.Tes
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, rec := stream(t, m.fake, 0, 400*time.Millisecond, func(o *Options) { o.Codec, o.StopAtZero = codec, m.zero }) // longer than a busy machine holds a thread up
+	s, rec := stream(t, m.fake, 0, 400*time.Millisecond, func(o *Options) { o.Codec, o.StopAtZero = codec, m.zero }) // longer than a busy machine delays a thread
 	if set != nil {
 		set(s)
 	}
@@ -91,8 +91,9 @@ func (m *mirror) run(t *testing.T, limit Limit, runs int, change func(*probe.Tes
 	return s, rec, nil
 }
 
-// Probes 4 and 5 are lost on the way there, probe 8 on the way back. What is lost before the first reply of a run, or after the last,
-// is lost on a way that nobody knows. That the reflector keeps a count shows even where nothing is lost on the way there.
+// Probes 4 and 5 are lost on the way there, probe 8 on the way back. For losses before the first reply of a run, or
+// after the last, the direction is unknown. A stateful reflector is recognised even if nothing is lost on the way
+// there.
 func TestLossEachWay(t *testing.T) {
 	needs.Long(t)
 	for _, c := range []struct {
@@ -146,8 +147,8 @@ func TestResidence(t *testing.T) {
 	}
 }
 
-// One-way delays are what the two clocks say: with the far one an hour ahead the way there lasts an hour more, and
-// the way back less than nothing, which counts as 0 and is reported.
+// One-way delays are computed from the two clocks: if the reflector's is an hour ahead, the way there takes an hour
+// more, and the delay of the way back is negative, which counts as 0 and is reported.
 func TestOneWay(t *testing.T) {
 	const hour = int64(time.Hour)
 	for name, m := range map[string]*mirror{
@@ -180,7 +181,7 @@ func TestZeroSSID(t *testing.T) {
 	}
 }
 
-// A reflector without TLVs returns them as they were, flag U set: nothing of them counts as an answer.
+// A reflector without TLV support returns them unchanged, with flag U set: they do not count as answered.
 func TestTLVsNotUnderstood(t *testing.T) {
 	ask, err := probe.ParseAsk("location")
 	if err != nil {

@@ -5,33 +5,34 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Stamper counts what is sent through a port whose frames are stamped: stamps of sent frames come back by that count.
-// Streams that share the port share it.
+// Stamper counts the frames sent through a port with timestamping: timestamps of sent frames are identified by that
+// count. Streams that share the port share it.
 type Stamper struct {
 	from  nic.Timestamper
 	sends uint32
-	both  [2]bool // whether the kernel, or the card, stamps replies and sent frames
+	both  [2]bool // whether the kernel, and the card, stamp replies and sent frames
 }
 
-// NewStamper is called right after from was enabled, before anything is sent. active is what EnableTimestamps returned.
+// NewStamper is called right after timestamping was enabled on from, before anything is sent. active is the result of
+// EnableTimestamps.
 func NewStamper(from nic.Timestamper, active nic.Timestamping) *Stamper {
 	return &Stamper{from: from, both: [2]bool{active.RxSoftware && active.TxSoftware, active.RxHardware && active.TxHardware}}
 }
 
-// stamps pairs the kernel's and the card's stamps of a probe and of its reply.
+// stamps pairs the kernel's and the card's timestamps of a probe and of its reply.
 type stamps struct {
 	*Stamper
 	kernel, hardware *latency.Track
 	ring             []stamped // by sequence number; the length is the window
-	sent             []sent    // by the count of sends; the length is the window
+	sent             []sent    // by send count; the length is the window
 	mask             uint32
-	replies, pairs   [2]int64 // by the kernel, by the card: stamped replies, and those whose probe's stamp came
+	replies, pairs   [2]int64 // by the kernel, by the card: stamped replies, and those whose probe's timestamp arrived
 }
 
 type stamped struct {
 	seq    uint32
-	at     uint64   // tick of the reply, 0 before it came
-	tx, rx [2]int64 // by the kernel, by the card; ns, 0 if not known
+	at     uint64   // tick of the reply, 0 before it arrives
+	tx, rx [2]int64 // by the kernel, by the card; ns, 0 if unknown
 }
 
 type sent struct {
@@ -44,7 +45,7 @@ func newStamps(s *Stamper, rec *latency.Recorder, size int) *stamps {
 		ring: make([]stamped, size), sent: make([]sent, size), mask: uint32(size - 1)}
 }
 
-// send notes that the next frame sent is the measured probe seq.
+// send records that the next frame sent is the measured probe seq.
 func (s *stamps) send(seq uint32, measured bool) {
 	if measured {
 		s.ring[seq&s.mask] = stamped{seq: seq}
@@ -53,13 +54,13 @@ func (s *stamps) send(seq uint32, measured bool) {
 	s.sends++
 }
 
-// other notes that the next frame sent is not a probe.
+// other records that the next frame sent is not a probe.
 func (s *stamps) other() {
 	s.sent[s.sends&s.mask] = sent{id: s.sends}
 	s.sends++
 }
 
-// receive notes the reply to the measured probe seq, which the last Recv returned.
+// receive records the reply to the measured probe seq, which the last Recv returned.
 func (s *stamps) receive(seq uint32, at uint64) {
 	e := &s.ring[seq&s.mask]
 	if e.seq != seq {
@@ -73,8 +74,8 @@ func (s *stamps) receive(seq uint32, at uint64) {
 	s.pair(e)
 }
 
-// collect takes the stamps of sent frames that are waiting. A port that cannot give them has said so when it was enabled;
-// an error later means that single stamps are missing, which the histograms' counts show.
+// collect reads the available timestamps of sent frames. A port that does not support them reported this when
+// timestamping was enabled; a later error means that single timestamps are missing, which the histograms' counts show.
 func (s *stamps) collect() {
 	for {
 		id, t, ok, err := s.from.TxTimestamp()
@@ -105,7 +106,7 @@ func (s *stamps) pair(e *stamped) {
 	}
 }
 
-// behind reports whether stamps of sent frames are still to come.
+// behind reports whether timestamps of sent frames are still missing.
 func (s *stamps) behind() bool {
 	for i, n := range s.pairs {
 		if s.both[i] && n < s.replies[i] {
@@ -115,7 +116,7 @@ func (s *stamps) behind() bool {
 	return false
 }
 
-// settle gives up on the stamps that are still to come, so that the next run does not wait for them.
+// settle gives up on missing timestamps, so that the next run does not wait for them.
 func (s *stamps) settle() { s.replies = s.pairs }
 
 func clock(t nic.Timestamp) int {

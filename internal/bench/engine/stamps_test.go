@@ -40,7 +40,8 @@ func TestTimestamps(t *testing.T) {
 	}
 }
 
-// The stamp of a sent frame may come long after all replies: of the last probe, or, on a busy host, of every probe.
+// The timestamp of a sent frame may arrive long after all replies: of the last probe or, on a busy host, of every
+// probe.
 func TestLateTimestamps(t *testing.T) {
 	for _, first := range []int{9, 0} {
 		t.Run(fmt.Sprintf("from probe %d on", first), func(t *testing.T) { testLateTimestamps(t, first) })

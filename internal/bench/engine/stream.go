@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// Port sends and receives what probe.Codec builds and checks: a nic.Device, or a socket. Send and Recv are as there.
+// Port sends and receives the frames of a probe.Codec: a nic.Device, or a socket. Send and Recv are as in nic.
 type Port interface {
 	Send(frame []byte) error
 	Recv(buf []byte) (n int, at int64, err error)
@@ -27,44 +27,44 @@ type Options struct {
 	Codec    *probe.Codec
 	Recorder *latency.Recorder
 	Rate     float64           // probes per second; 0 for a closed loop
-	Arrivals schedule.Arrivals // open loop: how they are spread
+	Arrivals schedule.Arrivals // open loop: how probes are spread over time
 	Timeout  time.Duration
 
-	// Answer is given every frame that is not a reply: the neighbour's questions must be answered while measuring. It
-	// returns the frame to send back, or nil. Nil where there is nothing to answer.
+	// Answer is called for every frame that is not a reply, because neighbour requests must be answered during the
+	// measurement. It returns the frame to send back, or nil. It is nil if nothing needs to be answered.
 	Answer func(frame []byte) []byte
 
-	// Stamps is set where the kernel's and the card's timestamps are kept as well. It belongs to Port.
+	// Stamps is set if the kernel's and the card's timestamps are recorded as well. It belongs to Port.
 	Stamps *Stamper
 
 	// StopAtZero ends a STAMP stream whose reflector zeroes its session identifier (RFC 8972 §3), with errZeroSSID.
 	StopAtZero bool
 }
 
-// Limit says how long a Run lasts.
+// Limit defines how long a Run lasts.
 type Limit struct {
-	Warmup   time.Duration // sent, and not counted
+	Warmup   time.Duration // sent, but not counted
 	Duration time.Duration // 0 for no limit
 	Count    int64         // probes, 0 for no limit
-	Behind   time.Duration // open loop: ends a Run that is so late, 0 for never
+	Behind   time.Duration // open loop: end the Run if it is this late; 0 for never
 }
 
-// Progress is read by others while a Run measures.
+// Progress may be read by other goroutines while a Run measures.
 type Progress struct {
 	Sent, Received atomic.Int64
 }
 
-// Stream is one flow of probes with all that is known of it. Run may be called again and again: counts add up, and
-// each call is a further run of its Recorder. One goroutine uses it, except for Progress.
+// Stream is one flow of probes with its results. Run may be called repeatedly: counts add up, and each call is a
+// further run of its Recorder. One goroutine uses it, except for Progress.
 type Stream struct {
 	Progress Progress
-	Gap      polling.Histogram // from one look at the receive ring to the next, sending included and warm-up left out: when the bench saw nothing
-	Warmup   int64             // probes left out, of all runs
-	Behind   uint64            // open loop: the most ticks by which a Run ended after its schedule
-	Full     int64             // times that the transmit ring had no room
+	Gap      polling.Histogram // from one poll of the receive ring to the next, sending included and warm-up excluded: when the bench could not see replies
+	Warmup   int64             // probes left out, in all runs
+	Behind   uint64            // open loop: the greatest delay of a Run's end against its schedule, in ticks
+	Full     int64             // times that the transmit ring was full
 	Fields   [probe.Fields]int64
 	Error    uint16 // the latest ICMP error: type<<8 | code
-	Payload  int    // of the latest reply with a wrong length: its bytes of payload
+	Payload  int    // payload bytes of the latest reply with a wrong length
 
 	port     Port
 	codec    *probe.Codec
@@ -78,7 +78,7 @@ type Stream struct {
 	reply    probe.Reply
 	ipdv     *latency.Track
 	slow     slowest
-	lag      *latency.Track // open loop: how late the sender itself was
+	lag      *latency.Track // open loop: delay of the sender itself
 	stamps   *stamps
 	stamp    *stampState
 	lastPass uint64
@@ -89,12 +89,12 @@ type Stream struct {
 
 // Names of the series that a Stream adds to those of latency.
 const (
-	ipdvSeries    = "ipdv"    // |difference| of the round trips of probes next to each other (RFC 3393)
+	ipdvSeries    = "ipdv"    // |difference| of the round trips of successive probes (RFC 3393)
 	networkSeries = "network" // STAMP: round trip without the reflector's residence
 )
 
-// stallFrom is the time between two looks from which on it is looked for behind slow round trips. Sending on a veth pair
-// takes two or three microseconds.
+// stallFrom is the shortest time between two polls that is considered as a cause of slow round trips. Sending on a veth
+// pair takes two or three microseconds.
 const stallFrom = 5 * time.Microsecond
 
 const (
@@ -130,7 +130,7 @@ func New(o Options) (*Stream, error) {
 	return s, nil
 }
 
-// Counts returns what became of the measured probes.
+// Counts returns the measured probes by outcome.
 func (s *Stream) Counts() Counts { return s.window.counts }
 
 // PayloadSize returns the bytes of payload of a probe and of its reply.
@@ -139,9 +139,9 @@ func (s *Stream) PayloadSize() int { return s.codec.PayloadSize() }
 // ErrSend is returned when the port accepts no frame within the timeout.
 var ErrSend = errors.New("no frame could be sent")
 
-// Run measures until the limit or until stop is set. It returns when every probe is answered or overdue. An error is the
-// port's; what was measured before it stays. The caller has locked the thread, pinned it to a core, and switched the garbage
-// collector off.
+// Run measures until the limit or until stop is set. It returns when every probe is answered or overdue. An error is
+// the port's; earlier measurements are kept. The caller has locked the thread, pinned it to a core, and switched the
+// garbage collector off.
 func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
 	polling.Pin()
 	defer polling.Unpin()
@@ -173,17 +173,17 @@ func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
 	return err
 }
 
-// Discard empties the receive ring of what came while no Run did, answering what needs an answer. Frames of others in it do
-// not count as Foreign.
+// Discard empties the receive ring of frames that arrived between Runs, and answers those that need it. Foreign frames
+// in it do not count as Foreign.
 func (s *Stream) Discard() error {
-	s.measured = false // the pause since the last Run is no gap
+	s.measured = false // the pause since the last Run is not a gap
 	before := s.window.counts.Foreign
 	err := s.discard()
 	s.window.counts.Foreign = before
 	return err
 }
 
-// discard empties the receive ring of what came while nobody looked, answering what needs an answer.
+// discard empties the receive ring of frames that arrived while it was not polled, and answers those that need it.
 func (s *Stream) discard() error {
 	for end := polling.TSC() + s.clock.Ticks(20*time.Millisecond); ; {
 		n, err := s.poll()
@@ -200,7 +200,7 @@ func (s *Stream) measure() {
 	}
 }
 
-// closed sends a probe when the one before is answered or overdue.
+// closed sends a probe when the previous one is answered or overdue.
 func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
 	warm := start + s.clock.Ticks(l.Warmup)
 	end := uint64(math.MaxUint64)
@@ -210,7 +210,7 @@ func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
 		if !s.measured && now >= warm {
 			s.measure()
 			s.rec.Begin(now)
-			s.lastPass = max(s.lastPass, now) // what of a gap is in the warm-up is the warm-up's
+			s.lastPass = max(s.lastPass, now) // the part of a gap during the warm-up does not count
 			if l.Duration > 0 {
 				end = now + s.clock.Ticks(l.Duration)
 			}
@@ -242,7 +242,8 @@ func (s *Stream) closed(start uint64, l Limit, stop *atomic.Bool) error {
 	return nil
 }
 
-// open sends each probe when its arrival is due, or at once if that has passed. The schedule does not depend on replies.
+// open sends each probe when it is due, or immediately if that time has passed. The schedule does not depend on
+// replies.
 func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 	start += s.clock.Ticks(20 * time.Microsecond)
 	warm := start + s.clock.Ticks(l.Warmup)
@@ -267,7 +268,7 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 			s.Behind = max(s.Behind, uint64(max(int64(polling.TSC()-intended), 0)))
 			return nil
 		}
-		for wait := true; ; wait = false { // at least one pass for each probe: replies are seen even if we are behind
+		for wait := true; ; wait = false { // at least one pass for each probe, so that replies are seen even if the sender is late
 			n, err := s.poll()
 			if err != nil {
 				return err
@@ -298,7 +299,7 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 	return nil
 }
 
-// send builds and sends the next probe. intended is 0 where there is no schedule.
+// send builds and sends the next probe. intended is 0 if there is no schedule.
 func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 	w, measured := s.window, s.measured
 	var t1 uint64
@@ -325,7 +326,8 @@ func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 		return err
 	}
 	for deadline := sent + w.timeout; errors.Is(err, nic.ErrFull); {
-		// The ring is full: make room by receiving, and try again. The probe's intended moment stays, its actual one moves.
+		// The ring is full: make room by receiving, and try again. The probe's intended time is unchanged, its actual
+		// time moves.
 		s.Full++
 		if _, err := s.poll(); err != nil {
 			return err
@@ -346,7 +348,7 @@ func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 	return err
 }
 
-// unsent notes that the probe in a slot did not leave this host.
+// unsent records that the probe in a slot did not leave this host.
 func (s *Stream) unsent(at *slot) {
 	at.state = unsent
 	if at.measured {
@@ -356,10 +358,10 @@ func (s *Stream) unsent(at *slot) {
 	}
 }
 
-// patience is how long an interrupted Run waits for what is under way, and any Run for stamps of sent frames.
+// patience is how long an interrupted Run waits for outstanding probes, and any Run for timestamps of sent frames.
 const patience = time.Second
 
-// drain waits for what is still under way.
+// drain waits for outstanding probes.
 func (s *Stream) drain(stop *atomic.Bool) error {
 	for end := uint64(0); s.window.pending(polling.TSC()); {
 		if _, err := s.poll(); err != nil {
@@ -373,13 +375,13 @@ func (s *Stream) drain(stop *atomic.Bool) error {
 			s.window.abandon(now)
 		}
 	}
-	if !stop.Load() { // what is abandoned has no reply any more, not even a late one
-		// If this thread was away while the timeout ended, replies are in the ring: they are late, and not lost.
+	if !stop.Load() { // an abandoned probe gets no reply any more, not even a late one
+		// If this thread was descheduled when the timeout expired, replies are in the ring: they are late, not lost.
 		if err := s.discard(); err != nil {
 			return err
 		}
 	}
-	if s.stamps != nil { // the kernel hands out stamps of sent frames a little later, and those of the card by its own interrupt
+	if s.stamps != nil { // the kernel delivers timestamps of sent frames slightly later, and the card's by a separate interrupt
 		start := polling.TSC()
 		for end := start + s.clock.Ticks(2*time.Millisecond); int64(end-polling.TSC()) > 0; {
 			s.stamps.collect()
@@ -393,7 +395,7 @@ func (s *Stream) drain(stop *atomic.Bool) error {
 	return nil
 }
 
-// poll takes one frame if there is one.
+// poll receives one frame if there is one.
 func (s *Stream) poll() (int, error) {
 	now := polling.TSC()
 	if s.measured {
@@ -408,7 +410,7 @@ func (s *Stream) poll() (int, error) {
 	return n, s.take(s.buf[:n], uint64(at))
 }
 
-// take judges one received frame.
+// take processes one received frame.
 func (s *Stream) take(b []byte, at uint64) error {
 	w := s.window
 	switch v := s.codec.Check(b, &s.reply); v {
@@ -424,7 +426,7 @@ func (s *Stream) take(b []byte, at uint64) error {
 		if s.stamps != nil {
 			s.stamps.other()
 		}
-		if err := s.port.Send(out); err != nil && !errors.Is(err, nic.ErrFull) { // a neighbour asks again
+		if err := s.port.Send(out); err != nil && !errors.Is(err, nic.ErrFull) { // a neighbour repeats its request
 			return err
 		}
 	case probe.Refused:
@@ -476,7 +478,7 @@ func (s *Stream) take(b []byte, at uint64) error {
 	return nil
 }
 
-// corrupt counts a corrupt reply with its first wrong field.
+// corrupt counts a corrupt reply by its first wrong field.
 func (s *Stream) corrupt(wrong probe.Field) {
 	s.window.counts.Corrupt++
 	s.Fields[wrong]++

@@ -13,9 +13,9 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// TestCoordinatedOmission: the sender is delayed once, for 20 ms at 10000 probes per second. 200 probes should have
-// left meanwhile; they leave late, and are answered at once. From the intended moments about half of them took over
-// 10 ms. From the actual ones only the probe that was delayed did: that is the omission.
+// The sender is delayed once, for 20 ms at 10000 probes per second. 200 probes should have been sent meanwhile; they
+// are sent late, and answered immediately. From the intended times about half of them took over 10 ms. From the actual
+// ones only the delayed probe did: that is the coordinated omission.
 func TestCoordinatedOmission(t *testing.T) {
 	const stalled, stall = 50, 20 * time.Millisecond
 	f := &fake{}
@@ -72,8 +72,8 @@ func TestFarStall(t *testing.T) {
 	}
 }
 
-// TestClosedLoop: probe 2 is lost, probe 5's reply comes after its timeout while probe 6 waits, probe 8 is answered
-// twice, probe 9 by a corrupt reply only, probe 10 by a corrupt and a good one.
+// Probe 2 is lost, probe 5's reply comes after its timeout while probe 6 waits, probe 8 is answered twice, probe 9 only
+// by a corrupt reply, probe 10 by a corrupt and a good one.
 func TestClosedLoop(t *testing.T) {
 	f := &fake{}
 	var held []byte
@@ -99,7 +99,7 @@ func TestClosedLoop(t *testing.T) {
 		f.reply(b, 0)
 		return nil
 	}
-	s, rec := stream(t, f, 0, time.Second, nil) // three times this is waited, and no machine holds a thread up for so long
+	s, rec := stream(t, f, 0, time.Second, nil) // the test waits three times this long, and no machine delays a thread for so long
 	var stop atomic.Bool
 	if err := s.Run(Limit{Count: 20}, &stop); err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestRingFull(t *testing.T) {
 	}
 }
 
-// A probe that the port refuses was not sent, in a warm-up or not: it is not unanswered.
+// A probe that the port refuses was not sent, in a warm-up or not: it does not count as unanswered.
 func TestRefusedByThePort(t *testing.T) {
 	for _, warmup := range []time.Duration{0, time.Hour} {
 		f := &fake{}
@@ -173,7 +173,7 @@ func TestRefusedByThePort(t *testing.T) {
 	}
 }
 
-// TestTooLate: a sender that cannot offer the rate gives up after -do-late, instead of sending everything late.
+// A sender that cannot reach the rate gives up after -do-late, instead of sending everything late.
 func TestTooLate(t *testing.T) {
 	f := &fake{onSend: func(int, []byte) error { spin(20 * time.Microsecond); return nil }}
 	s, _ := stream(t, f, 1e6, time.Millisecond, nil)
@@ -186,8 +186,8 @@ func TestTooLate(t *testing.T) {
 	}
 }
 
-// TestGapOfTheMeasuredPart: what the warm-up lost says nothing about the round trips. It loses far more than a busy machine
-// takes from a few probes.
+// Gaps during the warm-up say nothing about the round trips. The gap here is far longer than a busy machine delays a
+// few probes.
 func TestGapOfTheMeasuredPart(t *testing.T) {
 	for _, rate := range []float64{0, 10000} {
 		f := &fake{}
@@ -210,14 +210,14 @@ func TestGapOfTheMeasuredPart(t *testing.T) {
 			t.Errorf("rate %v: %d gaps of %v, which were the warm-up's", rate, n, heldFor)
 		}
 		if top := s.Gap.Load(&counts); testClock.Nanoseconds(top) > int64(time.Hour) {
-			t.Errorf("rate %v: a gap of %d ticks", rate, top) // one that began after its end
+			t.Errorf("rate %v: a gap of %d ticks", rate, top) // started after the end of the gap
 		}
 	}
 }
 
 const heldFor = 400 * time.Millisecond
 
-// held is a port of which a Recv takes heldFor where slow is set.
+// held is a port whose Recv takes heldFor if slow is set.
 type held struct {
 	*fake
 	slow *bool
@@ -247,7 +247,7 @@ func TestWarmupStaysOut(t *testing.T) {
 	}
 }
 
-// TestQuestionsAreAnswered: what is not a reply goes to Answer, and what that returns is sent, before, in and after a run.
+// Frames that are not replies go to Answer, and its result is sent, before, in and after a run.
 func TestQuestionsAreAnswered(t *testing.T) {
 	f := &fake{}
 	question := make([]byte, 60)
@@ -285,7 +285,8 @@ func TestQuestionsAreAnswered(t *testing.T) {
 	}
 }
 
-// Every time that the bench itself was away is in Gap, whatever it was doing: looking for a reply, sending, or between.
+// Every time that the bench itself was delayed is in Gap, whatever it was doing: polling for a reply, sending, or in
+// between.
 func TestEveryStallIsRecorded(t *testing.T) {
 	const stall = 30 * time.Millisecond
 	for _, rate := range []float64{0, 1000, 100000} {
@@ -301,7 +302,7 @@ func TestEveryStallIsRecorded(t *testing.T) {
 			if where == "receive" {
 				next := 10
 				f.onRecv = func(int) {
-					if f.sent >= next { // in the open loop the next probe is due when this ends
+					if f.sent >= next { // in the open loop the next probe is due when the gap ends
 						next += 20
 						spin(stall)
 					}
@@ -319,7 +320,7 @@ func TestEveryStallIsRecorded(t *testing.T) {
 	}
 }
 
-// The pause between two runs is no gap of the measurement: Discard, which looks at the ring after it, records none.
+// The pause between two runs is not a gap of the measurement: Discard, which polls the ring after it, records none.
 func TestPauseBetweenRunsIsNoGap(t *testing.T) {
 	f := &fake{}
 	f.onSend = func(n int, b []byte) error { f.reply(b, 0); return nil }

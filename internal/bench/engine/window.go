@@ -1,9 +1,9 @@
 package engine
 
-// window remembers the latest probes of a stream and tells what a reply is. Every operation takes constant time and
-// allocates nothing. Sequence numbers are 64 bits here and 32 on the wire.
+// window remembers the latest probes of a stream and classifies replies. Every operation takes constant time and
+// allocates nothing. Sequence numbers have 64 bits here and 32 on the wire.
 type window struct {
-	slots []slot // a power of two of them
+	slots []slot // their number is a power of two
 	mask  uint64
 	next  uint64 // of the next probe
 	tail  uint64 // all probes before it are answered or overdue
@@ -12,18 +12,18 @@ type window struct {
 	timeout uint64 // ticks
 	counts  Counts
 
-	judged, arrived uint64                // probes whose fate is in seq; replies
-	losing          int64                 // losses in a row so far
-	arrivals        [maxExtent + 1]uint64 // the latest replies' sequence numbers
+	judged, arrived uint64                // probes whose outcome is in seq; replies
+	losing          int64                 // consecutive losses so far
+	arrivals        [maxExtent + 1]uint64 // sequence numbers of the latest replies
 	seq             Sequence
 }
 
 type slot struct {
 	intended, sent uint64 // ticks
-	t1             uint64 // STAMP: the time that the probe carries
+	t1             uint64 // STAMP: the timestamp in the probe
 	rtt            uint64 // ticks from sent, once answered; 0 before
 	state          state
-	measured       bool // not part of a warm-up
+	measured       bool // not part of the warm-up
 }
 
 type state uint8
@@ -36,31 +36,31 @@ const (
 	abandoned // not awaited
 )
 
-// Counts is what became of the measured probes of a stream.
+// Counts has the measured probes of a stream by outcome.
 type Counts struct {
 	Sent            int64 `json:"sent"`
 	Received        int64 `json:"received"`              // answered within the timeout
 	Late            int64 `json:"late"`                  // answered after it
 	Spoiled         int64 `json:"answered_corrupt_only"` // answered by corrupt replies only
-	Duplicates      int64 `json:"duplicates"`            // replies to what was answered already
+	Duplicates      int64 `json:"duplicates"`            // replies to probes that were already answered
 	Reordered       int64 `json:"reordered"`             // replies that a later probe's reply overtook (RFC 4737 §3)
 	Corrupt         int64 `json:"corrupt"`               // frames, warm-up included
 	CorruptInWarmup int64 `json:"corrupt_in_warmup"`     // of Corrupt
 	Unsummed        int64 `json:"unsummed"`              // good replies whose UDP checksum was absent or left to an offload
 	Refused         int64 `json:"icmp_errors"`           // ICMP errors
-	Closed          int64 `json:"port_unreachable"`      // of Refused, those by which the target says that nothing answers at the port or protocol
+	Closed          int64 `json:"port_unreachable"`      // of Refused, those that say that nothing listens at the port or protocol
 	Stray           int64 `json:"stray"`                 // replies to probes that the window has forgotten, or that were never sent
-	Unsent          int64 `json:"send_failed"`           // the driver refused the frame: counted in Sent
-	Abandoned       int64 `json:"abandoned"`             // not awaited to the end of the timeout, since the Run was interrupted or the port failed: no longer in Sent
-	CE              int64 `json:"ce_marked"`             // replies that a router marked Congestion Experienced on their way (RFC 3168), or whose probe it marked where the target copies the mark
-	Foreign         int64 `json:"foreign"`               // frames that are no answer to this stream, warm-up included
+	Unsent          int64 `json:"send_failed"`           // the driver refused the frame: included in Sent
+	Abandoned       int64 `json:"abandoned"`             // not awaited until the timeout, because the Run was interrupted or the port failed: not included in Sent
+	CE              int64 `json:"ce_marked"`             // replies that a router marked Congestion Experienced (RFC 3168), or whose probe it marked, if the target copies the mark
+	Foreign         int64 `json:"foreign"`               // frames that do not belong to this stream, warm-up included
 	Silent          int64 `json:"warmup_unanswered"`     // probes of a warm-up without a reply
 }
 
-// Unanswered returns how many of the probes that left got no reply, wherever they were dropped.
+// Unanswered returns how many of the sent probes got no reply, wherever they were dropped.
 func (c *Counts) Unanswered() int64 { return c.Sent - c.Received - c.Late - c.Spoiled - c.Unsent }
 
-// event is what a reply was.
+// event is the classification of a reply.
 type event uint8
 
 const (
@@ -78,12 +78,12 @@ func newWindow(size int, timeout uint64) *window {
 	}
 	w := &window{slots: make([]slot, n), mask: uint64(n - 1), timeout: timeout}
 	for i := range w.slots {
-		w.slots[i].state = answered // touches every page, and no reply fits a probe that was never sent
+		w.slots[i].state = answered // touches every page, and no reply matches a probe that was never sent
 	}
 	return w
 }
 
-// send takes the next sequence number.
+// send allocates the next sequence number.
 func (w *window) send(intended, sent, t1 uint64, measured bool) {
 	if size := uint64(len(w.slots)); w.next >= size && w.judged <= w.next-size {
 		w.judge(w.next - size + 1)
@@ -107,7 +107,7 @@ func (w *window) find(seq uint32) (*slot, uint64, bool) {
 	return &w.slots[full&w.mask], full, true
 }
 
-// reply counts a good reply to seq, seen at tick at, and says what it was. The slot is nil for a stray.
+// reply counts a good reply to seq, seen at tick at, and classifies it. The slot is nil for a stray.
 func (w *window) reply(seq uint32, at uint64) (*slot, event) {
 	s, full, ok := w.find(seq)
 	if !ok {
@@ -148,7 +148,7 @@ func (w *window) reply(seq uint32, at uint64) (*slot, event) {
 	return s, e
 }
 
-// spoil notes that a corrupt reply seemed to answer seq. A good reply that still comes makes up for it.
+// spoil records that a corrupt reply seemed to answer seq. A later good reply replaces it.
 func (w *window) spoil(seq uint32) {
 	if s, _, ok := w.find(seq); ok && s.state == waiting {
 		s.state = spoiled
@@ -172,7 +172,7 @@ func (w *window) pending(now uint64) bool {
 	return false
 }
 
-// abandon takes the probes that would still be in time at tick now out of the counts.
+// abandon removes the probes that would still be in time at tick now from the counts.
 func (w *window) abandon(now uint64) {
 	for ; w.pending(now); w.tail++ {
 		s := &w.slots[w.tail&w.mask]

@@ -194,7 +194,7 @@ func FuzzWindow(f *testing.F) {
 	})
 }
 
-// An interrupted run does not wait for a long timeout: what could still come is neither sent nor lost.
+// An interrupted run does not wait for a long timeout: probes whose reply could still come are neither sent nor lost.
 func TestAbandon(t *testing.T) {
 	w := newWindow(64, 10)
 	w.send(0, 0, 0, false)
@@ -202,7 +202,7 @@ func TestAbandon(t *testing.T) {
 		w.send(i, i, 0, true)
 	}
 	w.reply(2, 4)
-	w.abandon(12) // of the measured ones the first, sent at 0, is overdue, the second is answered, three could still be
+	w.abandon(12) // of the measured ones the first, sent at 0, is overdue, the second is answered, three could still be answered
 	if want := (Counts{Sent: 2, Received: 1, Abandoned: 3, Silent: 1}); w.counts != want || w.counts.Unanswered() != 1 {
 		t.Errorf("%+v lost %d, want %+v lost 1", w.counts, w.counts.Unanswered(), want)
 	}

@@ -1,7 +1,8 @@
-// Package foreign reads the output of other latency tools as reports, so that they can be printed, drawn and compared.
+// Package foreign reads the output of other latency tools as reports, so that they can be printed, plotted and
+// compared.
 //
-// A file's format is detected from its content. What a format cannot support (no order in time, percentiles only, whole microseconds)
-// is in the report's Foreign, and limits what compare says about it.
+// A file's format is detected from its content. The limits of a format (no chronological order, percentiles only, whole
+// microseconds) are in the report's Foreign, and limit what compare says about it.
 package foreign
 
 import (
@@ -25,17 +26,17 @@ import (
 // Options supply what a file does not state.
 type Options struct {
 	Unit   string // of values whose unit the file does not state: "ns", "us", "ms" or "s"
-	Series string // the column, target or tag to read, where a file has several
+	Series string // the column, target or tag to read, if a file has several
 }
 
 var (
 	// errFormat is returned for a file whose format is unknown.
 	errFormat = errors.New("format unknown")
-	// ErrUnit is returned where neither the file nor Options state the unit of the values.
+	// ErrUnit is returned if neither the file nor Options state the unit of the values.
 	ErrUnit = errors.New("the file does not state the unit of its values (set -unit ns, us, ms or s)")
 )
 
-// errNothing marks the error of a file that has nothing of what was asked for.
+// errNothing marks the error of a file that has none of the requested data.
 var errNothing = errors.New("")
 
 const (
@@ -46,7 +47,7 @@ const (
 	maxRuns    = 1000 // files of a folder
 )
 
-// Read reads a file, or a folder that has one file for each run.
+// Read reads a file, or a folder with one file for each run.
 func Read(path string, o Options) (*report.Report, error) {
 	if o.Unit != "" && units[o.Unit] == 0 {
 		return nil, fmt.Errorf("unit %q: want ns, us, ms or s", o.Unit)
@@ -117,7 +118,7 @@ func parse(name string, text []byte, o Options) (*measurement, error) {
 	return m, nil
 }
 
-// check finds numbers that no tool measures, so that nothing that is added up overflows.
+// check rejects numbers that no tool measures, so that sums cannot overflow.
 func (m *measurement) check(f *file) error {
 	c := &m.counts
 	for _, n := range []int64{c.Sent, c.Received, c.Lost, c.LostUncertain, c.Late, c.Duplicates, c.Reordered, c.Corrupt, c.CorruptOnly, c.SendFailed, c.DroppedHere,
@@ -126,13 +127,13 @@ func (m *measurement) check(f *file) error {
 			return f.bad(0, "a count of %d: want 0 to %g", n, maxCount)
 		}
 	}
-	if m.least < 0 || m.least > m.most || m.middle < m.least*(1-1e-3) || m.middle > m.most*(1+1e-3) { // NaN, which is unknown, is none of these; tools round the mean
+	if m.least < 0 || m.least > m.most || m.middle < m.least*(1-1e-3) || m.middle > m.most*(1+1e-3) { // NaN, which is unknown, passes these checks; tools round the mean
 		return f.bad(0, "minimum, mean and maximum of %v, %v and %v ns do not belong together", m.least, m.middle, m.most)
 	}
 	return nil
 }
 
-// format is one kind of file.
+// format is one file format.
 type format struct {
 	name string
 	is   func(*file) bool
@@ -168,7 +169,7 @@ func formats() []format {
 	}
 }
 
-// objects is the number of formats that are JSON objects, the first ones.
+// objects is the number of formats that are JSON objects, at the start of the list.
 const objects = 10
 
 func (f *file) detect(object bool) *format {
@@ -180,11 +181,11 @@ func (f *file) detect(object bool) *format {
 	return nil
 }
 
-// file is what a reader reads from.
+// file is the input of a reader.
 type file struct {
 	name   string
 	text   []byte
-	head   string // its beginning, which detection looks at
+	head   string // its start, which detection uses
 	format string
 	keys   map[string]json.RawMessage // of a JSON object
 	Options
@@ -199,7 +200,7 @@ func (f *file) bad(line int, text string, args ...any) error {
 	return fmt.Errorf("%s: %w %s: %s", at, report.ErrFormat, f.format, fmt.Sprintf(text, args...))
 }
 
-// lines yields the lines with their numbers, from 1, without spaces around them.
+// lines yields the lines with their numbers, from 1, without surrounding spaces.
 func (f *file) lines() iter.Seq2[int, string] {
 	return func(yield func(int, string) bool) {
 		n := 0
@@ -223,23 +224,23 @@ type measurement struct {
 	counts       report.Counts
 	limits       []string
 	warnings     []string
-	runs         string  // how runs were made, where the reader made them
+	runs         string  // how runs were made, if the reader made them
 	single       string  // why it cannot be divided into runs
-	resolution   float64 // of the values, as a share of them
+	resolution   float64 // of the values, relative to them
 
-	// A file has samples, or intervals in order of time, or a whole histogram, or points alone.
+	// A file has samples, or intervals in chronological order, or a whole histogram, or only points.
 	samples   []sample
 	timed     bool // samples and intervals have times
 	intervals []latency.Interval
 	whole     *latency.Histogram
 	points    []latency.Percentile
-	count     int64 // of all samples where there are points only, 0 if unknown
+	count     int64 // of all samples if there are only points, 0 if unknown
 
 	beyond              int64
-	least, most, middle float64 // minimum, maximum and mean where there are points or samples beyond the histogram; NaN if unknown
+	least, most, middle float64 // minimum, maximum and mean if there are points or samples beyond the histogram; NaN if unknown
 }
 
-// sample is a latency, with its time in ns since the start of the measurement where it is known.
+// sample is a latency, with its time in ns since the start of the measurement if that is known.
 type sample struct{ at, ns int64 }
 
 // add appends a sample.
@@ -263,13 +264,14 @@ func (m *measurement) size() int64 {
 	return n
 }
 
-// parts is the number of runs that one ordered measurement is divided into, each of at least partSize samples.
+// parts is the number of runs that one measurement in chronological order is divided into, each with at least partSize
+// samples.
 const (
 	parts    = 16
 	partSize = 10
 )
 
-// report makes the report.
+// report builds the report.
 func (m *measurement) report() *report.Report {
 	m.divide()
 	f := &report.Foreign{Format: m.format, Unit: m.unit, Runs: m.runs, Single: m.single, Timed: m.timed, Limits: m.limits, Points: m.points,
@@ -298,10 +300,10 @@ func (m *measurement) report() *report.Report {
 	return rep
 }
 
-// second is the length that an interval without a time gets: only the order of such intervals means anything.
+// second is the length of an interval without a time: only the order of such intervals is meaningful.
 const second = int64(time.Second)
 
-// divide turns samples and whole histograms into intervals, of which each counts as a run.
+// divide turns samples and whole histograms into intervals, each of which counts as a run.
 func (m *measurement) divide() {
 	switch {
 	case m.whole != nil:
@@ -360,7 +362,7 @@ func (m *measurement) join() {
 	m.runs = fmt.Sprintf("one log in %d parts, each of which counts as a run", k)
 }
 
-// listed returns a histogram that has the listed percentiles; greatest, if known, is its maximum.
+// listed returns a histogram with the given percentiles; greatest, if known, is its maximum.
 func listed(points []latency.Percentile, count int64, greatest float64) *latency.Histogram {
 	var values, counts []int64
 	var seen int64
@@ -376,7 +378,7 @@ func listed(points []latency.Percentile, count int64, greatest float64) *latency
 	return latency.FromCounts(append(values, last), append(counts, count-seen))
 }
 
-// readFolder reads a folder that has one file for each run.
+// readFolder reads a folder with one file for each run.
 func readFolder(dir string, o Options) (*measurement, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -396,7 +398,7 @@ func readFolder(dir string, o Options) (*measurement, error) {
 			return nil, fmt.Errorf("%s has more than %d files", dir, maxRuns)
 		}
 		m, err := readFile(path, o)
-		if errors.Is(err, errNothing) { // of a watch that was killed, or that had the target later only
+		if errors.Is(err, errNothing) { // from a watch that was killed, or that only had the target later
 			left = append(left, err)
 			continue
 		} else if err != nil {
@@ -425,7 +427,7 @@ func readFolder(dir string, o Options) (*measurement, error) {
 	return m, nil
 }
 
-// combine makes one measurement of several, each of which becomes a run.
+// combine combines several measurements into one, in which each is a run.
 func combine(dir string, all []*measurement) (*measurement, error) {
 	out := *all[0]
 	dated := !slices.ContainsFunc(all, func(m *measurement) bool { return m.start.IsZero() })

@@ -19,7 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// golden are files that the tools wrote (testdata/make), with what the tool itself printed in the file: statistics in ns.
+// golden are files that the tools wrote (testdata/make), with the tool's own statistics from the file, in ns.
 var golden = []struct {
 	file   string
 	o      Options
@@ -28,7 +28,7 @@ var golden = []struct {
 	count  int64
 	runs   int // that compare may test
 	stats  map[string]float64
-	within float64 // the tool's rounding, as a share of the value
+	within float64 // the tool's rounding, relative to the value
 }{
 	{"java.hgrm", Options{Unit: "us"}, report.Unlabeled, "HdrHistogram", 4800, 1,
 		map[string]float64{"min": 9.679e3, "p50": 20.095e3, "p90": 26.047e3, "p99.9": 37.375e3, "max": 39.647e3}, 0},
@@ -63,11 +63,11 @@ var golden = []struct {
 	{"iperf3.json", Options{}, report.Smoothed, "iperf3", 12, 1, map[string]float64{"min": 8e3, "max": 25e3, "mean": 16e3}, 0.05},
 	{"fortio.json", Options{}, report.Response, "fortio", 300, 1, map[string]float64{"min": 37787, "p50": 527103.5, "p75": 773403.8, "p90": 921183.9, "p99": 3000000, "p99.9": 21500144, "max": 22143064, "mean": 403697.6}, 0},
 	{"vegeta.json", Options{}, report.Response, "vegeta", 200, 1, map[string]float64{"min": 90806, "p50": 231584, "p90": 405749, "p95": 695099, "p99": 2995413, "max": 7794194, "mean": 338080}, 0},
-	// vegeta's percentiles are estimates, which lie between two samples.
+	// vegeta's percentiles are estimates between two samples.
 	{"vegeta.ndjson", Options{}, report.Response, "vegeta", 200, 16, map[string]float64{"min": 90806, "p50": 231584, "p90": 405749, "max": 7794194, "mean": 338080}, 0.03},
 	{"vegeta.csv", Options{}, report.Response, "vegeta", 200, 16, map[string]float64{"min": 90806, "p50": 231584, "p90": 405749, "max": 7794194, "mean": 338080}, 0.03},
 	{"wrk.txt", Options{}, report.Response, "wrk", 27040, 1, map[string]float64{"p50": 39e3, "p75": 120e3, "p90": 1.61e6, "p99": 34.43e6}, 0},
-	// wrk2 prints p90 as 48.19 ms, and in its spectrum, which is read, as 48.53 ms: its rank is one lower.
+	// wrk2 prints p90 as 48.19 ms, and in its spectrum, which is what we read, as 48.53 ms: its rank is one lower.
 	{"wrk2.txt", Options{}, report.Response, "wrk2", 799, 1, map[string]float64{"min": 149e3, "p50": 1.17e6, "p75": 8.487e6, "p90": 48.53e6, "p99.9": 145.663e6, "max": 145.663e6, "mean": 14.279e6}, 0.002},
 	{"oha.json", Options{}, report.Response, "oha", 2000, 1, map[string]float64{"min": 504108, "p50": 2028038, "p90": 3336866, "p99": 5328825, "p99.9": 6770917, "max": 8187888, "mean": 2202322}, 0},
 	{"pscheduler-rtt.json", Options{}, report.RoundTrip, "perfSONAR", 119, 11, map[string]float64{"min": 588e3, "p50": 908e3, "max": 1362e3, "mean": 932.34e3}, 0},
@@ -193,7 +193,7 @@ func content(t *testing.T, name string) []byte {
 	return b
 }
 
-// TestFolderOfRuns: files of histograms, which have no order in time, are runs, and get a verdict.
+// Files of histograms, which have no chronological order, are runs, and get a verdict.
 func TestFolderOfRuns(t *testing.T) {
 	folder := func(shift float64) string {
 		dir := t.TempDir()
@@ -230,7 +230,7 @@ func TestFolderOfRuns(t *testing.T) {
 	}
 }
 
-// TestFolderOfTimedRuns: files with times are runs in the order in which they were measured, whatever their names.
+// Files with times are runs in chronological order, whatever their names.
 func TestFolderOfTimedRuns(t *testing.T) {
 	dir := t.TempDir()
 	for i, name := range []string{"b", "a"} {
@@ -257,7 +257,7 @@ func TestFolderOfTimedRuns(t *testing.T) {
 	}
 }
 
-// TestLossAndFailures: what was lost, came twice or failed is counted, and is not a latency.
+// Lost, duplicate and failed probes are counted, and are not latencies.
 func TestLossAndFailures(t *testing.T) {
 	const line = "64 bytes from 10.0.0.1: icmp_seq=%d ttl=64 time=%s ms\n"
 	for _, c := range []struct {
@@ -299,7 +299,7 @@ func TestLossAndFailures(t *testing.T) {
 	}
 }
 
-// TestOrderAndUnits: vegeta writes its results in the order of their ends, and cyclictest may count nanoseconds.
+// vegeta writes its results in the order of completion, and cyclictest may count nanoseconds.
 func TestOrderAndUnits(t *testing.T) {
 	var text strings.Builder
 	for i := range 160 { // backwards
@@ -324,7 +324,7 @@ func TestOrderAndUnits(t *testing.T) {
 	}
 }
 
-// TestWhatAFormatLacks: what a file does not have is unknown, and no verdict is made up for it.
+// Data that a file lacks is unknown, and leads to no verdict.
 func TestWhatAFormatLacks(t *testing.T) {
 	read := func(name string) *report.Report {
 		r, err := Read(filepath.Join("testdata", name), Options{})
@@ -367,8 +367,8 @@ func TestWhatAFormatLacks(t *testing.T) {
 	}
 }
 
-// TestHalvesOfOneMeasurement: the two halves of one measurement, whose level wanders as a machine's does, seldom get a verdict. If
-// nothing changed, at most 5 % of tables show one.
+// The two halves of one measurement, whose level drifts as a machine's does, seldom get a verdict. If nothing changed,
+// at most 5 % of tables show one.
 func TestHalvesOfOneMeasurement(t *testing.T) {
 	needs.Long(t)
 	const tables, samples = 200, 4000
@@ -378,7 +378,7 @@ func TestHalvesOfOneMeasurement(t *testing.T) {
 		level := 0.0
 		var text [2]strings.Builder
 		for i := range samples {
-			level = 0.999*level + 0.004*random.NormFloat64() // wanders by about 9 % over a thousand samples
+			level = 0.999*level + 0.004*random.NormFloat64() // drifts by about 9 % over a thousand samples
 			fmt.Fprintf(&text[2*i/samples], "%.3f\n", 20*math.Exp(level+0.2*random.NormFloat64()))
 		}
 		var sides [2]*report.Report
@@ -411,7 +411,7 @@ func watchLog(intervals int) []byte {
 	return b.Bytes()
 }
 
-// Counts that cannot be added up, and numbers that do not belong together, are errors that name the file.
+// Counts that would overflow, and inconsistent numbers, are errors that name the file.
 func TestImpossibleNumbers(t *testing.T) {
 	const huge = "9223372036854775807"
 	head := "PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data.\n64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=0.05 ms\n"
@@ -434,7 +434,7 @@ func TestImpossibleNumbers(t *testing.T) {
 	}
 }
 
-// Two runs of a folder have their counts of every kind added.
+// The counts of two runs in a folder are added up by kind.
 func TestFolderCounts(t *testing.T) {
 	dir := t.TempDir()
 	for i, more := range []string{"late=1 dropped_here=2", "late=4 dropped_here=8"} {
@@ -453,7 +453,7 @@ func TestFolderCounts(t *testing.T) {
 	}
 }
 
-// fuzz feeds files like those of the pattern to the readers.
+// fuzz passes mutations of the files that match the pattern to the readers.
 func fuzz(f *testing.F, pattern string, o Options) {
 	files, err := filepath.Glob(filepath.Join("testdata", pattern))
 	if err != nil || len(files) == 0 {

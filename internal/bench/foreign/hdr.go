@@ -19,7 +19,7 @@ var (
 	unitComment  = regexp.MustCompile(`(?mi)^#\[(?:Values are in |Unit\s*=\s*)?(nanoseconds|microseconds|milliseconds|seconds)\b`)
 )
 
-// stated returns the unit that a comment of an HdrHistogram file states, or the one of Options.
+// stated returns the unit stated in a comment of an HdrHistogram file, or the one in Options.
 func (f *file) stated() (factor float64, text string, err error) {
 	if u := unitComment.FindSubmatch(f.text); u != nil {
 		return units[strings.ToLower(string(u[1]))], strings.ToLower(string(u[1])) + " (by a comment in the file)", nil
@@ -27,7 +27,7 @@ func (f *file) stated() (factor float64, text string, err error) {
 	return f.given()
 }
 
-// readLog reads an HdrHistogram log. Options.Series chooses a tag.
+// readLog reads an HdrHistogram log. Options.Series selects a tag.
 func readLog(f *file) (*measurement, error) {
 	start, series, err := report.ReadHlog(bytes.NewReader(f.text), f.name)
 	if err != nil {
@@ -85,8 +85,8 @@ func rescale(h *latency.Histogram, factor float64) (*latency.Histogram, error) {
 	return latency.FromCounts(values, counts), nil
 }
 
-// maximumInMilliseconds reports whether the column Interval_Max has the greatest value of a series divided by a million, which writers do
-// that expect nanoseconds.
+// maximumInMilliseconds reports whether the column Interval_Max has the greatest value of a series divided by a
+// million, as writers for nanoseconds do.
 func (f *file) maximumInMilliseconds(s *latency.Series) bool {
 	greatest := 0.0
 	for _, line := range f.lines() {
@@ -101,8 +101,8 @@ func (f *file) maximumInMilliseconds(s *latency.Series) bool {
 	return greatest > 0 && math.Abs(float64(s.Total.Max)/(greatest*1e6)-1) < 0.05
 }
 
-// readSpectrum reads the percentiles that HdrHistogram libraries print, from the header on. The counts of its lines make a histogram with
-// the resolution of the lines.
+// readSpectrum reads the percentiles that HdrHistogram libraries print, from the header on. The counts of its lines
+// give a histogram with the resolution of the lines.
 func readSpectrum(f *file) (*measurement, error) {
 	head := spectrumHead.FindStringSubmatch(f.head)
 	m := &measurement{tool: "HdrHistogram", metric: report.Unlabeled, single: "samples have no order in time"}

@@ -19,7 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// object reports whether the file is a JSON object, and remembers its keys.
+// object reports whether the file is a JSON object, and stores its keys.
 func (f *file) object() (bool, error) {
 	if f.first() == "" || f.first()[0] != '{' || vegetaLine.MatchString(f.head) {
 		return false, nil
@@ -41,7 +41,7 @@ func has(keys ...string) func(*file) bool {
 	}
 }
 
-// decode decodes the file, which is a JSON value; an error gives the line.
+// decode decodes the file, which is a JSON value; an error includes the line.
 func (f *file) decode(v any) error {
 	err := json.Unmarshal(f.text, v)
 	if err == nil {
@@ -59,7 +59,7 @@ func (f *file) decode(v any) error {
 	return f.bad(1+bytes.Count(f.text[:min(max(offset, 0), int64(len(f.text)))], []byte("\n")), "%v", err)
 }
 
-// readFortio reads what fortio -json writes.
+// readFortio reads the output of fortio -json.
 func readFortio(f *file) (*measurement, error) {
 	var in struct {
 		RunType, Labels   string
@@ -101,7 +101,7 @@ func readFortio(f *file) (*measurement, error) {
 	return m, m.order(f)
 }
 
-// readOha reads what oha writes with --output-format json (formerly -j).
+// readOha reads the output of oha --output-format json (formerly -j).
 func readOha(f *file) (*measurement, error) {
 	var in struct {
 		Summary struct {
@@ -119,7 +119,7 @@ func readOha(f *file) (*measurement, error) {
 		return nil, err
 	}
 	for name, v := range in.LatencyPercentiles {
-		if v == nil { // no request ended
+		if v == nil { // no request was completed
 			continue
 		}
 		percent, err := strconv.ParseFloat(strings.TrimPrefix(name, "p"), 64)
@@ -146,7 +146,7 @@ func readOha(f *file) (*measurement, error) {
 	return m, m.order(f)
 }
 
-// readVegeta reads what vegeta report -type=json writes.
+// readVegeta reads the output of vegeta report -type=json.
 func readVegeta(f *file) (*measurement, error) {
 	var in struct {
 		Latencies map[string]float64 `json:"latencies"`
@@ -221,7 +221,7 @@ func (m *measurement) finish() {
 		m.warnings = append(m.warnings, fmt.Sprintf("%d of %d requests failed, and are in the percentiles", n, m.counts.Sent))
 		m.counts.Corrupt = 0
 	}
-	if len(m.samples) > 0 { // results are in the order of their ends
+	if len(m.samples) > 0 { // results are in the order of completion
 		first := slices.MinFunc(m.samples, func(a, b sample) int { return int(min(max(a.at-b.at, -1), 1)) }).at
 		for i := range m.samples {
 			m.samples[i].at -= first
@@ -230,7 +230,7 @@ func (m *measurement) finish() {
 	}
 }
 
-// readVegetaLines reads what vegeta encode -to json writes: a JSON object on each line.
+// readVegetaLines reads the output of vegeta encode -to json: a JSON object on each line.
 func readVegetaLines(f *file) (*measurement, error) {
 	m := &measurement{tool: "vegeta", metric: report.Response, unit: "ns (fixed by vegeta)"}
 	for n, line := range f.lines() {
@@ -254,7 +254,7 @@ func readVegetaLines(f *file) (*measurement, error) {
 	return m, nil
 }
 
-// readVegetaRows reads what vegeta encode -to csv writes.
+// readVegetaRows reads the output of vegeta encode -to csv.
 func readVegetaRows(f *file) (*measurement, error) {
 	m := &measurement{tool: "vegeta", metric: report.Response, unit: "ns (fixed by vegeta)"}
 	rows := csv.NewReader(bytes.NewReader(f.text))
@@ -284,7 +284,7 @@ func readVegetaRows(f *file) (*measurement, error) {
 	}
 }
 
-// readIrtt reads what irtt client -o FILE.json writes.
+// readIrtt reads the output of irtt client -o FILE.json.
 func readIrtt(f *file) (*measurement, error) {
 	var in struct {
 		RoundTrips []struct {
@@ -331,7 +331,7 @@ func readIrtt(f *file) (*measurement, error) {
 	return m, nil
 }
 
-// readIperf reads what iperf3 -J writes: the sender's smoothed round trip at the end of each interval.
+// readIperf reads the output of iperf3 -J: the sender's smoothed round trip at the end of each interval.
 func readIperf(f *file) (*measurement, error) {
 	var in struct {
 		Start struct {
@@ -376,7 +376,7 @@ func readIperf(f *file) (*measurement, error) {
 	return m, nil
 }
 
-// readCyclictestJSON reads what cyclictest --json writes, of all threads together.
+// readCyclictestJSON reads the output of cyclictest --json, with all threads combined.
 func readCyclictestJSON(f *file) (*measurement, error) {
 	var in struct {
 		StartTime  string `json:"start_time"`
@@ -422,7 +422,7 @@ func readCyclictestJSON(f *file) (*measurement, error) {
 	return m, m.overflow(f, values, counts, least, most, mean/samples)
 }
 
-// result is what pScheduler's rtt, latency and latencybg tests return.
+// result is the result of pScheduler's rtt, latency and latencybg tests.
 type result struct {
 	Sent       int64 `json:"sent"`
 	Lost       int64 `json:"lost"`
@@ -521,8 +521,8 @@ func (f *file) roundtrips(r *result) (*measurement, error) {
 	return m, nil
 }
 
-// readPrometheus reads an answer of Prometheus' HTTP API with native histograms: a range of a counter, or a single moment.
-// Options.Series chooses a series by its labels.
+// readPrometheus reads a response of Prometheus' HTTP API with native histograms: a range of a counter, or a single
+// moment. Options.Series selects a series by its labels.
 func readPrometheus(f *file) (*measurement, error) {
 	all, err := prom.ParseAnswer(f.text)
 	if err != nil {

@@ -17,13 +17,13 @@ var (
 	pingSum   = regexp.MustCompile(`^(\d+) packets transmitted, (\d+) (?:packets )?received(?:, \+(\d+) duplicates)?`)
 )
 
-// printed is the unit of values that have it beside them.
+// printed is the unit of values that are printed with their unit.
 const printed = "ms (printed on each line)"
 
 // maxDate bounds times of day: the year 2096.
 const maxDate = 4e9 // s since 1970
 
-// dated records a sample with the time of day that a line begins with, in seconds; empty if it has none.
+// dated records a sample with the time of day at the start of a line, in seconds; empty if it has none.
 func (m *measurement) dated(f *file, line int, stamp string, ns int64) error {
 	var at int64
 	if stamp != "" {
@@ -42,7 +42,7 @@ func (m *measurement) dated(f *file, line int, stamp string, ns int64) error {
 	return m.add(f, line, at, ns)
 }
 
-// readPing reads what ping prints (iputils, BusyBox, BSD).
+// readPing reads the output of ping (iputils, BusyBox, BSD).
 func readPing(f *file) (*measurement, error) {
 	m := &measurement{tool: "ping", metric: report.RoundTrip, unit: printed, traffic: report.Traffic{Protocol: "icmp"}}
 	ended := false
@@ -89,7 +89,7 @@ var (
 	fpingAll   = regexp.MustCompile(`^(\S+)\s*: ((?:\d+(?:\.\d+)?|-)(?: (?:\d+(?:\.\d+)?|-))*)$`)
 )
 
-// readFping reads what fping -c and -C print, with and without -D. Options.Series chooses a target.
+// readFping reads the output of fping -c and -C, with and without -D. Options.Series selects a target.
 func readFping(f *file) (*measurement, error) {
 	targets := map[string]*measurement{}
 	var names []string
@@ -159,7 +159,7 @@ func readFping(f *file) (*measurement, error) {
 	return m, nil
 }
 
-// choose returns the one of several names that Options.Series asks for, or the only one.
+// choose returns the name that Options.Series selects from several, or the only one.
 func (f *file) choose(what string, names []string) (string, error) {
 	list := strings.Join(names[:min(len(names), 20)], ", ")
 	switch {
@@ -179,8 +179,8 @@ const sockperfHead = "packet, txTime(sec), rxTime(sec), latency(usec)"
 
 var sockperfLost = regexp.MustCompile(`# dropped messages = (\d+); # duplicated messages = (\d+); # out-of-order messages = (\d+)`)
 
-// readSockperf reads what sockperf --full-log writes. Its column of latencies is half the round trip: the round trip is computed
-// from the times.
+// readSockperf reads the output of sockperf --full-log. Its column of latencies is half the round trip; the round trip
+// is computed from the times.
 func readSockperf(f *file) (*measurement, error) {
 	m := &measurement{tool: "sockperf", metric: report.RoundTrip, unit: "s (by the columns' names)",
 		limits: []string{"round trips are rxTime - txTime: sockperf prints half of them as latency"}}
@@ -231,7 +231,7 @@ var (
 	netperfLong  = regexp.MustCompile(`^(Minimum|Mean|Maximum|\d+)(?:st|nd|rd|th)?(?: Percentile)? Latency Microseconds$`)
 )
 
-// readNetperf reads what netperf -k and -o print of the latency keys of its omni tests.
+// readNetperf reads the latency keys in the output of netperf -k and -o for its omni tests.
 func readNetperf(f *file) (*measurement, error) {
 	m := &measurement{tool: "netperf", metric: report.RoundTrip, unit: "µs (fixed by netperf)", limits: []string{"percentiles are whole microseconds, from netperf's histogram"}}
 	m.unknown()
@@ -291,7 +291,7 @@ func readNetperf(f *file) (*measurement, error) {
 
 var cyclictestHead = regexp.MustCompile(`(?m)^# Histogram\s*$`)
 
-// readCyclictest reads the histogram that cyclictest -h prints, of all threads together.
+// readCyclictest reads the histogram that cyclictest -h prints, with all threads combined.
 func readCyclictest(f *file) (*measurement, error) {
 	m := newCyclictest(f)
 	sums := map[string][]int64{}
@@ -371,7 +371,7 @@ func (f *file) factor() float64 {
 	return 1e3
 }
 
-// overflow makes the histogram of counts, with m.beyond samples above it, of which only the greatest is known.
+// overflow builds the histogram of counts, with m.beyond samples above it, of which only the greatest is known.
 func (m *measurement) overflow(f *file, values, counts []int64, least, most, mean float64) error {
 	top, err := scaled(most, f.factor())
 	if err != nil {
@@ -401,7 +401,7 @@ var (
 	wrkErrors   = regexp.MustCompile(`^(?:Socket errors:|Non-2xx or 3xx responses:)`)
 )
 
-// readWrk reads what wrk and wrk2 print with --latency: of wrk the percentiles, of wrk2 the detailed spectrum.
+// readWrk reads the output of wrk and wrk2 with --latency: the percentiles of wrk, the detailed spectrum of wrk2.
 func readWrk(f *file) (*measurement, error) {
 	m := &measurement{tool: "wrk", metric: report.Response, unit: "units printed beside the values"}
 	m.unknown()

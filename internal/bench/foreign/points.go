@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// maxCount bounds what a file says that it counted.
+// maxCount bounds the counts in a file.
 const maxCount = 1e15
 
 // unknown marks minimum, maximum and mean as unknown.
@@ -42,7 +42,7 @@ func (m *measurement) order(f *file) error {
 	return nil
 }
 
-// extremes sets minimum, maximum and mean, in units of so many nanoseconds; nil is unknown.
+// extremes sets minimum, maximum and mean, in units of factor nanoseconds; nil is unknown.
 func (m *measurement) extremes(f *file, factor float64, least, most, mean *float64) error {
 	m.unknown()
 	for _, x := range []struct {
@@ -60,7 +60,7 @@ func (m *measurement) extremes(f *file, factor float64, least, most, mean *float
 	return nil
 }
 
-// histogram makes a histogram of counts.
+// histogram builds a histogram from counts.
 func histogram(values, counts []int64) (*latency.Histogram, error) {
 	var sum int64
 	for _, n := range counts {

@@ -30,7 +30,7 @@ func (f *file) given() (factor float64, text string, err error) {
 // maxLatency bounds a single value: larger ones are a wrong unit or a wrong column.
 const maxLatency = 1e15 // ns, eleven days
 
-// nanoseconds parses a value in a unit of so many nanoseconds.
+// nanoseconds parses a value in a unit of factor nanoseconds.
 func nanoseconds(text string, factor float64) (int64, error) {
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil {
@@ -54,7 +54,7 @@ func matches(r *regexp.Regexp) func(*file) bool {
 	return func(f *file) bool { return r.MatchString(f.head) }
 }
 
-// first returns the first line that has something to say: neither empty nor a comment.
+// first returns the first line that is neither empty nor a comment.
 func (f *file) first() string {
 	for line := range strings.Lines(f.head) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
@@ -71,7 +71,7 @@ func isNumber(s string) bool {
 
 func isNumbers(f *file) bool { return isNumber(f.first()) }
 
-// readNumbers reads a file that has one number on each line, in the order in which they were measured.
+// readNumbers reads a file with one number per line, in chronological order.
 func readNumbers(f *file) (*measurement, error) {
 	factor, unit, err := f.given()
 	if err != nil {
@@ -102,7 +102,7 @@ func cells(line, comma string) []string {
 	return all
 }
 
-// separator returns what separates the cells of a table's first line, empty if it has one cell.
+// separator returns the separator of the cells in a table's first line, empty if it has one cell.
 func separator(line string) string {
 	for _, c := range []string{",", ";", "\t"} {
 		if strings.Contains(line, c) {
@@ -128,7 +128,7 @@ func isTable(f *file) bool {
 	return separator(line) != "" || latencies.MatchString(line) || columnUnit.MatchString(line)
 }
 
-// readTable reads a table with a line of column names. Options.Series chooses a column.
+// readTable reads a table with a line of column names. Options.Series selects a column.
 func readTable(f *file) (*measurement, error) {
 	m := &measurement{tool: "unknown tool", metric: report.Unlabeled}
 	comma, column, width, factor := "", -1, 0, 0.0
@@ -180,7 +180,7 @@ func readTable(f *file) (*measurement, error) {
 	return m, nil
 }
 
-// column returns the index of the column that has the latencies.
+// column returns the index of the column with the latencies.
 func (f *file) column(line int, names []string) (int, error) {
 	if f.Series != "" {
 		if i := slices.Index(names, f.Series); i >= 0 {

@@ -14,11 +14,12 @@ import (
 
 var watchTarget = regexp.MustCompile(`(?m)^#\[Target: ([A-Za-z0-9_-]+) is (\S+?)(?: .*)?\]$`)
 
-// watchCounts begins the line that has the counts of an interval. The line of its histogram follows, if there is one.
+// watchCounts starts the line with the counts of an interval. The line of its histogram follows, if there is one.
 const watchCounts = "#[Counts: "
 
-// WholeWatch returns how many bytes of the log of an hour are whole: a watch that was killed while it wrote an interval leaves a line cut off,
-// or counts without their histogram. last is the last line with its newline, and end the bytes up to its end.
+// WholeWatch returns how many bytes of the log of an hour are complete: a watch that was killed while it wrote an
+// interval leaves a truncated line, or counts without their histogram. last is the last line with its newline, and end
+// the number of bytes up to its end.
 func WholeWatch(last string, end int64) int64 {
 	if !strings.HasSuffix(last, "\n") || strings.HasPrefix(last, watchCounts) && recorded(last) {
 		return end - int64(len(last))
@@ -26,7 +27,7 @@ func WholeWatch(last string, end int64) int64 {
 	return end
 }
 
-// recorded reports whether a line of counts has round trips that a histogram holds.
+// recorded reports whether a line of counts has round trips, which are in a histogram.
 func recorded(line string) bool {
 	n := map[string]int64{}
 	for field := range strings.FieldsSeq(strings.TrimSuffix(strings.TrimSpace(line), "]")) {
@@ -36,10 +37,11 @@ func recorded(line string) bool {
 	return n["received"]+n["late"]+n["too_late"] > n["untimed"]
 }
 
-// readWatch reads an hour of rebound-bench watch, up to its last whole interval. Options.Series chooses a target, by its name or its tag.
+// readWatch reads an hour of rebound-bench watch, up to its last complete interval. Options.Series selects a target, by
+// its name or its tag.
 func readWatch(f *file) (*measurement, error) {
 	whole := f.text
-	for range 2 { // a line cut off, and the counts before it
+	for range 2 { // a truncated line, and the counts before it
 		last := whole[bytes.LastIndexByte(bytes.TrimSuffix(whole, []byte("\n")), '\n')+1:]
 		whole = whole[:WholeWatch(string(last), int64(len(whole)))]
 	}

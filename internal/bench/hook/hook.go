@@ -1,7 +1,7 @@
 // Package hook runs the commands that change a setting between two slices of a measurement.
 //
-// A hook runs off the measuring CPU, and nothing is measured while it runs. It has to return when its setting is in force,
-// within a bound; what it left running in the background may stay on the CPUs that it was given.
+// A hook does not run on the measuring CPU, and nothing is measured while it runs. It must return, within a time limit,
+// when its setting is in force; processes that it leaves in the background may continue on the hook's CPUs.
 package hook
 
 import (
@@ -21,20 +21,20 @@ import (
 
 // Hook is one command, for /bin/sh.
 type Hook struct {
-	Name    string // of the variant: $REBOUND_VARIANT
+	Name    string // the variant's name: $REBOUND_VARIANT
 	Command string
-	CPUs    unix.CPUSet   // that it may use; an empty set is all
-	Within  time.Duration // that it has to end in
+	CPUs    unix.CPUSet   // CPUs that it may use; an empty set means all
+	Within  time.Duration // time limit
 }
 
-// errHook says that a hook failed, or took too long.
+// errHook means that a hook failed, or took too long.
 var errHook = errors.New("hook failed")
 
-// grace is how long the output of what a hook left behind is waited for.
+// grace is how long to wait for the output of background processes left by a hook.
 var grace = time.Second
 
-// Run runs the hook and returns when it has ended, or was killed with its process group. The error has the end of what it
-// said.
+// Run runs the hook and returns when it has ended, or was killed with its process group. The error includes the end of
+// its output.
 func (h *Hook) Run() error {
 	done := make(chan error)
 	go func() { // the child inherits the CPUs of the thread that starts it
@@ -59,12 +59,12 @@ func (h *Hook) run() error {
 	}
 	late := time.AfterFunc(h.Within, func() { _ = unix.Kill(-c.Process.Pid, unix.SIGKILL) })
 	ended(c.Process.Pid)
-	inTime := late.Stop() // the grace below is not the hook's
+	inTime := late.Stop() // the time limit does not include the grace below
 	err := c.Wait()
 	switch {
 	case !inTime:
 		err = fmt.Errorf("it did not end within %v", h.Within)
-	case errors.Is(err, exec.ErrWaitDelay): // it ended well, and something that it started still has its output
+	case errors.Is(err, exec.ErrWaitDelay): // it succeeded, but a background process still has its output open
 		err = nil
 	}
 	if err != nil {
@@ -73,7 +73,7 @@ func (h *Hook) run() error {
 	return nil
 }
 
-// ended waits until a child has ended, and leaves it to be waited for.
+// ended waits until a child process has ended, without reaping it.
 func ended(pid int) {
 	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}

@@ -42,7 +42,7 @@ func TestFails(t *testing.T) {
 		t.Error(err)
 	}
 	pid := filepath.Join(t.TempDir(), "pid")
-	// The shell has to come as far as to sleep, on a machine that may hold it up for a second.
+	// The shell has to reach the sleep command, on a machine that may delay it by a second.
 	h = Hook{Name: "b", Command: "echo starting; sleep 1000 & echo $! > " + pid + "; wait", Within: 5 * time.Second}
 	if err := h.Run(); !errors.Is(err, errHook) || !strings.Contains(err.Error(), "within 5s") || !strings.Contains(err.Error(), "starting") {
 		t.Error(err)
@@ -58,7 +58,7 @@ func TestFails(t *testing.T) {
 	})
 }
 
-// What a hook leaves in the background does not hold it up.
+// Run does not wait for background processes of a hook.
 func TestBackground(t *testing.T) {
 	pid := filepath.Join(t.TempDir(), "pid")
 	h := Hook{Command: "sleep 1000 & echo $! > " + pid, Within: time.Minute}
@@ -68,7 +68,7 @@ func TestBackground(t *testing.T) {
 	killAlive(t, pid)
 }
 
-// The bound is for the hook, not for the wait for the output of what it left behind, which lives on.
+// The time limit is for the hook, not for the output of a background process, which keeps running.
 func TestBoundEndsWithHook(t *testing.T) {
 	defer func(was time.Duration) { grace = was }(grace)
 	grace = 6 * time.Second
@@ -80,7 +80,7 @@ func TestBoundEndsWithHook(t *testing.T) {
 	killAlive(t, pid)
 }
 
-// killAlive kills the process whose ID is in a file, and fails the test if it was dead before.
+// killAlive kills the process whose ID is in a file, and fails the test if it had already ended.
 func killAlive(t *testing.T, file string) {
 	t.Helper()
 	b, err := os.ReadFile(file)

@@ -14,16 +14,16 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/tail"
 )
 
-// Load is a command that runs while something is measured, such as a bulk transfer.
+// Load is a command that runs during a measurement, such as a bulk transfer.
 type Load struct {
 	command string
 	cmd     *exec.Cmd
 	said    *tail.Tail
 	ended   chan struct{} // closed when the command has ended
-	err     error         // of the command, then
+	err     error         // result of the command, after ended is closed
 }
 
-// StartLoad starts a command for /bin/sh on the CPUs, an empty set is all. It runs in its own process group.
+// StartLoad starts a command for /bin/sh on the CPUs; an empty set means all. It runs in a separate process group.
 func StartLoad(command string, cpus unix.CPUSet) (*Load, error) {
 	l := &Load{command: command, said: &tail.Tail{}, ended: make(chan struct{})}
 	l.cmd = exec.Command("/bin/sh", "-c", command)
@@ -32,7 +32,7 @@ func StartLoad(command string, cpus unix.CPUSet) (*Load, error) {
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the signal comes when this thread ends, which waits for the command
+		runtime.LockOSThread() // and never unlocked: the signal is sent when this thread exits, which waits for the command
 		if cpus.Count() > 0 {
 			_ = unix.SchedSetaffinity(0, &cpus)
 		}
@@ -51,7 +51,7 @@ func StartLoad(command string, cpus unix.CPUSet) (*Load, error) {
 	return l, nil
 }
 
-// Ended reports whether the command has ended by itself, and says how.
+// Ended reports whether the command has ended without being stopped, and how.
 func (l *Load) Ended() (how string, ok bool) {
 	select {
 	case <-l.ended:
@@ -68,14 +68,14 @@ func (l *Load) Ended() (how string, ok bool) {
 	return how, true
 }
 
-// Stop ends the command and all of its process group: by SIGTERM, and after some seconds by SIGKILL.
+// Stop ends the command and its whole process group: by SIGTERM, and after some seconds by SIGKILL.
 func (l *Load) Stop() {
 	_ = unix.Kill(-l.cmd.Process.Pid, unix.SIGTERM)
 	select {
 	case <-l.ended:
 	case <-time.After(stopWithin):
 	}
-	_ = unix.Kill(-l.cmd.Process.Pid, unix.SIGKILL) // what is left of the group
+	_ = unix.Kill(-l.cmd.Process.Pid, unix.SIGKILL) // the remaining processes of the group
 	<-l.ended
 }
 

@@ -28,7 +28,8 @@ func alive(t *testing.T, file string) func() bool {
 	}
 }
 
-// A load runs until it is stopped, and then nothing of its process group is left: neither what ignores SIGTERM, nor what it started.
+// A load runs until it is stopped, and then no process of its group remains: neither one that ignores SIGTERM, nor a
+// child.
 func TestLoad(t *testing.T) {
 	defer func(was time.Duration) { stopWithin = was }(stopWithin)
 	stopWithin = 100 * time.Millisecond
@@ -47,10 +48,10 @@ func TestLoad(t *testing.T) {
 		t.Error("the load is stopped and has not ended")
 	}
 	await.Until(t, "all of the load has ended", func() bool { return !running() && !shell() })
-	l.Stop() // again: nothing happens
+	l.Stop() // a second call does nothing
 }
 
-// A load that ends by itself says how.
+// A load that ends without being stopped reports how.
 func TestLoadEnds(t *testing.T) {
 	l, err := StartLoad("echo cannot connect >&2; exit 3", unix.CPUSet{})
 	if err != nil {

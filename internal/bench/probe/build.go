@@ -13,7 +13,7 @@ type Codec struct {
 	flow           Flow
 	v6             bool
 	next           uint8 // IP protocol number
-	l4, body, skip int   // offsets in the whole frame; skip is where the transport's part begins
+	l4, body, skip int   // offsets in the whole frame; skip is where the transport's part starts
 	frame          []byte
 	src, dst       [16]byte // addresses as in the header; IPv4 uses the first four bytes
 	addr           int      // length of an address
@@ -79,7 +79,7 @@ func New(f Flow) (*Codec, error) {
 	return c, nil
 }
 
-// Flow returns what the Codec was made for.
+// Flow returns the flow that the Codec was created for.
 func (c *Codec) Flow() Flow { return c.flow }
 
 // SetErrorEstimate sets the sender's error estimate of STAMP probes (RFC 4656 §4.1.2), 0 being no estimate at all.

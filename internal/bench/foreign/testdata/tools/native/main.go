@@ -1,4 +1,4 @@
-// Native serves a native histogram of made-up latencies at 127.0.0.1:19101, for Prometheus to scrape.
+// Native serves a native histogram of synthetic latencies at 127.0.0.1:19101, for Prometheus to scrape.
 package main
 
 import (
