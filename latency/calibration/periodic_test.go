@@ -63,7 +63,7 @@ func periodic(at when, period float64) []scenario {
 // and a mark in at most 5 % of all tables.
 func TestPeriodicDisturbances(t *testing.T) {
 	needs.Long(t)
-	n := 60
+	n := 30
 	if *long {
 		n = *many
 	}

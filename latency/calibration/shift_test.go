@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // excluded returns the percentiles at which the band of a comparison's shift function excludes zero.
@@ -32,6 +33,7 @@ func excluded(t *testing.T, c *compare.Comparison) (points int, at []string) {
 
 // If nothing changed, the band of a shift function excludes zero anywhere in at most 5 % of comparisons: 100 of each scenario.
 func TestShiftFunctionCalibration(t *testing.T) {
+	needs.Long(t)
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	const n = 100
 	all, wrong := 0, 0

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -226,13 +227,14 @@ func TestMatrixWithoutLossCounters(t *testing.T) {
 	}
 }
 
-var matrices = flag.Int("matrices", 20, "unchanged matrices that each scenario of TestMatrixCalibration simulates")
+var matrices = flag.Int("matrices", 10, "unchanged matrices that each scenario of TestMatrixCalibration simulates")
 
 // At most 5 % of matrices of unchanged paths show any mark, also where every path is slower by all that drift between two times may
 // account for. docs/calibration.md has the results.
 func TestMatrixCalibration(t *testing.T) {
 	needs.Long(t)
 	const windows, length, day = 12, 300, 24 * 3600.0
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	for _, c := range []struct {
 		name   string
 		paths  int
@@ -250,7 +252,6 @@ func TestMatrixCalibration(t *testing.T) {
 		{"half slower", 60, func(*rand.Rand) float64 { return 1.5 }, nil, 0.01, 0.9, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
 			rnd := rand.New(rand.NewPCG(22, 1))
 			slots := func(from float64) (all []synthetic.Slot) {
 				for i := range windows {

@@ -143,6 +143,7 @@ func TestHourContinues(t *testing.T) {
 // A watch that is killed at any byte of its log loses the intervals from there on and no other: what it left can be read, a watch that is
 // started again continues with it, and the counts are those of the round trips.
 func TestHourCutOff(t *testing.T) {
+	needs.Long(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	a, b := target(t, "10.0.0.2"), target(t, "udp:10.0.0.3")
 	log := func(dir string, now time.Time, minutes int) {
@@ -178,6 +179,9 @@ func TestHourCutOff(t *testing.T) {
 	}
 	cut := filepath.Join(t.TempDir(), name)
 	for n := strings.Index(string(text), "#[Target: "); n <= len(text); n++ { // a file begins with its whole head
+		if around := string(text[n-2 : min(n+2, len(text))]); n%13 != 0 && n < len(text)-3 && !strings.ContainsAny(around, "\n#,=") {
+			continue // within a value each byte is like the next
+		}
 		whole := strings.Count(string(text[:n]), "\nTag="+a.Tag()+",")
 		if last := strings.LastIndex(string(text[:n]), "\n"); whole > 0 && strings.HasPrefix(string(text[last+1:n]), "Tag="+a.Tag()+",") {
 			whole-- // the line has no end
@@ -188,7 +192,7 @@ func TestHourCutOff(t *testing.T) {
 		if sent, runs := read(cut, a); int(sent) != 3*whole || runs != whole {
 			t.Fatalf("%d bytes: %d probes in %d intervals, want %d intervals", n, sent, runs, whole)
 		}
-		if n%11 == 0 || n > len(text)-3 {
+		if n%13 == 0 || n > len(text)-3 {
 			log(filepath.Dir(cut), noon.Add(10*time.Minute), 1)
 			if sent, runs := read(cut, a); int(sent) != 3*whole+3 || runs != whole+1 {
 				t.Fatalf("%d bytes, and started again: %d probes in %d intervals, want %d", n, sent, runs, whole+1)
