@@ -17,3 +17,10 @@ func SetAdministration(t *testing.T, timeout, tick time.Duration) {
 	saTimeout, subnetTick = timeout, tick
 	t.Cleanup(func() { saTimeout, subnetTick = a, b })
 }
+
+// Looks returns after at least n more checks of the InfiniBand port by the driver.
+func Looks(d *Device, n int) {
+	for range n + 1 + cap(d.subnet.kick) { // one is taken before each check
+		d.subnet.kick <- struct{}{}
+	}
+}

@@ -486,12 +486,22 @@ func TestNoSubnetManager(t *testing.T) {
 			t.Fatal(err)
 		}
 		x.until(name, func() bool { return strings.Contains(x.Logs.String(), c.says) })
+		looked := make(chan struct{})
+		go func() {
+			defer close(looked)
+			mlx4.Looks(x.Dev, 3) // for a second line, if there is one
+		}()
+		x.until("three more looks", func() bool {
+			select {
+			case <-looked:
+				return true
+			default:
+				return false
+			}
+		})
 		var l nic.Link
 		var err error
-		x.Busy(func() {
-			time.Sleep(200 * time.Millisecond) // for a second line, if there is one
-			l, err = x.Dev.Link()
-		})
+		x.Busy(func() { l, err = x.Dev.Link() })
 		if n := strings.Count(x.Logs.String(), c.says); n != 1 || l.Up || err != nil || l.Waits == "" || !strings.Contains(x.Logs.String(), l.Waits) {
 			t.Errorf("%s: said %d times, link %v, %v\n%s", name, n, l, err, x.Logs.String())
 		}
