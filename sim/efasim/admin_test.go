@@ -130,13 +130,19 @@ func TestHostInfo(t *testing.T) {
 	x.bad(statusIllegal, opSetFeature, good, "major 2 is expected")
 	le.PutUint16(b.Bytes[174:], 0x200)
 	x.OK(opSetFeature, good)
+	x.ExpectWarning("a driver has a version or is in Linux's tree")
+	b.Bytes[176] = 1
+	x.OK(opSetFeature, good)
+	x.ExpectWarning("kernel version 0")
+	le.PutUint32(b.Bytes[164:], 6<<16)
+	x.OK(opSetFeature, good)
 	x.bad(statusIllegal, opSetFeature, good.With(4, uint32(100)), "control buffer of 100 bytes")
 	x.OK(opSetFeature, good.With(3, uint8(cmdCtrlData|cmdCtrlIndir)))
 	x.ExpectWarning("ctrl_data alone")
 	b.Bytes[128] = 7
 	x.OK(opSetFeature, good)
 	x.ExpectWarning("os_type 7")
-	if n := x.m.Counters().HostInfo; n != 3 {
+	if n := x.m.Counters().HostInfo; n != 5 {
 		t.Errorf("%d times host information", n)
 	}
 	x.Clean()

@@ -112,6 +112,13 @@ func (m *Model) setHost(in kit.Msg) *refusal {
 	if os := le.Uint32(b[128:]); os != 0 {
 		m.Host.Warnf("HOST_INFO: os_type %d: 0 (Linux) is all that the definitions have", os)
 	}
+	// The published driver has a version outside Linux's tree only, and always reports the kernel's.
+	switch version, flags := le.Uint32(b[168:]), le.Uint32(b[176:]); {
+	case version == 0 && flags&1 == 0, version != 0 && flags&1 != 0:
+		m.Host.Warnf("HOST_INFO: driver version %#x, flags %#x: a driver has a version or is in Linux's tree", version, flags)
+	case le.Uint32(b[164:]) == 0:
+		m.Host.Warnf("HOST_INFO: kernel version 0")
+	}
 	if spec := le.Uint16(b[174:]); spec>>8 != 2 {
 		return illegal("HOST_INFO: spec version %#x, major 2 is expected", spec)
 	}

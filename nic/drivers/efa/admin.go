@@ -10,6 +10,8 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
@@ -54,10 +56,27 @@ func (a *admin) open() (err error) {
 	if a.bar.Size() < minBAR {
 		return a.d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", a.bar.Size(), minBAR)
 	}
-	if a.mem, err = a.d.card.Fn.BARWC(2); err != nil {
-		return a.d.card.Errorf("memory BAR 2, without which an EFA sends nothing: %w", err)
+	return nil
+}
+
+// mapBARs maps the entries and the doorbells. A page cannot be mapped both ways, and which pages of a BAR will be doorbells is not known
+// before they are allocated: in one BAR, both are uncached.
+func (a *admin) mapBARs() (err error) {
+	d := a.d
+	const entries = 2
+	if int(d.attr.doorbellBAR) == entries {
+		if a.mem, err = d.card.Fn.BAR(entries); err == nil && !d.card.Fn.Simulated() {
+			d.card.FallBack("write combining in BAR 2", "uncached stores, one bus write for each 8 bytes", "the device has its doorbells in the same BAR")
+		}
+	} else if a.mem, err = d.card.Fn.BARWC(entries); err == nil {
+		d.card.FallBackToUncached(entries, a.mem)
 	}
-	a.d.card.FallBackToUncached(2, a.mem)
+	if err != nil {
+		return d.card.Errorf("memory BAR 2, without which an EFA sends nothing: %w", err)
+	}
+	if a.db, err = d.card.Fn.BAR(int(d.attr.doorbellBAR)); err != nil {
+		return d.card.Errorf("the device has its doorbells in BAR %d: %w", d.attr.doorbellBAR, err)
+	}
 	return nil
 }
 
@@ -148,8 +167,8 @@ func (a *admin) identify() (err error) {
 	if d.attr.adminAPI < 1 {
 		return d.card.Errorf("admin interface version %d: this driver needs 1 or later", d.attr.adminAPI)
 	}
-	if a.db, err = d.card.Fn.BAR(int(d.attr.doorbellBAR)); err != nil {
-		return d.card.Errorf("the device has its doorbells in BAR %d: %w", d.attr.doorbellBAR, err)
+	if err := a.mapBARs(); err != nil {
+		return err
 	}
 	if d.queue, err = get[queueAttr1](a, "queue attributes", featQueues1); err != nil {
 		return err
@@ -216,15 +235,29 @@ func (a *admin) tellHost() (err error) {
 		return err
 	}
 	h := (*hostInfo)(kit.Pointer(a.host))
-	// As the driver in Linux's tree: no separate version.
+	// As the driver in Linux's tree: no separate version, and the kernel's release in place of a distribution.
 	*h = hostInfo{bdf: address(d.card.Fn.Name()), specVersion: specVersion, flags: inTree}
-	copy(h.distribution[:], "Rebound")
+	h.setKernel()
 	c := feature{Header: amazonadmin.Header{Opcode: opSetFeature, Flags: amazonadmin.FlagCtrlData}, id: featHost,
 		length: uint32(unsafe.Sizeof(*h)), addr: amazonadmin.PutAddr(a.host.IOVA)}
 	return a.lacks("host information", amazonadmin.Exec(a.aq, "set host information", &c, new(amazonadmin.Completion)))
 }
 
 const inTree = 1 << 0
+
+// setKernel fills in the running kernel. The strings end with a zero.
+func (h *hostInfo) setKernel() {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	copy(h.distribution[:len(h.distribution)-1], release)
+	copy(h.kernel[:len(h.kernel)-1], unix.ByteSliceToString(u.Version[:]))
+	var major, minor, patch uint32
+	fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch)
+	h.kernelNumber = major<<16 | minor<<8 | min(patch, 255) // as LINUX_VERSION_CODE
+}
 
 // address is a function's bus, device and function, 0 for a name that has none.
 func address(name string) (bdf uint16) {
