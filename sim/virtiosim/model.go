@@ -23,6 +23,7 @@ type Options struct {
 	MTU              uint16  // 9000 if zero
 	Pairs            uint16  // of queues, at most 16; 4 if zero
 	Limit            uint16  // entries of each queue; 256, the most, if zero
+	Fixed            bool    // queue_size cannot be changed: DPDK never writes it, so a device without that works with DPDK
 }
 
 // Model is one device. Its knobs may be set from any goroutine.
@@ -177,7 +178,9 @@ func (m *Model) field(off uint64) (width int, value uint64, write func(v uint64)
 			if v == 0 || v > vqMax || !m.has(34) && v&(v-1) != 0 {
 				return fmt.Errorf("queue_size %d", v)
 			}
-			q.size = uint16(v)
+			if !m.opt.Fixed {
+				q.size = uint16(v)
+			}
 			return nil
 		}
 	case 0x1c:

@@ -210,7 +210,14 @@ func (d *Device) allocate() error {
 		if n < 2 {
 			return d.card.Errorf("%w: the control queue, virtqueue %d, has %d entries, 2 are needed", nic.ErrHardware, index, n)
 		}
-		d.control = &control{ring: newRing(index, powerOfTwo(n))}
+		n = powerOfTwo(n)
+		if got := d.settle(uint32(index), n); got != n {
+			if got < 2 || got > maxRing || got != powerOfTwo(got) {
+				return d.card.Errorf("%w: the control queue, virtqueue %d, keeps its %d entries", nic.ErrHardware, index, got)
+			}
+			n = got
+		}
+		d.control = &control{ring: newRing(index, n)}
 		d.control.buf, d.control.iova = memory.Page(controlBuf)
 	}
 	return memory.Err
@@ -233,12 +240,40 @@ func (d *Device) entries(n int) (int, error) {
 		return 0, d.card.Gone("device_status")
 	case most < minRing:
 		return 0, d.card.Errorf("%w: the device's rings take %d entries, %d are needed", nic.ErrHardware, most, minRing)
-	case d.ring == 0:
-		return min(most, defaultRing), nil
 	case d.ring > most:
 		return 0, d.card.Errorf("ring size %d is not a power of two within %d to %d, what the device takes", d.ring, minRing, most)
 	}
-	return d.ring, nil
+	size := d.ring
+	if size == 0 {
+		size = min(most, defaultRing)
+	}
+	return d.settled(n, size)
+}
+
+// settle writes the size of a virtqueue and returns the size that the device then has.
+func (d *Device) settle(index uint32, size int) int {
+	d.write16(regQueueSelect, uint16(index))
+	d.write16(regQueueSize, uint16(size))
+	return int(d.read16(regQueueSize))
+}
+
+// settled writes the size of the first n virtqueues. A device may keep its own sizes: DPDK and others never write them. Then these
+// are used, if they are the same for all queues and fit the driver.
+func (d *Device) settled(n, size int) (int, error) {
+	own := d.settle(0, size)
+	for i := range uint32(n) {
+		if got := d.settle(i, size); got != own {
+			return 0, d.card.Errorf("%w: queue_size of virtqueues 0 and %d is %d and %d, %d was written", nic.ErrHardware, i, own, got, size)
+		}
+	}
+	switch {
+	case own == size:
+	case own < minRing || own > maxRing || own != powerOfTwo(own):
+		return 0, d.card.Errorf("%w: the device keeps its queue_size of %d, powers of two within %d to %d are supported", nic.ErrHardware, own, minRing, maxRing)
+	default:
+		d.card.FallBack(fmt.Sprintf("rings of %d entries", size), fmt.Sprintf("rings of %d", own), "the device keeps its queue_size")
+	}
+	return own, nil
 }
 
 // powerOfTwo returns the largest power of two up to n: a packed ring's limit may be any number.

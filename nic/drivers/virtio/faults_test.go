@@ -114,6 +114,7 @@ func TestOpenRefuses(t *testing.T) {
 			{"MTU", virtiosim.Options{}, false, nic.Options{MTU: 9001}, "MTU 9001 is not within 68 to 9000"},
 			{"ring", virtiosim.Options{}, false, nic.Options{RingSize: 512}, "ring size 512 is not a power of two within 64 to 256"},
 			{"short rings", virtiosim.Options{Limit: 32}, false, nic.Options{}, "take 32 entries, 64 are needed"},
+			{"odd rings that stay", virtiosim.Options{Packed: true, Limit: 200, Fixed: true}, false, nic.Options{}, "keeps its queue_size of 200"},
 			{"MAC", virtiosim.Options{Lacks: virtiosim.Bits(23)}, false, nic.Options{MAC: mac}, "VIRTIO_NET_F_CTRL_MAC_ADDR"},
 			{"no MAC", virtiosim.Options{Lacks: virtiosim.Bits(5)}, false, nic.Options{}, "VIRTIO_NET_F_MAC"},
 		} {
@@ -144,6 +145,8 @@ func TestOpenTakes(t *testing.T) {
 			{"all", virtiosim.Options{Packed: true, NotificationData: true}, false, nic.Options{Queues: 4}, 9000, "packed rings of 256"},
 			{"the least", virtiosim.Options{Lacks: virtiosim.Bits(3, 16, 17, 18, 22, 23, 63)}, false, nic.Options{}, 1500, "split rings of 256"},
 			{"short rings", virtiosim.Options{Limit: 64}, false, nic.Options{MTU: 1400}, 1400, "split rings of 64"},
+			{"rings that stay", virtiosim.Options{Fixed: true}, false, nic.Options{RingSize: 64}, 9000, "split rings of 256"},
+			{"packed rings that stay", virtiosim.Options{Packed: true, Fixed: true}, false, nic.Options{RingSize: 64, Queues: 2}, 9000, "fell back from rings of 64"},
 			{"odd rings", virtiosim.Options{Packed: true, Limit: 200}, false, nic.Options{}, 9000, "packed rings of 128"},
 			{"a filter that is refused", virtiosim.Options{}, true, nic.Options{}, 9000, "split rings of 256"},
 		} {
