@@ -429,3 +429,36 @@ func TestVendorAttributes(t *testing.T) {
 	}
 	x.Clean()
 }
+
+// The agent of either kind of port reads the module, and refuses what no module has.
+func TestModule(t *testing.T) {
+	for _, link := range []Link{Ethernet, InfiniBand} {
+		x := newRig(t, Options{Link: link})
+		x.boot()
+		ask := func(i2c, page byte, at, size uint16) (uint16, []byte) {
+			b := make([]byte, 64)
+			b[0], b[1] = i2c, page
+			binary.BigEndian.PutUint16(b[2:], at)
+			binary.BigEndian.PutUint16(b[6:], size)
+			return x.mad(1, 1, attrModule, 0, b)
+		}
+		if s, b := ask(0x50, 0, 148, 16); s != 0 || !bytes.HasPrefix(b[16:], []byte("REBOUND  ")) || b[32] != 0 {
+			t.Errorf("status %x, %x", s, b)
+		}
+		for _, c := range []struct {
+			i2c, page byte
+			at, size  uint16
+			status    uint16
+		}{{0x51, 0, 0, 16, cableI2C}, {0x50, 16, 0, 16, cablePage}, {0x50, 0, 0, 0, cableAddress}, {0x50, 0, 0, 49, cableAddress}, {0x50, 0, 250, 16, cableAddress}} {
+			if s, _ := ask(c.i2c, c.page, c.at, c.size); s != c.status {
+				t.Errorf("%+v: status %x", c, s)
+			}
+		}
+		x.Port.Connect(nil)
+		x.Port.Settle(5)
+		if s, _ := ask(0x50, 0, 0, 1); s != cableNotConnected {
+			t.Errorf("without a cable: status %x", s)
+		}
+		x.Clean()
+	}
+}

@@ -75,6 +75,7 @@ const (
 	attrGeneral   = 0x17   // of classVendor: versions
 	attrPortMore  = 0x1d   // of classPerf: PortCountersExtended
 	attrExtPort   = 0xff90 // Mellanox's ExtendedPortInfo
+	attrModule    = 0xff60 // Mellanox's, memory of the module or cable
 
 	statusBadVersion = 1 << 2
 	statusBadMethod  = 2 << 2
@@ -98,8 +99,8 @@ func (m *Model) madIfc(c *call) *refusal {
 		return r
 	}
 	in := c.in.B[:madSize]
-	if attr := be.Uint16(in[16:]); m.port.link == Ethernet && attr != attrNodeDesc && attr != attrNodeInfo && attr != attrPKeys {
-		return cannot(stBadPacket, "an Ethernet port's agent has the node's attributes and the P_Key table, not %#x", attr)
+	if attr := be.Uint16(in[16:]); m.port.link == Ethernet && attr != attrNodeDesc && attr != attrNodeInfo && attr != attrPKeys && attr != attrModule {
+		return cannot(stBadPacket, "an Ethernet port's agent has the node's attributes, the P_Key table and the module, not %#x", attr)
 	}
 	if in[0] != 1 || in[3]&0x80 != 0 {
 		return refuse(stBadPacket, "a datagram of version %d, method %02xh", in[0], in[3])
@@ -244,6 +245,8 @@ func (m *Model) smp(data []byte, set bool, attr uint16, mod uint32) uint16 {
 			copy(ib.arbitrate[part-1][:], was)
 		}
 		copy(data, ib.arbitrate[part-1][:])
+	case attrModule:
+		return m.module(data, set)
 	case attrLED:
 	case attrExtPort: // libibmad iba_types.h ib_mlnx_ext_port_info_t
 		if set { // no source says what a card does with FDR10

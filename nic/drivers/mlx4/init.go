@@ -37,7 +37,7 @@ func (d *Device) start() error {
 		kit.Stage{Name: "run the firmware", Do: d.runFirmware}, kit.Stage{Name: "read capabilities", Do: d.learn},
 		kit.Stage{Name: "read the port", Do: d.learnPort}, d.card.Evidence(d.evidence), kit.Learned,
 		kit.Stage{Name: "map doorbells", Do: d.mapDoorbells}, kit.Stage{Name: "map context memory", Do: d.contexts},
-		kit.Stage{Name: "initialize the card", Do: d.initialize}, kit.Stage{Name: "make a memory key", Do: d.memoryKey},
+		kit.Stage{Name: "initialize the card", Do: d.initialize}, d.card.Evidence(d.modules), kit.Stage{Name: "make a memory key", Do: d.memoryKey},
 		kit.Stage{Name: "create the event queue", Do: d.createEQ}, kit.Stage{Name: "create queues", Do: d.startQueues},
 		kit.Stage{Name: "start the port", Do: d.startPort}, kit.Stage{Name: "steer frames", Do: d.startSteering},
 		kit.Stage{Name: "start the subnet agent", Do: d.startSubnet})
