@@ -110,6 +110,9 @@ func (c *Card) Evidence(ask func()) Stage {
 	}}
 }
 
+// Quietly runs do, which drives a bus bit by bit and reports the bytes. An observer does not see its accesses to registers.
+func (c *Card) Quietly(do func()) { c.observed.Quietly(do) }
+
 // Do takes one step of bringing the device up, which the log shows at level debug.
 func (c *Card) Do(name string, f func() error) error {
 	if err := c.observed.Before(name); err != nil {

@@ -279,6 +279,11 @@ func ixgbe(f *probe.File) (sim.Model, error) {
 			m.SetEEPROM(word, uint16(e.Value>>16))
 		}
 	})
+	for _, e := range f.Trace {
+		if e.Name == "bytes 0 to 67 of the SFP+ module" {
+			m.SetModule(e.Out)
+		}
+	}
 	if strings.Contains(f.Error, "EEPROM checksum is wrong") {
 		m.CorruptEEPROM()
 	}

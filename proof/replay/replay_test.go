@@ -26,6 +26,7 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
+	"github.com/rebound-nic/rebound/sim/mlx4sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 	"github.com/rebound-nic/rebound/sim/virtiosim"
@@ -108,7 +109,7 @@ func same(t *testing.T, was, is *probe.File) {
 	}
 	steps := func(f *probe.File) (all []string) {
 		for _, n := range f.Info.Notes {
-			if strings.HasPrefix(n, "fell back") {
+			if strings.HasPrefix(n, "fell back") || strings.HasPrefix(n, "link mode") {
 				all = append(all, local.ReplaceAllString(n, ""))
 			}
 		}
@@ -150,6 +151,35 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// A probe file says which module or cable is plugged in, without its serial number.
+func TestModule(t *testing.T) {
+	mac := [6]byte{2, 0, 0, 0, 0, 1}
+	for name, m := range map[string]sim.Model{
+		"ixgbe":           ixgbesim.New(ixgbesim.Options{MAC: mac}),
+		"mlx4":            mlx4sim.New(mlx4sim.Options{MAC: mac}),
+		"mlx4 InfiniBand": mlx4sim.New(mlx4sim.Options{MAC: mac, Link: mlx4sim.InfiniBand}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, _ := up(t, m, true)
+			if f.Error != "" {
+				t.Fatal(f.Error)
+			}
+			var read []byte
+			for _, e := range f.Trace {
+				read = append(read, e.Out...)
+			}
+			if !bytes.Contains(read, []byte("REBOUND         ")) || !bytes.Contains(read, []byte("MODEL ")) {
+				t.Error("the vendor and part of the module are not in the file")
+			}
+			if bytes.Contains(read, []byte("SERIAL")) {
+				t.Error("the module's serial number is in the file")
+			}
+			again(t, f)
+		})
+	}
+}
+
 // If a card refuses something, so does its replay: the driver falls back or fails in the same way.
 func TestRefusals(t *testing.T) {
 	mac := [6]byte{2, 0, 0, 0, 0, 1}
@@ -183,6 +213,8 @@ func TestRefusals(t *testing.T) {
 			return 0, 0
 		}}), err: "0x00654321"},
 		"ixgbe":  {m: wrongEEPROM, err: "EEPROM checksum is wrong"},
+		"optics": {m: ixgbesim.New(ixgbesim.Options{MAC: mac, Module: ixgbesim.DualRate}), step: "module: 10GBASE-SR, 1000BASE-SX, REBOUND MODEL SR/SX 1"},
+		"a cage": {m: ixgbesim.New(ixgbesim.Options{MAC: mac, Module: ixgbesim.Empty}), step: "module: none answers"},
 		"virtio": {m: virtiosim.New(virtiosim.Options{MAC: mac, Lacks: virtiosim.Bits(18), Limit: 64, MTU: 1400})},
 	} {
 		t.Run(name, func(t *testing.T) {

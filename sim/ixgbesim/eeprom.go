@@ -58,6 +58,9 @@ func newEEPROM(o Options) (w [eepromWords]uint16) {
 		w[0x301+i] = uint16(1 + i)
 	}
 	w[eeCaps] = 0xfc | 1<<1 // optics of Intel's alone (bit 0 clear) and bits 7:2, as on a stock X520; no FCoE, which is not modelled
+	if o.Crosstalk {
+		w[eeCaps] &^= 1 << 7 // Linux, IXGBE_DEVICE_CAPS_NO_CROSSTALK_WR
+	}
 	w[eeETrack], w[eeETrack+1] = 0x0001, 0x8000
 	if o.Kind == X540 {
 		for i, p := range []uint16{eePHY, eeROM} {

@@ -1,11 +1,11 @@
 package ixgbesim
 
 // i2c is the SFP+ module's management bus, bit-banged by I2CCTL: bit 0 clock in, 1 clock out, 2 data in, 3 data out
-// (§8.2.3.1.5). Both lines float high. The module answers at address A0h as SFF-8472 says; a passive cable has no
-// diagnostics at A2h.
+// (§8.2.3.1.5). Both lines float high. The module answers at address A0h as SFF-8472 says; this one has no diagnostics at A2h.
 type i2c struct {
-	clkLow, dataLow bool // what the port pulls low
-	low             bool // the module pulls data low
+	module          []byte // its memory at A0h; nil: the cage is empty
+	clkLow, dataLow bool   // what the port pulls low
+	low             bool   // the module pulls data low
 	state, then     i2cState
 	bits            int   // clocks of this byte seen; the ninth is the acknowledge
 	shift           uint8 // the byte, received or being sent
@@ -97,6 +97,8 @@ func (b *i2c) fall() {
 // take looks at a received byte: whether it is acknowledged, and what comes next.
 func (b *i2c) take() (ack bool, then i2cState) {
 	switch {
+	case b.module == nil:
+		return false, i2cIdle
 	case b.state == i2cDevice && b.shift == i2cModule:
 		return true, i2cAddress
 	case b.state == i2cDevice && b.shift == i2cModule|1:
@@ -111,29 +113,7 @@ func (b *i2c) take() (ack bool, then i2cState) {
 }
 
 func (b *i2c) load() {
-	b.shift, b.bits = sfpModule[b.addr], 0
+	b.shift, b.bits = b.module[b.addr], 0
 	b.low = b.shift&0x80 == 0
 	b.addr++
 }
-
-// sfpModule is a passive copper cable of 1 m, SFF-8472 table 4-1.
-var sfpModule = func() (e [256]byte) {
-	e[0] = 0x03  // SFP or SFP+
-	e[1] = 0x04  // identified by this table
-	e[2] = 0x21  // copper pigtail
-	e[8] = 0x04  // passive cable
-	e[12] = 0x67 // 10.3 GBd
-	e[18] = 1    // 1 m of copper
-	copy(e[20:36], "REBOUND         ")
-	copy(e[40:56], "MODEL DAC 1M    ")
-	copy(e[56:60], "1   ")
-	e[60] = 0x01 // SFF-8431 appendix E
-	copy(e[68:84], "0               ")
-	for _, v := range e[:63] {
-		e[63] += v
-	}
-	for _, v := range e[64:95] {
-		e[95] += v
-	}
-	return e
-}()

@@ -4,7 +4,7 @@ package ixgbesim
 
 // link recomputes the link and tells of a change by LSC.
 func (m *Model) link() {
-	up := m.wire && m.rst == 0 && m.val[regAUTOC2/4]&autoc2Disable == 0 && !m.laserOff()
+	up := m.wire && m.rst == 0 && m.val[regAUTOC2/4]&autoc2Disable == 0 && !m.laserOff() && m.fits()
 	if m.x540() && up && !m.up {
 		m.phy.speed = m.phy.negotiate()
 	}

@@ -20,6 +20,9 @@ type Options struct {
 	Vectors   int    // of MSI-X, as EEPROM word MSI_X_N says: 64 if zero. With one, Linux's driver does with MSI
 	NoMSI     bool   // the EEPROM takes MSI from configuration space, too: then what is left is INTx
 	OtherLink bool   // the EEPROM of an SFP+ board chooses 1 Gb/s, and the driver before turned the link off
+	Module    Module // in the SFP+ cage
+	Crosstalk bool   // an empty cage shows the link of its neighbour, and the EEPROM says so
+	Pending   bool   // requests to the bus stay pending when mastering is switched off
 	SharedLOM bool   // a LAN on the motherboard that is shared with its management controller: CFG_DONE is never set
 }
 
@@ -33,6 +36,10 @@ type Model struct {
 	spi    spi
 	i2c    i2c
 	phy    phy
+	core   []uint16 // written to CORECTL since the last reset
+
+	cleared bool // requests to the bus were discarded, §5.2.5.3.2
+	resets  int  // since then
 
 	rst, eep, dma int  // accesses or Steps until reset, EEPROM load and DMA initialization are done §4.6.3
 	secReady      bool // SECRXSTAT.SECRX_RDY was seen by the driver
@@ -57,7 +64,7 @@ type Model struct {
 // New returns a port that is not yet powered on.
 func New(o Options) *Model {
 	m := &Model{opt: o, latch: map[reg]uint32{}, phy: newPHY()}
-	m.eeprom = newEEPROM(o)
+	m.eeprom, m.i2c.module = newEEPROM(o), o.Module.image()
 	return m
 }
 
@@ -166,7 +173,7 @@ func (m *Model) read(r reg) (uint32, error) {
 		}
 	case regSTATUS:
 		v |= uint32(m.opt.Port) << statusLANID
-		if m.val[regCTRL/4]&ctrlGIODIS != 0 {
+		if m.val[regCTRL/4]&ctrlGIODIS != 0 && !m.opt.Pending {
 			v &^= statusGIO
 		}
 		if m.up {
@@ -341,6 +348,10 @@ func (m *Model) written(e *entry, r reg, old, v uint32) error {
 		}
 	case regESDP, regAUTOC2:
 		m.link()
+	case regGCREXT:
+		if v&gcrBUFCLR != 0 && m.val[regHLREG0/4]&hlregLPBK != 0 {
+			m.cleared = true
+		}
 	}
 	return nil
 }
@@ -351,7 +362,9 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 	case regCTRL, 0x00004:
 		return m.writeCTRL(v)
 	case regI2CCTL:
-		m.i2c.write(v)
+		m.writeI2CCTL(v)
+	case regCORECTL:
+		m.writeCORECTL(v)
 	case regEEC:
 		if m.x540() {
 			return fmt.Errorf("write of %08x to %v: the X540's NVM is a flash that only firmware writes here", v, r)
@@ -390,6 +403,12 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 	case regTXDCTL:
 		return m.writeTXDCTL(e.Index(r), r, v)
 	case regRXCTRL:
+		if m.opt.Pending && v&1 != 0 {
+			if m.resets < 2 {
+				m.host.Warnf("RXCTRL = %08x after %d resets with requests discarded: two are needed while requests are pending (82599 §5.2.5.3.2)", v, m.resets)
+			}
+			m.cleared, m.resets = false, 0
+		}
 		return m.writeRXCTRL(old, v)
 	case regDMATXCTL:
 		m.val[r/4] = v
@@ -430,7 +449,7 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 		shift := 8 * (r - regSYSTIML)
 		m.now = m.systim()&^(all<<shift) | uint64(v)<<shift
 		m.sysAt = m.host.Now()
-	case 0x14f00, 0x11068, 0x05810, 0x15f0c, 0x00700, 0x00710: // CORECTL, PBACL, WUS, FWSTS and mailbox causes: nothing of them is kept
+	case 0x11068, 0x05810, 0x15f0c, 0x00700, 0x00710: // PBACL, WUS, FWSTS and mailbox causes: nothing of them is kept
 	default:
 		m.val[r/4] = v
 	}

@@ -48,6 +48,10 @@ func TestSemaphores(t *testing.T) {
 // The module's memory by I2CCTL, clock by clock.
 func TestModule(t *testing.T) {
 	r := newRig(t, Options{})
+	r.wr(0x28, 0xf)
+	r.ExpectViolation("without the PHY of port 0")
+	r.wr(0x10140, 3) // the semaphores
+	r.wr(0x10160, 2)
 	line := func(scl, sda bool) {
 		v := uint32(0)
 		if scl {
@@ -101,6 +105,10 @@ func TestModule(t *testing.T) {
 	start()
 	if out(0xa2) {
 		t.Error("a passive cable answers at A2h")
+	}
+	r.m.SetModule(nil)
+	if start(); out(0xa0) {
+		t.Error("an empty cage answers")
 	}
 	r.Clean()
 }

@@ -12,6 +12,8 @@ const (
 	regCTRLEXT  reg = 0x00018 // Extended Device Control            §8.2.3.1.3
 	regESDP     reg = 0x00020 // Extended SDP Control               §8.2.3.1.4
 	regI2CCTL   reg = 0x00028 // I2C Control                        §8.2.3.1.5
+	regGCREXT   reg = 0x11050 // PCIe Control Extended              §8.2.3.4
+	regCORECTL  reg = 0x14f00 // Core Analog Configuration          Linux, IXGBE_CORECTL
 	regEEMNGCTL reg = 0x10110 // Manageability EEPROM Control      §8.2.3.2.4
 	regLEDCTL   reg = 0x00200 // LED Control                        §8.2.3.1.6
 	regEEC      reg = 0x10010 // EEPROM/Flash Control               §8.2.3.2.1
@@ -163,9 +165,12 @@ const (
 	statusLinkUp = 1 << 7
 	statusGIO    = 1 << 19 // PCIe master requests enabled
 
-	esdpSDP2   = 1 << 2 // in: module present (wired so on Intel's boards)
-	esdpSDP3   = 1 << 3 // out: laser off
+	esdpSDP2   = 1 << 2  // in: module present (wired so on Intel's boards)
+	esdpSDP3   = 1 << 3  // out: laser off
+	gcrBUFCLR  = 1 << 30 // discards what is pending
+	esdpSDP5   = 1 << 5  // out: rate select of the module
 	esdpSDP3IO = 1 << 11
+	esdpSDP5IO = 1 << 13
 
 	eemngFixed   = 0x80000196 // what a board shows besides CFG_DONE
 	eemngCFGDONE = 1 << 18    // CFG_DONE of port 0; port 1's is the next bit
@@ -183,6 +188,7 @@ const (
 	swsmSWESMBI = 1 << 1
 	swfwNVM     = 1 << 0
 	swfwPHY0    = 1 << 1
+	swfwMAC     = 1 << 3
 	swfwREGSMP  = 1 << 31
 
 	gpieMSIX  = 1 << 4  // Multiple_MSIX

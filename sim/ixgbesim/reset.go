@@ -4,7 +4,7 @@ import "fmt"
 
 // Reset is power-on or function-level reset, §4.2.1.
 func (m *Model) Reset() {
-	m.i2c, m.spi, m.phy.busy = i2c{}, spi{}, 0
+	m.i2c, m.spi, m.phy.busy = i2c{module: m.i2c.module}, spi{}, 0
 	m.val[regSWFW/4], m.val[regSWSM/4] = 0, 0
 	m.resetDevice()
 	m.rst, m.eep, m.dma = 0, 0, 0
@@ -30,7 +30,11 @@ func (m *Model) resetDevice() {
 	if m.x540() {
 		m.val[regEEC/4] = 0x10 | eecPRES | nvmSize // without PRES Linux would go for an EEPROM's pins
 	}
-	m.val[regESDP/4] = esdpSDP2
+	m.core = nil
+	m.val[regESDP/4] = 0
+	if m.opt.Kind != SFP || m.i2c.module != nil {
+		m.val[regESDP/4] = esdpSDP2
+	}
 	if m.opt.Kind == SFP {
 		m.val[regESDP/4] |= esdpSDP3IO // the EEPROM makes SDP3 an output: it goes to the module's TX_DISABLE
 	}
@@ -62,6 +66,9 @@ func (m *Model) writeCTRL(v uint32) error {
 		}
 		if m.rst > 0 {
 			return fmt.Errorf("CTRL = %08x while a reset is under way (82599 §4.2.1.6)", v)
+		}
+		if m.cleared {
+			m.resets++
 		}
 		m.resetDevice()
 		m.val[regCTRL/4] = v & (ctrlRST | ctrlLRST)

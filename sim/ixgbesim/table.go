@@ -36,7 +36,7 @@ var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(0x10150, "FACTPS", rw, 0, 0),
 	one(regSWFW, "SW_FW_SYNC", sc, all, 0),
 	one(0x11000, "GCR", rw, all, 0),
-	one(0x11050, "GCR_EXT", rw, 1<<30|1<<4|3|1<<31, 0),
+	one(regGCREXT, "GCR_EXT", rw, 1<<30|1<<4|3|1<<31, 0),
 	one(0x11070, "DCA_ID", ro, 0, 0),
 	one(0x11074, "DCA_CTRL", rw, 0x1f, 1),
 	one(0x110b0, "PICAUSE", rw, all, 0),
@@ -197,7 +197,7 @@ var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(regANLP1, "ANLP1", ro, 0, 0),
 	one(0x042d0, "MMNGC", rw, 0, 0),
 	one(0x04330, "MACC", rw, 0x00070003, 0),
-	one(0x14f00, "CORECTL", sc, 0x1ffff, 0),
+	one(regCORECTL, "CORECTL", sc, 0x1ffff, 0),
 	one(0x14f10, "SMADARCTL", rw, all, 0),
 	row(0x15f00, 1, 0, "HICR", rw, 0, 0), // no firmware mailbox
 	one(0x15f0c, "FWSTS", sc, all, 0),    // Linux asks it whether the firmware was reset, and clears it

@@ -33,27 +33,36 @@ func (f family) rxBuffer() uint32 {
 	return 512 << 10
 }
 
+// cage is what a board has for modules.
+type cage uint8
+
+const (
+	none cage = iota
+	sfp
+	qsfp // its management bus is shared, and its modules have no rate select
+)
+
 var models = map[uint16]struct {
 	name   string
 	family family
-	sfp    bool
+	cage   cage
 }{
-	0x10FB: {"Intel 82599ES SFP+", i82599, true},
-	0x1507: {"Intel 82599 SFP+ mezzanine", i82599, true},
-	0x1529: {"Intel 82599 SFP+ FCoE", i82599, true},
-	0x154A: {"Intel 82599 four-port SFP+", i82599, true},
-	0x154D: {"Intel 82599 SFP+ (X520)", i82599, true},
-	0x1557: {"Intel 82599EN SFP+", i82599, true},
-	0x1558: {"Intel 82599 QSFP+", i82599, true},
-	0x10F7: {"Intel 82599 KX4 backplane", i82599, false},
-	0x10F9: {"Intel 82599 CX4", i82599, false},
-	0x1514: {"Intel 82599 KX4 mezzanine", i82599, false},
-	0x1517: {"Intel 82599 KR backplane", i82599, false},
-	0x152A: {"Intel 82599 backplane FCoE", i82599, false},
-	0x10F8: {"Intel 82599 combined backplane", i82599, false},
-	0x10FC: {"Intel 82599 XAUI", i82599, false},
-	0x1528: {"Intel X540-AT2", x540, false},
-	0x1560: {"Intel X540-AT1", x540, false},
+	0x10FB: {"Intel 82599ES SFP+", i82599, sfp},
+	0x1507: {"Intel 82599 SFP+ mezzanine", i82599, sfp},
+	0x1529: {"Intel 82599 SFP+ FCoE", i82599, sfp},
+	0x154A: {"Intel 82599 four-port SFP+", i82599, sfp},
+	0x154D: {"Intel 82599 SFP+ (X520)", i82599, sfp},
+	0x1557: {"Intel 82599EN SFP+", i82599, sfp},
+	0x1558: {"Intel 82599 QSFP+", i82599, qsfp},
+	0x10F7: {"Intel 82599 KX4 backplane", i82599, none},
+	0x10F9: {"Intel 82599 CX4", i82599, none},
+	0x1514: {"Intel 82599 KX4 mezzanine", i82599, none},
+	0x1517: {"Intel 82599 KR backplane", i82599, none},
+	0x152A: {"Intel 82599 backplane FCoE", i82599, none},
+	0x10F8: {"Intel 82599 combined backplane", i82599, none},
+	0x10FC: {"Intel 82599 XAUI", i82599, none},
+	0x1528: {"Intel X540-AT2", x540, none},
+	0x1560: {"Intel X540-AT1", x540, none},
 }
 
 // Supports reports whether the package drives a function with this identity, and returns its name.
@@ -71,6 +80,9 @@ type Device struct {
 	family family
 	phy    uint32 // X540: MDIO address of the PHY
 	medium string // for Notes
+	cage   cage
+	module module
+	full   bool // a link is believed only while SDP2 says that the cage is full
 	queues []*Queue
 	hung   []kit.Progress // transmit rings
 
@@ -114,7 +126,7 @@ func (d *Device) open() (err error) {
 	if !ok || id.Vendor != vendorIntel {
 		return d.card.Errorf("%w: %v is not an 82599 or X540", nic.ErrNoDevice, id)
 	}
-	d.model, d.family = m.name, m.family
+	d.model, d.family, d.cage = m.name, m.family, m.cage
 	if d.bar, err = d.card.Fn.BAR(0); err != nil {
 		return err
 	}
@@ -195,8 +207,12 @@ func (d *Device) allocate() error {
 // Info describes the device.
 func (d *Device) Info() nic.Info {
 	q := d.queues[0]
+	link := "link mode: " + d.medium
+	if d.cage == sfp {
+		link += "; module: " + d.module.String()
+	}
 	return d.card.Info(fmt.Sprintf("%s (%v)", d.model, d.card.Fn.ID()), "tail",
-		"link mode: "+d.medium,
+		link,
 		fmt.Sprintf("rings of %d, buffers of %d bytes", q.mask+1, q.bufSize),
 		"write-back at once (WTHRESH 0), interrupts masked, flow control and receive side coalescing off")
 }

@@ -16,6 +16,8 @@ const (
 	eepromPHYPointer   = 0x04
 	eepromROMPointer   = 0x05
 	eepromFWPointer    = 0x0F
+	eepromDeviceCaps   = 0x2C
+	eepromSFPPointer   = 0x2B // to the list of settings by kind of module
 )
 
 func (d *Device) eeprom(word uint16) (uint16, error) {

@@ -78,6 +78,9 @@ func (d *Device) reset() error {
 	d.set(regCTRL, ctrlMasterDisable)
 	// A device that does not quiesce in time is reset all the same, twice (§5.2.5.3.2).
 	twice := d.wait("STATUS", regSTATUS, statusMasterEnabled, 0, 100*time.Millisecond) != nil
+	if twice {
+		d.discard()
+	}
 	for range 2 {
 		if err := d.startReset(); err != nil {
 			return err
@@ -95,6 +98,18 @@ func (d *Device) reset() error {
 		return err
 	}
 	return d.wait("RDRXCTL", regRDRXCTL, rdrxctlDMAIDone, rdrxctlDMAIDone, time.Second)
+}
+
+// discard drops the device's requests to the bus that are still pending, so that they do not hang the bus after the reset (Linux,
+// FreeBSD and DPDK, ixgbe_clear_tx_pending). Loopback keeps frames from the wire meanwhile.
+func (d *Device) discard() {
+	frames, bus := d.read(regHLREG0), d.read(regGCREXT)
+	d.write(regHLREG0, frames|hlregLoopback)
+	d.write(regGCREXT, bus|gcrBuffersClear)
+	d.read(regSTATUS) // the writes have arrived
+	time.Sleep(20 * time.Microsecond)
+	d.write(regGCREXT, bus)
+	d.write(regHLREG0, frames)
 }
 
 // settle is the time without accesses after a reset (Linux, ixgbe_reset_hw_82599 and _X540).

@@ -16,24 +16,49 @@ func (d *Device) startLink() error {
 		d.medium = "10GBASE-T, 1000BASE-T or 100BASE-TX, negotiated by the PHY"
 		return d.startPHY()
 	}
-	if err := d.take(syncMAC); err != nil {
-		return err
-	}
-	defer d.give(syncMAC)
 	autoc := d.read(regAUTOC)
-	if models[d.card.Fn.ID().Device].sfp { // whatever the EEPROM selects, like Snabb and ixy; Linux selects by the module
+	if d.cage != none { // whatever the EEPROM selects, like Snabb and ixy; Linux selects by the module
 		autoc = autoc&^autocLMSMask | lmsSFI<<autocLMSLSB
-		d.write(regAUTOC2, d.read(regAUTOC2)&^(autoc2SerialMask|autoc2Disable)|autoc2SFI)
 	}
 	if mode, err := strconv.ParseUint(d.own.LinkMode, 10, 3); err == nil {
 		autoc = autoc&^autocLMSMask | uint32(mode)<<autocLMSLSB
 	}
-	if autoc&autocLMSMask>>autocLMSLSB == lmsSFI {
+	lms := autoc & autocLMSMask >> autocLMSLSB
+	d.medium = medium(lms)
+	if d.cage == sfp {
+		if err := d.findModule(); err != nil {
+			return err
+		}
+		// Boards whose empty cages show a link, by crosstalk, have this bit clear (Linux, IXGBE_DEVICE_CAPS_NO_CROSSTALK_WR).
+		caps, err := d.eeprom(eepromDeviceCaps)
+		if err != nil {
+			return err
+		}
+		d.full = caps>>7&1 == 0
+	}
+	if err := d.take(syncMAC); err != nil {
+		return err
+	}
+	defer d.give(syncMAC)
+	if d.cage != none {
+		d.write(regAUTOC2, d.read(regAUTOC2)&^(autoc2SerialMask|autoc2Disable)|autoc2SFI)
+	}
+	if d.cage == sfp {
+		// Linux drives the rate select for modules of two rates and cables. Other modules do not use it, and one may be plugged in later.
+		esdp := d.read(regESDP)&^esdpSDP5 | esdpSDP5IO
+		if lms == lmsSFI {
+			esdp |= esdpSDP5
+		}
+		d.write(regESDP, esdp)
+		if err := d.startModule(); err != nil {
+			return err
+		}
+	}
+	if lms == lmsSFI || d.cage == sfp {
 		d.clear(regESDP, esdpSDP3) // SFP+: laser on
 	}
 	// Without auto-negotiation (SFI, KX4 fixed) the restart bit restarts the link itself; with it, clause 73.
 	d.write(regAUTOC, autoc|autocRestart)
-	d.medium = medium(autoc & autocLMSMask >> autocLMSLSB)
 	return nil
 }
 
@@ -67,7 +92,7 @@ func (d *Device) link() (nic.Link, error) {
 	if v == ^uint32(0) && d.gone() {
 		return nic.Link{}, d.card.Gone("LINKS")
 	}
-	if v&linksUp == 0 {
+	if v&linksUp == 0 || d.full && d.read(regESDP)&esdpSDP2 == 0 {
 		return nic.Link{}, nil
 	}
 	return nic.Link{Up: true, Speed: [4]int{0, 100, 1000, 10000}[v>>linksSpeedLSB&3]}, nil

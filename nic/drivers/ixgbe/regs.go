@@ -9,6 +9,9 @@ const (
 	regSTATUS   reg = 0x00008 // STATUS   Device Status                     RO   §8.2.3.1
 	regCTRLEXT  reg = 0x00018 // CTRL_EXT Extended Device Control           RW   §8.2.3.1
 	regESDP     reg = 0x00020 // ESDP     Extended SDP Control              RW   §8.2.3.1
+	regI2CCTL   reg = 0x00028 // I2CCTL   I2C Control, to the module        RW   §8.2.3.1.5
+	regGCREXT   reg = 0x11050 // GCR_EXT  PCIe Control Extended             RW   §8.2.3.4
+	regCORECTL  reg = 0x14F00 // CORECTL  Core Analog Configuration         WO   Linux, IXGBE_CORECTL
 	regEIMC     reg = 0x00888 // EIMC     Interrupt Mask Clear              WO   §8.2.3.5
 	regEEC      reg = 0x10010 // EEC      EEPROM/Flash Control              RW   §8.2.3.2
 	regEERD     reg = 0x10014 // EERD     EEPROM Read                       RW   §8.2.3.2
@@ -27,7 +30,17 @@ const (
 	ctrlExtNSDis   = 1 << 16 // No Snoop Disable
 	ctrlExtDrvLoad = 1 << 28 // Driver loaded, for firmware
 
-	esdpSDP3 = 1 << 3 // data of SDP3: the SFP+ module's TX_DISABLE
+	gcrBuffersClear = 1 << 30 // discards requests that are pending
+
+	esdpSDP2   = 1 << 2  // data of SDP2: there is a module in the cage
+	esdpSDP3   = 1 << 3  // data of SDP3: the SFP+ module's TX_DISABLE
+	esdpSDP5   = 1 << 5  // data of SDP5: the module's rate select, high for 10 Gb/s
+	esdpSDP5IO = 1 << 13 // SDP5 is an output
+
+	i2cClockIn  = 1 << 0
+	i2cClockOut = 1 << 1 // 0 pulls the line low
+	i2cDataIn   = 1 << 2
+	i2cDataOut  = 1 << 3 // 0 pulls the line low
 
 	eecARD     = 1 << 9 // Auto-Read Done
 	eecPresent = 1 << 8 // EEPROM Present
@@ -66,9 +79,10 @@ const (
 )
 
 const (
-	hlregTxCRCEn    = 1 << 0  // append the CRC
-	hlregRxCRCStrip = 1 << 1  // strip the CRC
-	hlregJumboEn    = 1 << 2  // frames up to MAXFRS
+	hlregTxCRCEn    = 1 << 0 // append the CRC
+	hlregRxCRCStrip = 1 << 1 // strip the CRC
+	hlregJumboEn    = 1 << 2 // frames up to MAXFRS
+	hlregLoopback   = 1 << 15
 	hlregTxPadEn    = 1 << 10 // pad to 64 bytes
 
 	mflcnRPFCE = 1 << 2 // receive priority flow control

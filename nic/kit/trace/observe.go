@@ -28,6 +28,7 @@ type Observed struct {
 	began  time.Time
 	read   Entry // the last read, which may be repeated
 	reads  int
+	quiet  bool // accesses to registers are not reported
 	window map[*mmio.Window]bool
 }
 
@@ -76,6 +77,22 @@ func (o *Observed) Flush() {
 	o.flush()
 }
 
+// Quietly runs do without reporting accesses to registers.
+func (o *Observed) Quietly(do func()) {
+	if o == nil {
+		do()
+		return
+	}
+	set := func(quiet bool) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.quiet = quiet
+	}
+	set(true)
+	defer set(false)
+	do()
+}
+
 func (o *Observed) flush() {
 	if o.reads > 0 {
 		if o.read.Times = o.reads; o.reads == 1 {
@@ -95,6 +112,9 @@ func (o *Observed) access(name string, write bool, off uint64, width int, v uint
 	e := Entry{Kind: Read, Name: fmt.Sprintf("%s+%#x", name, off), Value: v, Width: width}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.quiet {
+		return
+	}
 	if write {
 		o.flush()
 		e.Kind = Write

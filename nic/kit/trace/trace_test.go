@@ -96,6 +96,7 @@ func TestObserve(t *testing.T) {
 	w.Read32(0)
 	w.Read32(0)
 	w.Write32(0, 0)
+	fn.Quietly(func() { w.Read32(4); w.Write32(4, 1) })
 	fn.SetBusMaster(true)
 	w.Read32(0)
 	fn.Flush()

@@ -1,0 +1,271 @@
+package ixgbe
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/rebound-nic/rebound/nic/kit/trace"
+)
+
+// Memory of an SFP or SFP+ module at address A0h, SFF-8472 table 4-1.
+const (
+	sffID     = 0  // 3: SFP or SFP+
+	sff10G    = 3  // compliance with 10 Gb/s Ethernet, bits 7:4
+	sff1G     = 6  // compliance with 1 Gb/s Ethernet, bits 3:0
+	sffCable  = 8  // bit 2: passive cable, bit 3: active cable
+	sffRate   = 12 // in units of 100 MBd
+	sffVendor = 20 // 16 characters
+	sffPart   = 40 // 16 characters, then 4 of the revision
+	sffRead   = 68 // what is read: all before the serial number
+)
+
+var (
+	names10G   = [8]string{4: "10GBASE-SR", 5: "10GBASE-LR", 6: "10GBASE-LRM", 7: "10GBASE-ER"}
+	names1G    = [8]string{0: "1000BASE-SX", 1: "1000BASE-LX", 2: "1000BASE-CX", 3: "1000BASE-T"}
+	namesCable = [8]string{2: "passive copper cable", 3: "active cable"}
+)
+
+// module is the memory of what is in the SFP+ cage, nil if nothing answers.
+type module []byte
+
+// kinds are the names of what a module says that it is.
+func (m module) kinds() (all []string) {
+	for _, of := range []struct {
+		at    int
+		names *[8]string
+	}{{sffCable, &namesCable}, {sff10G, &names10G}, {sff1G, &names1G}} {
+		for bit, name := range of.names {
+			if name != "" && m[of.at]>>bit&1 != 0 {
+				all = append(all, name)
+			}
+		}
+	}
+	if all == nil {
+		all = []string{"unknown kind"}
+	}
+	return all
+}
+
+// fast reports whether a module works at 10 Gb/s.
+func (m module) fast() bool { return m[sff10G]>>4 != 0 || m[sffCable]&0xC != 0 || m[sffRate] >= 99 }
+
+func (m module) String() string {
+	if m == nil {
+		return "none answers"
+	}
+	name := string(m[sffVendor:sffVendor+16]) + " " + string(m[sffPart:sffPart+20])
+	printable := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, strings.TrimRight(name, "\x00"))
+	return strings.Join(m.kinds(), ", ") + ", " + strings.Join(strings.Fields(printable), " ")
+}
+
+// core is the kind by which the EEPROM lists what to write to CORECTL: passive cables or other modules, on the first or second port
+// (Linux, enum ixgbe_sfp_type and ixgbe_get_sfp_init_sequence_offsets).
+func (m module) core(port uint32) uint16 {
+	if m[sffCable]>>2&1 != 0 {
+		return uint16(3 + port)
+	}
+	return uint16(5 + port)
+}
+
+// findModule reads the SFP+ module. A module is ready 300 ms after it has power (SFF-8431), and several tries take as long.
+func (d *Device) findModule() error {
+	own := d.phySync()
+	d.module = nil
+	var b []byte
+	var failed error
+	for try := range 4 {
+		if try > 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		if err := d.take(own); err != nil {
+			return err
+		}
+		began := time.Now()
+		d.card.Quietly(func() { b, failed = d.readModule() })
+		e := trace.Entry{Kind: trace.Command, Name: moduleEntry, Out: b, Took: time.Since(began)}
+		if failed != nil {
+			e.Err = failed.Error()
+		}
+		d.card.Trace.Add(e)
+		d.give(own)
+		if failed == nil || d.gone() {
+			break
+		}
+	}
+	switch {
+	case failed != nil:
+		d.card.Log.Warn("no module answers: the SFP+ cage is empty, or what is in it has no memory", "err", failed)
+		return nil
+	case b[sffID] != 3:
+		d.card.Log.Warn("the module does not say that it is an SFP or SFP+", "identifier", b[sffID])
+	}
+	d.module = b
+	if !d.module.fast() && d.medium == medium(lmsSFI) {
+		d.card.Log.Warn(`the module is not for 10 Gb/s (debug.link_mode = "0" selects 1 Gb/s)`, "module", d.module.String())
+	}
+	return nil
+}
+
+// moduleEntry is the trace's name for what was read of a module. proof/replay knows it.
+const moduleEntry = "bytes 0 to 67 of the SFP+ module"
+
+// startModule writes what the EEPROM has for this kind of module to the analog part, as Linux and DPDK do; Snabb and ixy do not, and
+// have links. The caller holds the MAC's semaphore.
+func (d *Device) startModule() error {
+	if d.module == nil {
+		return nil
+	}
+	const unused, most = 0xFFFF, 512
+	list, err := d.eeprom(eepromSFPPointer)
+	if err != nil || list == 0 || list == unused {
+		return err
+	}
+	want := d.module.core(d.read(regSTATUS) >> statusLANLSB & 1)
+	var at uint16
+	for pair := list + 1; at == 0; pair += 2 { // kind and pointer, until an unused kind
+		kind, err := d.eeprom(pair)
+		if err != nil {
+			return err
+		}
+		if kind == unused || pair > list+most {
+			d.card.Log.Info("the EEPROM has no settings for this kind of module", "module", d.module.String())
+			return nil
+		}
+		if kind == want {
+			if at, err = d.eeprom(pair + 1); err != nil || at == 0 || at == unused {
+				return err
+			}
+		}
+	}
+	for word := at + 1; word < at+most; word++ { // the first is the length
+		v, err := d.eeprom(word)
+		if err != nil || v == unused {
+			return err
+		}
+		d.write(regCORECTL, uint32(v))
+		d.read(regSTATUS) // the write has arrived
+	}
+	return nil
+}
+
+// i2c drives the module's management bus by I2CCTL (§8.2.3.1.5): both lines are pulled up, and driven low only.
+type i2c struct {
+	d           *Device
+	rest        uint32 // I2CCTL's other bits
+	clock, data bool   // released, and so high
+}
+
+// i2cHalf is half a period of the standard mode's clock, 100 kHz.
+const i2cHalf = 5 * time.Microsecond
+
+var errNoAnswer = errors.New("no acknowledgement on the module's bus")
+
+func (b *i2c) put() uint32 {
+	v := b.rest
+	if b.clock {
+		v |= i2cClockOut
+	}
+	if b.data {
+		v |= i2cDataOut
+	}
+	b.d.bar.Write32(uint64(regI2CCTL), v)
+	in := b.d.bar.Read32(uint64(regI2CCTL)) // the write has arrived
+	began := time.Now()
+	for n := 0; n < 200 && time.Since(began) < i2cHalf; n++ { // as many looks at a clock take 5 µs, too: that of a test may stand still
+	}
+	return in
+}
+
+func (b *i2c) setClock(high bool) {
+	b.clock = high
+	for n := 0; b.put()&i2cClockIn == 0 && high && n < 100; n++ { // the module stretches the clock
+	}
+}
+
+func (b *i2c) setData(high bool) {
+	b.data = high
+	b.put()
+}
+
+// start makes data fall while the clock is high; between bytes, too.
+func (b *i2c) start() {
+	b.setData(true)
+	b.setClock(true)
+	b.setData(false)
+	b.setClock(false)
+}
+
+func (b *i2c) stop() {
+	b.setData(false)
+	b.setClock(true)
+	b.setData(true)
+}
+
+// bit puts a bit and returns what the line has.
+func (b *i2c) bit(v bool) bool {
+	b.setData(v)
+	b.setClock(true)
+	in := b.d.bar.Read32(uint64(regI2CCTL))&i2cDataIn != 0
+	b.setClock(false)
+	return in
+}
+
+func (b *i2c) send(v byte) error {
+	for i := 7; i >= 0; i-- {
+		b.bit(v>>i&1 != 0)
+	}
+	if b.bit(true) {
+		return errNoAnswer
+	}
+	return nil
+}
+
+// read reads one byte of the module's memory, as Linux does, with its address.
+func (b *i2c) read(at byte) (v byte, err error) {
+	const module = 0xA0
+	defer b.stop()
+	b.start()
+	if err := b.send(module); err != nil {
+		return 0, err
+	}
+	if err := b.send(at); err != nil {
+		return 0, err
+	}
+	b.start()
+	if err := b.send(module | 1); err != nil {
+		return 0, err
+	}
+	for range 8 {
+		v <<= 1
+		if b.bit(true) {
+			v |= 1
+		}
+	}
+	b.bit(true) // no acknowledgement: the last byte
+	return v, nil
+}
+
+// readModule reads the module's memory. A transfer that was broken off before is ended first, by nine clocks.
+func (d *Device) readModule() ([]byte, error) {
+	b := i2c{d: d, rest: d.bar.Read32(uint64(regI2CCTL)) &^ (i2cClockOut | i2cDataOut | i2cClockIn | i2cDataIn), clock: true, data: true}
+	b.setClock(false)
+	for range 9 {
+		b.bit(true)
+	}
+	b.start()
+	b.stop()
+	memory := make([]byte, sffRead)
+	for at := range memory {
+		var err error
+		if memory[at], err = b.read(byte(at)); err != nil {
+			return nil, err
+		}
+	}
+	return memory, nil
+}

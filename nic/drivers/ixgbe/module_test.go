@@ -1,0 +1,175 @@
+package ixgbe_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+)
+
+// TestModules: what is in the SFP+ cage is named, configured as the EEPROM has it for that kind, and one of two rates is set to 10 Gb/s.
+func TestModules(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		module ixgbesim.Module
+		note   string
+		warns  string
+		up     bool
+		core   int // words written to CORECTL
+	}{
+		{"a copper cable", ixgbesim.Copper, "module: passive copper cable, REBOUND MODEL DAC 1M 1", "", true, 79},
+		{"optics", ixgbesim.Optics, "module: 10GBASE-SR, REBOUND MODEL SR 1", "", true, 79},
+		{"optics of two rates", ixgbesim.DualRate, "module: 10GBASE-SR, 1000BASE-SX, REBOUND MODEL SR/SX 1", "", true, 79},
+		{"optics of 1 Gb/s", ixgbesim.Gigabit, "module: 1000BASE-SX, REBOUND MODEL SX 1", "debug.link_mode", false, 79},
+		{"none", ixgbesim.Empty, "module: none answers", "no module", false, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for port := range 2 {
+				m := ixgbesim.New(ixgbesim.Options{Module: c.module, Dual: true, Port: port})
+				p, fn := host(t, m)
+				a, far := sim.Pair()
+				p.Connect(a)
+				far.SetUp(true)
+				var log bytes.Buffer
+				d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if notes := strings.Join(d.Info().Notes, "\n"); !strings.Contains(notes, c.note) {
+					t.Errorf("notes:\n%s\nshould have %q", notes, c.note)
+				}
+				if c.up {
+					awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
+				} else if l, err := d.Link(); err != nil || l.Up {
+					t.Errorf("link %+v, %v", l, err)
+				}
+				if n := len(m.Core()); n != c.core {
+					t.Errorf("port %d: %d words written to CORECTL, expected %d", port, n, c.core)
+				}
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+				if text := log.String(); c.warns != "" && !strings.Contains(text, c.warns) || c.warns == "" && strings.Contains(text, "WARN") {
+					t.Errorf("log: %s", text)
+				}
+				for _, v := range p.Violations() {
+					t.Error(v)
+				}
+			}
+		})
+	}
+}
+
+// TestGigabitModule: a module of 1 Gb/s works at the link mode that the warning names.
+func TestGigabitModule(t *testing.T) {
+	for _, module := range []ixgbesim.Module{ixgbesim.Gigabit, ixgbesim.DualRate} {
+		p, fn := host(t, ixgbesim.New(ixgbesim.Options{Module: module}))
+		a, far := sim.Pair()
+		p.Connect(a)
+		far.SetUp(true)
+		d, err := ixgbe.OpenWith(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}, ixgbe.Options{LinkMode: "0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		awaitLink(t, d, nic.Link{Up: true, Speed: 1000})
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, v := range p.Violations() {
+			t.Error(v)
+		}
+	}
+}
+
+// TestCrosstalk: the link of an empty cage is not believed, on boards whose EEPROM says so.
+func TestCrosstalk(t *testing.T) {
+	for module, up := range map[ixgbesim.Module]bool{ixgbesim.Copper: true, ixgbesim.Empty: false} {
+		p, fn := host(t, ixgbesim.New(ixgbesim.Options{Module: module, Crosstalk: true}))
+		a, far := sim.Pair()
+		p.Connect(a)
+		far.SetUp(true)
+		d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := fn.BAR(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		await.Until(t, "LINKS shows a link", func() bool { return w.Read32(0x42a4)>>30&1 != 0 }, func() string { return "none" })
+		if l, err := d.Link(); err != nil || l.Up != up {
+			t.Errorf("module %d: link %+v, %v", module, l, err)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, v := range p.Violations() {
+			t.Error(v)
+		}
+	}
+}
+
+// TestPending: requests that stay pending when bus mastering is switched off are discarded, and the device is reset twice.
+func TestPending(t *testing.T) {
+	for _, k := range []ixgbesim.Kind{ixgbesim.SFP, ixgbesim.X540} {
+		p, fn := host(t, ixgbesim.New(ixgbesim.Options{Kind: k, Pending: true}))
+		d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, v := range p.Violations() {
+			t.Errorf("kind %d: %s", k, v)
+		}
+	}
+}
+
+// TestModuleHeld: a module that holds the data line low, as after a read that was broken off, is clocked until it lets go.
+func TestModuleHeld(t *testing.T) {
+	m := ixgbesim.New(ixgbesim.Options{})
+	_, fn := host(t, m)
+	w, err := fn.BAR(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As a driver that was killed in the middle of reading leaves it: the module sends a zero.
+	const clock, data = 1 << 1, 1 << 3
+	bit := func(v uint32) {
+		w.Write32(0x28, v)
+		w.Write32(0x28, v|clock)
+		w.Write32(0x28, v)
+	}
+	start := func() { w.Write32(0x28, clock|data); w.Write32(0x28, clock); w.Write32(0x28, 0) }
+	for _, b := range []byte{0xa0, 8} {
+		if b == 0xa0 {
+			start()
+		}
+		for i := 7; i >= 0; i-- {
+			bit(uint32(b) >> i & 1 * data)
+		}
+		bit(data)
+	}
+	w.Write32(0x28, data)
+	start()
+	for i := 7; i >= 0; i-- {
+		bit(0xa1 >> i & 1 * data)
+	}
+	bit(data)
+	await.Until(t, "the module holds the line", func() bool { return w.Read32(0x28)&(1<<2) == 0 }, func() string { return "it does not" })
+	d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if notes := strings.Join(d.Info().Notes, "\n"); !strings.Contains(notes, "module: passive copper cable") {
+		t.Error(notes)
+	}
+}
