@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
@@ -68,7 +69,13 @@ func adapters(t *testing.T, model string) (here, there string, end func() []stri
 
 func respondTo(t *testing.T, device string, sets ...string) *process {
 	t.Helper()
-	args := []string{"-set", "nic.device=" + device, "-set", "respond.handover=127.0.0.1:0", "-set", "respond.stamp_messages=true"}
+	return startOn(t, device, append([]string{"respond.handover=127.0.0.1:0", "respond.stamp_messages=true"}, sets...)...)
+}
+
+// startOn starts a responder on a device of no namespace.
+func startOn(t *testing.T, device string, sets ...string) *process {
+	t.Helper()
+	args := []string{"-set", "nic.device=" + device}
 	for _, s := range sets {
 		args = append(args, "-set", s)
 	}
@@ -93,6 +100,24 @@ func respondTo(t *testing.T, device string, sets ...string) *process {
 		t.Fatalf("not ready: %v\n%s", err, p.stderr)
 	}
 	return p
+}
+
+// halt stops the process, and returns when all of its threads stand still.
+func (p *process) halt(t *testing.T) {
+	t.Helper()
+	if err := p.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the process to stop", func() bool {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Process.Pid))
+		for _, task := range tasks {
+			b, err := os.ReadFile(task)
+			if _, rest, _ := strings.Cut(string(b), ") "); err == nil && !strings.HasPrefix(rest, "T") {
+				return false
+			}
+		}
+		return len(tasks) > 0
+	})
 }
 
 func (p *process) port(t *testing.T, service string) string {

@@ -1,6 +1,7 @@
 package responder
 
 import (
+	"math"
 	"strconv"
 
 	dto "github.com/prometheus/client_model/go"
@@ -115,7 +116,9 @@ func (p *scraped) collect() {
 			if q.Of < 1 {
 				ticks = p.ticks.wait(q.Of)
 			}
-			q.Value = float64(p.clock.Nanoseconds(ticks)) / 1e9
+			if q.Value = float64(p.clock.Nanoseconds(ticks)) / 1e9; p.ticks.n == 0 {
+				q.Value = math.NaN()
+			}
 		}
 		p.wait.Summary(p.ticks.n, p.quantiles, queue)
 	}

@@ -1,7 +1,6 @@
 package responder
 
 import (
-	"bufio"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -22,29 +21,9 @@ func TestAnswersOnMlx4(t *testing.T) {
 	bench := programs.Path(t, "bench")
 	start := func(sets ...string) *process {
 		t.Helper()
-		args := []string{"-set", "nic.device=" + here, "-set", "respond.addresses=10.0.0.2/24", "-set", "respond.udp_ports=[7]"}
-		for _, s := range sets {
-			args = append(args, "-set", s)
-		}
-		p := &process{Cmd: exec.Command(program(t), args...), stderr: &lockedBuffer{}}
-		p.Stderr = p.stderr
-		out, err := p.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.stdout = bufio.NewReader(out)
-		if err := p.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if p.ProcessState == nil {
-				p.Process.Kill()
-				p.Wait()
-			}
-		})
-		if p.ready, err = p.stdout.ReadString('\n'); err != nil || !strings.HasPrefix(p.ready, "ready driver=mlx4 device=vfio-user:") {
-			p.Wait()
-			t.Fatalf("not ready: %q, %v\n%s", p.ready, err, p.stderr)
+		p := startOn(t, here, append([]string{"respond.addresses=10.0.0.2/24", "respond.udp_ports=[7]"}, sets...)...)
+		if !strings.HasPrefix(p.ready, "ready driver=mlx4 device=vfio-user:") {
+			t.Fatalf("not ready: %q\n%s", p.ready, p.stderr)
 		}
 		return p
 	}

@@ -80,10 +80,12 @@ func (v *view) printSummaries(ctx context.Context, ask <-chan os.Signal, interva
 				gaps.add(&l.responder.Loop.Gap)
 			}
 			n := v.stats()
-			log.Info("so far", "answered", n.Answered(), "refused", n.Refused(),
-				"turnaround_p50_ns", v.clock.Nanoseconds(t.quantile(0.5)), "turnaround_p99_ns", v.clock.Nanoseconds(t.quantile(0.99)),
-				"turnaround_max_ns", v.clock.Nanoseconds(t.greatest), "wait_p99_ns", v.clock.Nanoseconds(gaps.wait(0.99)),
-				"gap_max_ns", v.clock.Nanoseconds(gaps.greatest))
+			attrs := []any{"answered", n.Answered(), "refused", n.Refused()}
+			if t.n > 0 {
+				attrs = append(attrs, "turnaround_p50_ns", v.clock.Nanoseconds(t.quantile(0.5)), "turnaround_p99_ns", v.clock.Nanoseconds(t.quantile(0.99)),
+					"turnaround_max_ns", v.clock.Nanoseconds(t.greatest))
+			}
+			log.Info("so far", append(attrs, "wait_p99_ns", v.clock.Nanoseconds(gaps.wait(0.99)), "gap_max_ns", v.clock.Nanoseconds(gaps.greatest))...)
 		}
 	}
 }
@@ -123,6 +125,10 @@ func (v *view) print(out io.Writer) {
 		name string
 		latency.Summary
 	}{{"wait", gaps.Wait()}, {"turnaround", v.histogram(turnaround).Summary()}, {"gap", gaps.Summary()}} {
+		if h.Count == 0 {
+			fmt.Fprintf(w, "%s\t0\t-\t-\t-\t-\t-\t-\n", h.name)
+			continue
+		}
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", h.name, h.Count, h.P50, h.P90, h.P99, h.P999, h.P9999, h.Max)
 	}
 }

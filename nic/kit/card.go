@@ -39,6 +39,7 @@ type Card struct {
 	endWatch  chan struct{}
 	ended     chan struct{}
 	lifeMutex Lock // held to restart the device, and shared by all that send it commands
+	counting  Lock // held to read the device's counters
 }
 
 // Hooks are the driver's parts of what the kit does.
@@ -50,6 +51,10 @@ type Hooks struct {
 	// nil. polled reports whether loops run, or Send and Recv are used. An error for which nic.Lost is true ends the
 	// device permanently; after any other error the watchdog calls Check again.
 	Check func(polled bool) (*Symptom, error)
+
+	// Count reads the device's counters; Card.Stats returns their totals. It is nil for a device without counters. A device whose registers
+	// are cleared by reading passes them to Totals.Add, and returns the zero Stats. No two calls run at once.
+	Count func() (nic.Stats, error)
 
 	// Restart brings the device back to polling, while no loop uses its queues. Pending frames are lost.
 	Restart func(s *Symptom) error
@@ -153,6 +158,21 @@ func (c *Card) showTrace(why string) {
 	for _, e := range entries {
 		c.Log.Warn("trace", "entry", e.String())
 	}
+}
+
+// Stats reads the device's counters and returns their totals since Open, over all restarts. A driver's ReadStats calls it in Ask, and
+// adds what its queues count.
+func (c *Card) Stats() (nic.Stats, error) {
+	var now nic.Stats
+	if c.hooks.Count != nil {
+		c.counting.Lock()
+		defer c.counting.Unlock()
+		var err error
+		if now, err = c.hooks.Count(); err != nil {
+			return nic.Stats{}, err
+		}
+	}
+	return c.Totals.Read(now), nil
 }
 
 // Close ends the watchdog, stops the device and releases everything.

@@ -22,18 +22,18 @@ func (t *Totals) Start(now nic.Stats) {
 	t.base, t.last = combine(nic.Stats{}, now, subtract), now
 }
 
-// Keep saves the counts right before a reset that clears them.
-func (t *Totals) Keep(now nic.Stats) {
+// restarted takes the counters as they are after a restart. A counter below its last reading was cleared; any other one continues, like
+// those of a port that other functions share.
+func (t *Totals) restarted(now nic.Stats) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.base, t.last = combine(t.base, now, add), nic.Stats{}
-}
-
-// KeepLast is Keep for a device that no longer answers: it uses the last reading.
-func (t *Totals) KeepLast() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.base, t.last = combine(t.base, t.last, add), nic.Stats{}
+	cleared := combine(t.last, now, func(was, is uint64) uint64 {
+		if is < was {
+			return was
+		}
+		return 0
+	})
+	t.base, t.last = combine(t.base, cleared, add), now
 }
 
 // Add is for a device whose counters are cleared by being read.
@@ -68,6 +68,19 @@ func (t *Totals) countReset(reason string) {
 
 func add(a, b uint64) uint64      { return a + b }
 func subtract(a, b uint64) uint64 { return a - b }
+
+// Wide continues a counter of the device that has 32 bits and wraps. The zero Wide is for a counter that begins at 0.
+type Wide struct {
+	last uint32
+	sum  uint64
+}
+
+// Read returns the count where the device says now. It is called more often than the counter wraps.
+func (w *Wide) Read(now uint32) uint64 {
+	w.sum += uint64(now - w.last)
+	w.last = now
+	return w.sum
+}
 
 // combine applies f to each count.
 func combine(a, b nic.Stats, f func(a, b uint64) uint64) nic.Stats {

@@ -10,8 +10,7 @@ func counted(n uint64) nic.Stats {
 	return nic.Stats{RxFrames: n, TxBytes: 10 * n, RxErrors: n, Extra: map[string]uint64{"bad": 3 * n}}
 }
 
-// Totals continue after resets that clear the device's counters, whether or not the counters could be read before the
-// reset.
+// Totals continue over restarts, whether these clear all of the device's counters, some or none.
 func TestTotals(t *testing.T) {
 	var d Totals
 	d.Start(counted(1000)) // counts of another driver
@@ -24,15 +23,22 @@ func TestTotals(t *testing.T) {
 	}
 	check("at the start", 1000, 0)
 	check("later", 1007, 7)
-	d.Keep(counted(1009))
+	check("last", 1009, 9)
+	d.restarted(counted(0))
 	d.countReset("tx_hang")
-	check("after a reset", 1, 10)
-	d.KeepLast() // it counted more, and cannot say so
+	check("after one that cleared them", 1, 10)
+	check("later", 4, 13)
+	d.restarted(counted(4))
 	d.countReset("gone_quiet")
+	check("after one that did not", 4, 13)
+	some := counted(5)
+	some.RxFrames, some.TxBytes = 0, 0
+	d.restarted(some)
 	d.countReset("tx_hang")
-	check("after one that tells nothing", 0, 10)
-	check("and on", 5, 15)
-	if s := d.Read(counted(5)); s.Resets != 3 || s.Extra["resets_tx_hang"] != 2 || s.Extra["resets_gone_quiet"] != 1 {
+	if s := d.Read(some); s.RxFrames != 13 || s.TxBytes != 130 || s.RxErrors != 14 || s.Extra["bad"] != 42 {
+		t.Errorf("after one that cleared some: %+v", s)
+	}
+	if s := d.Read(some); s.Resets != 3 || s.Extra["resets_tx_hang"] != 2 || s.Extra["resets_gone_quiet"] != 1 {
 		t.Errorf("resets: %+v", s)
 	}
 }
@@ -49,5 +55,17 @@ func TestTotalsAdd(t *testing.T) {
 	s.Extra["mine"]++ // the caller's
 	if d.Read(nic.Stats{}).Extra["mine"] != 0 {
 		t.Error("the caller's map is the totals' own")
+	}
+}
+
+func TestWide(t *testing.T) {
+	var w Wide
+	for _, c := range []struct {
+		now  uint32
+		want uint64
+	}{{0, 0}, {7, 7}, {1<<32 - 1, 1<<32 - 1}, {2, 1<<32 + 2}, {2, 1<<32 + 2}, {1, 2<<32 + 1}} {
+		if got := w.Read(c.now); got != c.want {
+			t.Errorf("%d is read as %d, want %d", c.now, got, c.want)
+		}
 	}
 }

@@ -38,6 +38,8 @@ type Options struct {
 	Controller  uint32 // CONTROLLER_VERSION; 0 for 0.0.1
 	NotReady    bool   // DEV_STS.READY stays clear
 	AnyDriver   bool   // firmware before c6i's: completion queues without host information, and with an empty vector
+	Overruns    bool   // a frame without a buffer is counted as an overrun, not as dropped
+	Lasting     bool   // a reset does not clear the basic statistics
 	RxOffset    uint8  // offset of frames in their first buffer, for drivers that accept one
 	Hints       Hints
 
@@ -67,6 +69,7 @@ type Model struct {
 	vec   []vector
 	hold  bool
 	count Counters
+	since Counters // count when the basic statistics were last cleared
 }
 
 var le, be = binary.LittleEndian, binary.BigEndian
@@ -141,6 +144,9 @@ func (m *Model) memSize() uint64 { return uint64(max(m.opt.Queues, 8)) * llqStri
 // clear is what any reset does to the card.
 func (m *Model) clear() {
 	m.feat = features{mtu: m.opt.MaxMTU, rxEnabled: m.rxOffloads(), key: defaultKey}
+	if !m.opt.Lasting {
+		m.since = m.count
+	}
 	// iPXE sets no MTU and announces what the longest one takes, and DPDK sets one only if asked to: a device starts with the longest.
 	clear(m.cq)
 	clear(m.tx)
@@ -229,9 +235,10 @@ func (m *Model) postLink() {
 
 func (m *Model) keepAlive() amazon.Event {
 	e := amazon.Event{Group: amazon.GroupKeepAlive}
-	le.PutUint64(e.Data[0:], m.count.RxDrops)
-	le.PutUint64(e.Data[8:], m.count.TxDrops)
-	le.PutUint64(e.Data[16:], m.count.RxOverruns)
+	b := m.basic()
+	for i, v := range b[4:] {
+		le.PutUint64(e.Data[8*i:], v)
+	}
 	return e
 }
 

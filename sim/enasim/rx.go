@@ -127,7 +127,11 @@ func (m *Model) Receive(frame []byte) bool {
 	}
 	q := &m.rx[i]
 	if len(q.fifo) >= fifoMax {
-		m.count.RxDrops++
+		if m.opt.Overruns {
+			m.count.RxOverruns++
+		} else {
+			m.count.RxDrops++
+		}
 		return false
 	}
 	q.fifo = append(q.fifo, frame)

@@ -34,6 +34,13 @@ const (
 	statsMetrics = 4
 )
 
+// basic is ena_admin_basic_stats.
+func (m *Model) basic() [7]uint64 {
+	k, s := &m.count, &m.since
+	return [7]uint64{k.TxBytes - s.TxBytes, k.TxFrames - s.TxFrames, k.RxBytes - s.RxBytes, k.RxFrames - s.RxFrames, k.RxDrops - s.RxDrops,
+		k.TxDrops - s.TxDrops, k.RxOverruns - s.RxOverruns}
+}
+
 // getStats is ena_admin_aq_get_stats_cmd.
 func (m *Model) getStats(c *amazon.Message, r []byte) (byte, error) {
 	k := &m.count
@@ -45,7 +52,7 @@ func (m *Model) getStats(c *amazon.Message, r []byte) (byte, error) {
 		if scope > 1 {
 			return statusIllegal, fmt.Errorf("GET_STATS: scope %d", scope)
 		}
-		for i, v := range []uint64{k.TxBytes, k.TxFrames, k.RxBytes, k.RxFrames, k.RxDrops, k.TxDrops, k.RxOverruns} {
+		for i, v := range m.basic() {
 			le.PutUint64(r[8*i:], v)
 		}
 	case statsENI:

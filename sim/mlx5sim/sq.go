@@ -275,7 +275,7 @@ func (m *Model) executeWQE(q *sq) {
 	w, err := m.fetchWQE(q, idx)
 	if s := m.fault.send; s != 0 {
 		m.fault.send = 0
-		q.head = (q.head + 1) & 0xffff
+		q.head = (idx + max(1, uint32(len(w)+wqebb-1)/wqebb)) & 0xffff
 		m.failSQ(q, idx, opcodeOf(w), s)
 		return
 	}

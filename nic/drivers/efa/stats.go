@@ -44,11 +44,10 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 		if err := d.control.answers(); err != nil {
 			return err
 		}
-		now, err := d.count()
-		if err != nil {
+		var err error
+		if *out, err = d.card.Stats(); err != nil {
 			return err
 		}
-		*out = d.card.Totals.Read(now)
 		d.control.events(out.Extra)
 		out.Extra["abandoned_messages"] = d.abandoned.Load()
 		for _, q := range d.queues {

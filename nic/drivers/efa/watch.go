@@ -88,16 +88,10 @@ func symptom(name string, reason uint32, why string, args ...any) *kit.Symptom {
 	return &kit.Symptom{Reason: name, Code: reason, Why: fmt.Sprintf(why, args...)}
 }
 
-// restart resets the device and starts it with nobody on the queues. What was under way is lost, and so are the counts of a
-// device that does not tell them any more.
+// restart resets the device and starts it with nobody on the queues. What was under way is lost.
 func (d *Device) restart(s *kit.Symptom) error {
 	if err := d.control.revive(); err != nil {
 		return err
-	}
-	if now, err := d.count(); err == nil {
-		d.card.Totals.Keep(now)
-	} else {
-		d.card.Totals.KeepLast()
 	}
 	clear(d.missed)
 	reason := s.Code

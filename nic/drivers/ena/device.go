@@ -117,7 +117,7 @@ type Device struct {
 // fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, ringAsked: o.RingSize != 0}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -140,7 +140,13 @@ func (d *Device) open() (err error) {
 	}
 	d.ring = d.card.Options.RingSize
 	d.missed = make([]kit.Progress, d.card.Options.Queues)
-	return d.start(resetNormal)
+	if err := d.start(resetNormal); err != nil {
+		return err
+	}
+	if now, err := d.count(); err == nil {
+		d.card.Totals.Start(now) // what was counted before is not ours
+	}
+	return nil
 }
 
 // start brings the device from any state to polling, by the fastest way to transmit that it does not refuse.

@@ -21,10 +21,28 @@ func (d *Device) basic() (s nic.Stats, err error) {
 	if err := amazonadmin.Exec(d.aq, "get basic statistics", &c, &r); err != nil {
 		return s, err
 	}
-	for i, p := range []*uint64{&s.TxBytes, &s.TxFrames, &s.RxBytes, &s.RxFrames, &s.RxDropped, &s.TxErrors} {
+	var overruns uint64
+	for i, p := range []*uint64{&s.TxBytes, &s.TxFrames, &s.RxBytes, &s.RxFrames, &s.RxDropped, &s.TxErrors, &overruns} {
 		*p = binary.LittleEndian.Uint64(r.data[8*i:])
 	}
+	s.Extra = map[string]uint64{"rx_drops": s.RxDropped, "rx_overruns": overruns}
+	s.RxDropped += overruns // where a frame without a buffer is counted depends on the device (DPDK adds them, too)
 	return s, nil
+}
+
+// count reads the device's counters. A reset clears the basic ones; those of the allowances are the instance's.
+func (d *Device) count() (nic.Stats, error) {
+	now, err := d.basic()
+	if err != nil {
+		return now, err
+	}
+	exceeded, have, err := d.allowanceCounts()
+	if have {
+		for i, name := range allowances {
+			now.Extra[name] = exceeded[i]
+		}
+	}
+	return now, err
 }
 
 // allowanceCounts reads the allowance counters from customer metrics or ENI statistics, whichever the device has.
@@ -65,21 +83,11 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 		if d.regs.Gone() {
 			return d.card.Gone("VERSION")
 		}
-		now, err := d.basic()
-		if err != nil {
+		var err error
+		if *out, err = d.card.Stats(); err != nil {
 			return err
 		}
-		exceeded, have, err := d.allowanceCounts()
-		if err != nil {
-			return err
-		}
-		*out = d.card.Totals.Read(now)
 		out.Extra["unknown_events"] = d.unknown.Load()
-		if have {
-			for i, name := range allowances {
-				out.Extra[name] = exceeded[i]
-			}
-		}
 		for i, q := range d.queues {
 			out.TxDropped += q.txFull.Load()
 			out.TxErrors += q.txErrors.Load()

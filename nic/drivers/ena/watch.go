@@ -111,16 +111,12 @@ func symptom(reason uint32, why string, args ...any) *kit.Symptom {
 	return &kit.Symptom{Reason: reasonNames[reason], Code: reason, Why: fmt.Sprintf(why, args...)}
 }
 
-// restart resets and starts the device while no loop uses the queues. Pending frames are lost, and so are the counts of
-// a device that no longer answers.
+// restart resets and starts the device while no loop uses the queues. Pending frames are lost.
 func (d *Device) restart(s *kit.Symptom) error {
 	if d.regs.Gone() {
 		if err := d.card.Fn.Reset(); err != nil { // another process's reset left the registers switched off
 			return err
 		}
-	}
-	if now, err := d.basic(); err == nil {
-		d.card.Totals.Keep(now)
 	}
 	d.suspended.Store(false)
 	clear(d.missed)

@@ -15,13 +15,20 @@ var errorCounters = [...]struct {
 	{"ERRBC", regERRBC, false}, {"MLFC", regMLFC, false}, {"MRFC", regMRFC, false},
 }
 
-const fcs = 4 // octet counters include the CRC
+const (
+	fcs    = 4       // octet counters include the CRC
+	missed = "RXMPC" // frames that found no room in the packet buffer
+)
 
-// takeCounts moves the device's counters, which reading clears, into the totals.
-func (d *Device) takeCounts() {
+// count moves the device's counters, which reading clears, into the totals.
+func (d *Device) count() (none nic.Stats, err error) {
+	if d.gone() {
+		return none, d.card.Gone("STATUS")
+	}
 	if s, whole := d.counts(); whole {
 		d.card.Totals.Add(s)
 	}
+	return none, nil
 }
 
 // counts reads the device's counters. whole is false if the device vanished meanwhile, or is being reset by another
@@ -43,7 +50,7 @@ func (d *Device) counts() (s nic.Stats, whole bool) {
 	for n := range 8 {
 		s.RxDropped += count(regRXMPC(n))
 	}
-	s.RxFrames -= min(s.RxFrames, s.RxDropped) // GPRC has the missed ones too (an erratum, which Linux and DPDK work around)
+	s.Extra[missed] = s.RxDropped
 	for i := range d.queues {
 		s.RxDropped += count(regQPRDC(i))
 	}
@@ -60,11 +67,12 @@ func (d *Device) counts() (s nic.Stats, whole bool) {
 // ReadStats reads the device's counters and the queues' own.
 func (d *Device) ReadStats(out *nic.Stats) error {
 	return d.card.Ask(func() error {
-		if d.gone() {
-			return d.card.Gone("STATUS")
+		var err error
+		if *out, err = d.card.Stats(); err != nil {
+			return err
 		}
-		d.takeCounts()
-		*out = d.card.Totals.Read(nic.Stats{})
+		// GPRC has the missed frames, too (an erratum, which Linux and DPDK work around). RXMPC is read later, and may have more.
+		out.RxFrames -= min(out.RxFrames, out.Extra[missed])
 		for _, q := range d.queues {
 			out.TxDropped += q.txFull.Load()
 			out.RxErrors += q.badWriteback.Load()

@@ -40,10 +40,10 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 
 // restart programs the device while the loops are parked. Frames on the rings are lost.
 func (d *Device) restart(*kit.Symptom) error {
-	if !d.gone() {
-		d.takeCounts()
-	} else if err := d.card.Fn.Reset(); err != nil { // brings the registers back
-		return err
+	if d.gone() {
+		if err := d.card.Fn.Reset(); err != nil { // brings the registers back
+			return err
+		}
 	}
 	if err := d.card.Fn.SetBusMaster(true); err != nil { // a function-level reset turned it off
 		return err

@@ -70,13 +70,14 @@ type Device struct {
 	wanted         atomic.Pointer[kit.Symptom] // what an event reported
 	sends          []kit.Progress
 	sendRecoveries atomic.Uint64
+	wide           map[int]*kit.Wide // port counters of 32 bits, by their place
 }
 
 // Open resets the card, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
 // fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, mtuAsked: o.MTU != 0}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.counts, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil

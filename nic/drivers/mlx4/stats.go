@@ -5,6 +5,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/kit"
 )
 
 // Port counters (DUMP_ETH_STATS; Linux, en_port.h: mlx4_en_stat_out_mbox). Frames and bytes are counted for each of
@@ -33,12 +34,24 @@ const (
 
 // counts reads the port's counters. Bytes include the FCS there.
 func (d *Device) counts() (t nic.Stats, err error) {
+	if s := d.checkCatas(); s != nil { // it answers nothing any more
+		return t, d.card.Errorf("%w: %s", nic.ErrHardware, s.Why)
+	}
 	if d.subnet != nil {
 		return d.subnetCounts()
 	}
 	m, err := d.commands.query(opDumpEthStats, 0, d.port)
 	if err != nil {
 		return t, err
+	}
+	if d.wide == nil {
+		d.wide = map[int]*kit.Wide{}
+	}
+	narrow := func(off int) uint64 {
+		if d.wide[off] == nil {
+			d.wide[off] = &kit.Wide{}
+		}
+		return d.wide[off].Read(m.u32(off))
 	}
 	sum := func(off int) (n uint64) {
 		for i := range priorities {
@@ -50,12 +63,12 @@ func (d *Device) counts() (t nic.Stats, err error) {
 	t.RxBytes, t.TxBytes = sum(statRxBytes)-fcs*t.RxFrames, sum(statTxBytes)-fcs*t.TxFrames
 	t.RxErrors = m.u64(statRxPCS) + m.u64(statRxInRange) + m.u64(statRxOutRange)
 	for _, off := range []int{statRxJabber, statRxCRC, statRxRunt, statRxShort} {
-		t.RxErrors += uint64(m.u32(off))
+		t.RxErrors += narrow(off)
 	}
-	t.RxDropped = uint64(m.u32(statRxDrop))
-	t.TxErrors = uint64(m.u32(statTxDrop))
+	t.RxDropped = narrow(statRxDrop)
+	t.TxErrors = narrow(statTxDrop)
 	t.Extra = map[string]uint64{
-		"rx_crc": uint64(m.u32(statRxCRC)), "rx_fifo_overflow": uint64(m.u32(statRxOverflow)), "rx_too_long": m.u64(statRxTooLong),
+		"rx_crc": narrow(statRxCRC), "rx_fifo_overflow": narrow(statRxOverflow), "rx_too_long": m.u64(statRxTooLong),
 	}
 	return t, nil
 }
@@ -66,11 +79,10 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 		if pci.Gone(d.card.Fn) {
 			return d.card.Gone("configuration space")
 		}
-		t, err := d.counts()
-		if err != nil {
+		var err error
+		if *out, err = d.card.Stats(); err != nil {
 			return err
 		}
-		*out = d.card.Totals.Read(t)
 		e := &d.events
 		for name, n := range map[string]uint64{
 			"send_queue_resets": d.sendRecoveries.Load(), "port_changes": e.portChanges.Load(), "cq_errors": e.cqErrors.Load(),
@@ -81,6 +93,7 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 		d.subnet.readStats(out)
 		for i, q := range d.queues {
 			out.TxDropped += q.txFull.Load()
+			out.TxErrors += q.failed.Load()
 			out.RxErrors += q.badRx.Load()
 			out.Extra[fmt.Sprintf("queue_%d_pushed_whole", i)] = q.pushed.Load()
 			out.Extra[fmt.Sprintf("queue_%d_pointed", i)] = q.pointed.Load()

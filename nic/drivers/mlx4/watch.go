@@ -115,18 +115,15 @@ func (d *Device) catasText() string {
 // restart restarts the device while no loop uses its queues. Pending frames are lost.
 func (d *Device) restart(*kit.Symptom) error {
 	d.subnet.stop(false)
-	if d.checkCatas() != nil { // it no longer answers
-		d.card.Totals.KeepLast()
-	} else if t, err := d.counts(); err == nil {
-		d.card.Totals.Keep(t)
-	} else {
-		d.card.Totals.KeepLast()
-	}
+	d.wide = nil
 	d.events.mu.Lock()
 	d.events.mem = nil
 	d.events.mu.Unlock()
 	d.wanted.Store(nil)
 	clear(d.sends)
+	for _, q := range d.queues {
+		q.countUnsent()
+	}
 	return d.start()
 }
 
@@ -137,6 +134,7 @@ func (d *Device) recoverSends(q *Queue, p *kit.Progress) error {
 		q.setFlame(nil)
 		d.noBlueFlame(nothingSent)
 	}
+	q.countUnsent()
 	if err := d.resetSend(q); err != nil {
 		return err
 	}

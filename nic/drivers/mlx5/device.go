@@ -81,6 +81,7 @@ type Device struct {
 	beat           kit.Progress // of the health counter
 	syndrome       uint32       // as the watch saw it last
 	sendRecoveries atomic.Uint64
+	outOfBuffer    kit.Wide
 }
 
 // Open resets the function, programs it and starts its queues. A verbs.Function stays with the kernel's driver, and queues are added to
@@ -92,7 +93,7 @@ func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	if beside := verbs.Of(fn); beside != nil {
 		d.fw = &shared{Device: d, fn: beside}
 	}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.fw.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.fw.counts, Restart: d.restart, Release: d.fw.release}); err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -185,7 +185,7 @@ func (d owned) counts() (nic.Stats, error) {
 	if err != nil {
 		return t, err
 	}
-	t.RxDropped, err = d.outOfBuffer()
+	t.RxDropped, err = d.dropped()
 	return t, err
 }
 

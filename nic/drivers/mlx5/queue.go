@@ -78,8 +78,9 @@ type Queue struct {
 	rqn, rxCQN, txCQN, tir uint32
 	uar                    uar
 	proof                  proof
+	failed                 polling.Counter // frames that an error of the send queue left unsent; written by the watch
 
-	_ [16]byte // to whole cache lines, so that the heap puts no two queues into one
+	_ [8]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 // Reasons for which a queue stops.
@@ -306,6 +307,25 @@ func (q *Queue) reclaim() {
 func (q *Queue) fail(c *cqe, why uint32) {
 	q.bad = *c
 	q.fault.Store(why)
+}
+
+// unsent returns how many frames the device did not send because of an error completion: from the WQE that it names on.
+func (q *Queue) unsent() (n uint64) {
+	if q.fault.Load() != faultSend || q.bad.counterOwn>>28 != cqeOpReqErr {
+		return 0
+	}
+	posted := q.txTail - q.txDone
+	for after := uint32(bits.ReverseBytes16(uint16(q.bad.counterOwn)) - uint16(q.txDone)); after < posted; n++ {
+		at := q.txDone + after
+		after += max((swap(*(*uint32)(unsafe.Add(q.wq.Base, at&q.txMask*wqebb+4)))&0x3F+3)>>2, 1)
+	}
+	return n
+}
+
+// countUnsent counts those frames, once. No loop uses the queue.
+func (q *Queue) countUnsent() {
+	q.failed.Add(q.unsent())
+	q.bad = cqe{}
 }
 
 // faultText describes why the queue stopped.

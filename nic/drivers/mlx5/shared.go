@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,9 +34,8 @@ type shared struct {
 	looks   int
 	kernel  atomic.Uint64 // asynchronous events that are not ours to handle
 
-	counting sync.Mutex
-	seen     []uint32 // receive slots of each queue, as counted last
-	frames   uint64   // received
+	seen   []uint32 // receive slots of each queue, as counted last
+	frames uint64   // received
 }
 
 // object is one of the firmware's objects: the command that destroys it, and its number.
@@ -307,8 +305,6 @@ func (s *shared) link() (nic.Link, error) {
 
 // counts returns what our queues received and sent: the vport's counters are of the kernel's traffic, too.
 func (s *shared) counts() (t nic.Stats, err error) {
-	s.counting.Lock()
-	defer s.counting.Unlock()
 	for i, q := range s.queues {
 		now := q.received()
 		s.frames += uint64(now - s.seen[i])
@@ -316,7 +312,7 @@ func (s *shared) counts() (t nic.Stats, err error) {
 		t.TxFrames += q.pushed.Load() + q.pointed.Load()
 	}
 	t.RxFrames = s.frames
-	t.RxDropped, err = s.outOfBuffer()
+	t.RxDropped, err = s.dropped()
 	return t, err
 }
 

@@ -27,27 +27,27 @@ func (d *Device) vportCounts() (t nic.Stats, err error) {
 	return t, nil
 }
 
-// outOfBuffer reads how many frames found no buffer (PRM, QUERY_Q_COUNTER).
-func (d *Device) outOfBuffer() (uint64, error) {
+// dropped reads how many frames found no buffer (PRM, QUERY_Q_COUNTER).
+func (d *Device) dropped() (uint64, error) {
 	out, err := d.exec(command(opQueryQCounter, 0, 0x20).set("counter_set_id", 0x1C, 7, 0, d.counterSet), 0x100)
 	if err != nil {
 		return 0, err
 	}
-	return uint64(out.get(0x30, 31, 0)), nil
+	return d.outOfBuffer.Read(out.get(0x30, 31, 0)), nil
 }
 
 // ReadStats reads the device's counters and adds those of the queues.
 func (d *Device) ReadStats(out *nic.Stats) error {
 	return d.card.Ask(func() error {
-		t, err := d.fw.counts()
-		if err != nil {
+		var err error
+		if *out, err = d.card.Stats(); err != nil {
 			return err
 		}
-		*out = d.card.Totals.Read(t)
 		out.Extra["out_of_buffer"], out.Extra["send_queue_resets"] = out.RxDropped, d.sendRecoveries.Load()
 		d.fw.extra(out.Extra)
 		for i, q := range d.queues {
 			out.TxDropped += q.txFull.Load()
+			out.TxErrors += q.failed.Load()
 			out.RxErrors += q.badRx.Load()
 			out.Extra[fmt.Sprintf("queue_%d_pushed_whole", i)] = q.pushed.Load()
 			out.Extra[fmt.Sprintf("queue_%d_pointed", i)] = q.pointed.Load()

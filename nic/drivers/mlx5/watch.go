@@ -88,10 +88,9 @@ func (d *Device) checkHealth() *kit.Symptom {
 
 // restart starts the device again while no loop uses its queues. Frames in flight are lost.
 func (d *Device) restart(*kit.Symptom) error {
-	if t, err := d.fw.counts(); err == nil {
-		d.card.Totals.Keep(t)
-	} else {
-		d.card.Totals.KeepLast()
+	d.outOfBuffer = kit.Wide{}
+	for _, q := range d.queues {
+		q.countUnsent()
 	}
 	d.wanted.Store(nil)
 	clear(d.sends)
@@ -101,6 +100,7 @@ func (d *Device) restart(*kit.Symptom) error {
 
 // recoverSends resets one send queue.
 func (d *Device) recoverSends(q *Queue, p *kit.Progress) error {
+	q.countUnsent()
 	if err := d.resetSend(q); err != nil {
 		return err
 	}

@@ -33,13 +33,14 @@ type Device struct {
 	bar   *mmio.Window
 	queue *Queue
 	hung  kit.Progress
+	wide  [4]kit.Wide // its counters have 32 bits
 }
 
 // Open resets the device, programs it and starts its queue. The device owns fn: Close closes it, and so does an Open
 // that fails.
 func Open(fn pci.Function, o nic.Options) (*Device, error) {
 	d := &Device{}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.counts, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -211,11 +212,10 @@ func (d *Device) Link() (l nic.Link, err error) {
 // ReadStats reads the device's counters and the queue's own. The device counts no bytes.
 func (d *Device) ReadStats(out *nic.Stats) error {
 	return d.card.Ask(func() error {
-		now, err := d.counts()
-		if err != nil {
+		var err error
+		if *out, err = d.card.Stats(); err != nil {
 			return err
 		}
-		*out = d.card.Totals.Read(now)
 		q := d.queue
 		out.RxBytes, out.TxBytes = q.rxBytes.Load(), q.txBytes.Load()
 		out.TxDropped, out.RxErrors = q.txFull.Load(), q.badRx.Load()
@@ -224,9 +224,12 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 }
 
 func (d *Device) counts() (nic.Stats, error) {
-	s := nic.Stats{RxFrames: uint64(d.read(regRXCOUNT)), TxFrames: uint64(d.read(regTXCOUNT)), RxDropped: uint64(d.read(regMISSED)),
-		TxErrors: uint64(d.read(regTXERROR))}
-	return s, d.here() // after the reads: if the device was removed, all of them are ones
+	rx, tx, missed, bad := d.read(regRXCOUNT), d.read(regTXCOUNT), d.read(regMISSED), d.read(regTXERROR)
+	if err := d.here(); err != nil { // after the reads: if the device was removed, all of them are ones
+		return nic.Stats{}, err
+	}
+	w := &d.wide
+	return nic.Stats{RxFrames: w[0].Read(rx), TxFrames: w[1].Read(tx), RxDropped: w[2].Read(missed), TxErrors: w[3].Read(bad)}, nil
 }
 
 // Close stops the device and releases everything.
@@ -248,12 +251,7 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 
 // restart starts the device while no loop uses its queue. Frames on the rings are lost.
 func (d *Device) restart(*kit.Symptom) error {
-	if now, err := d.counts(); err == nil {
-		d.card.Totals.Keep(now)
-	} else {
-		d.card.Totals.KeepLast()
-	}
-	d.hung = kit.Progress{}
+	d.hung, d.wide = kit.Progress{}, [4]kit.Wide{}
 	return d.start()
 }
 

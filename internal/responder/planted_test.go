@@ -1,0 +1,454 @@
+package responder
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/cksum"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/proof/programs"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/efasim"
+	"github.com/rebound-nic/rebound/sim/enasim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+	"github.com/rebound-nic/rebound/sim/mlx4sim"
+	"github.com/rebound-nic/rebound/sim/mlx5sim"
+	"github.com/rebound-nic/rebound/sim/vfioserver"
+	"github.com/rebound-nic/rebound/sim/virtiosim"
+)
+
+// plant is a card's model with what can be planted in it.
+type plant struct {
+	name    string
+	model   sim.Model
+	near    sim.Model     // of the bench; an ixgbe if nil
+	service string        // of messages
+	dropped func() uint64 // for want of a buffer, as the model counts it
+	hold    func(on bool) // holds the transmitter, or its completions
+	fail    func()        // the next send
+	reset   func()        // the device fails, and has to be restarted; nil for a reset of the function
+}
+
+var plantMAC, benchMAC = [6]byte{2, 0, 0, 0, 7, 2}, [6]byte{2, 0, 0, 0, 7, 1}
+
+func plants() []plant {
+	i := ixgbesim.New(ixgbesim.Options{MAC: plantMAC})
+	five := mlx5sim.New(mlx5sim.Options{MAC: plantMAC, Profile: mlx5sim.ConnectX4})
+	four := mlx4sim.New(mlx4sim.Options{MAC: plantMAC})
+	na, over := enasim.New(enasim.Options{MAC: plantMAC}), enasim.New(enasim.Options{MAC: plantMAC, Overruns: true, Lasting: true})
+	fa := efasim.New(efasim.Options{MAC: plantMAC})
+	v := virtiosim.New(virtiosim.Options{MAC: plantMAC})
+	return []plant{
+		{name: "ixgbe", model: i, hold: i.Pause, dropped: func() uint64 { c := i.Counters(); return c.RxMissed + c.RxNoDesc }},
+		{name: "mlx5", model: five, hold: five.Pause, fail: func() { five.FailNextSend(4) }, reset: func() { five.Fatal(1) },
+			dropped: func() uint64 { return five.Counters().OutOfBuffer }},
+		{name: "mlx4", model: four, hold: four.Pause, fail: func() { four.FailNextSend(4) }, reset: func() { four.Catastrophe(0xBAD) },
+			dropped: func() uint64 { return four.Counters().Overflow }},
+		{name: "ena", model: na, hold: na.HoldCompletions, dropped: func() uint64 { return na.Counters().RxDrops }},
+		{name: "ena overruns", model: over, hold: over.HoldCompletions, dropped: func() uint64 { return over.Counters().RxOverruns }},
+		{name: "efa", model: fa, near: efasim.New(efasim.Options{MAC: benchMAC}), service: "ud", dropped: func() uint64 { return fa.Counters().RxDrops }},
+		{name: "virtio", model: v, hold: v.Pause, dropped: v.Missed},
+	}
+}
+
+// tap is the responder's end of the wire. It lets as many probes through as allowed, and loses one in a hundred.
+type tap struct {
+	*sim.Cable
+	message bool
+
+	mu                    sync.Mutex
+	allowed, passed, lost int
+	replies, others       int    // to probes, and to anything else
+	next                  []byte // not allowed yet
+	inject                []byte
+	pinged                bool // a reply to what was injected came
+}
+
+func (w *tap) probe(f []byte, port int) bool {
+	return w.message || len(f) > 38 && f[12] == 8 && f[13] == 0 && f[23] == 17 && int(f[port])<<8|int(f[port+1]) == 7
+}
+
+func (w *tap) Recv(now time.Duration) []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if f := w.inject; f != nil {
+		w.inject = nil
+		return f
+	}
+	for {
+		f := w.next
+		if w.next = nil; f == nil {
+			if f = w.Cable.Recv(now); f == nil {
+				return nil
+			}
+		}
+		if !w.probe(f, 36) {
+			return f
+		}
+		if w.passed >= w.allowed {
+			w.next = f
+			return nil
+		}
+		if w.passed++; w.passed%100 != 11 {
+			return f
+		}
+		w.lost++
+	}
+}
+
+func (w *tap) Send(now time.Duration, f []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.probe(f, 34):
+		w.replies++
+	case f[12] == 8 && f[13] == 0 && f[23] == 1:
+		w.others++
+		w.pinged = true
+		return
+	default:
+		w.others++
+	}
+	w.Cable.Send(now, f)
+}
+
+// planted is a bench that asks a responder over a wire between two models.
+type planted struct {
+	plant
+	t      *testing.T
+	port   *sim.Port
+	wire   *tap
+	far    *process
+	url    string // of the responder's metrics
+	args   []string
+	folder string // of the responder's report
+	before uint64 // frames missed that a reset of the model cleared
+}
+
+func newPlanted(t *testing.T, c plant) *planted {
+	x := &planted{plant: c, t: t, folder: filepath.Join(t.TempDir(), "responder")}
+	a, z := sim.Pair()
+	x.wire = &tap{Cable: z, message: c.service != ""}
+	dir := t.TempDir()
+	serve := func(name string, m sim.Model, w sim.Wire) *sim.Port {
+		p, err := sim.New(m, sim.Options{Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Connect(w)
+		p.Start()
+		s, err := vfioserver.Listen(filepath.Join(dir, name), p, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			s.Close()
+			p.Stop()
+			p.Close()
+		})
+		return p
+	}
+	driver := "ixgbe"
+	if c.near != nil {
+		driver = "efa"
+	} else {
+		c.near = ixgbesim.New(ixgbesim.Options{MAC: benchMAC})
+	}
+	x.port = serve("far", c.model, x.wire)
+	serve("near", c.near, a)
+	sets := []string{"stats.listen=127.0.0.1:0", "stats.report=" + x.folder, "guard.rate=0", "nic.ring_size=128"}
+	x.args = []string{"run", "-driver", driver, "-iface", "vfio-user:" + filepath.Join(dir, "near"), "-ring-size", "1024", "-warmup", "0s", "-runs", "1", "-self-test", "0s",
+		"-rate", "2000"}
+	device := "vfio-user:" + filepath.Join(dir, "far")
+	if c.service == "" {
+		x.far = startOn(t, device, append(sets, "respond.addresses=10.0.0.2/24", "respond.udp_ports=[7]")...)
+		x.args = append(x.args, "-source", "10.0.0.3", "-target", "10.0.0.2", "-proto", "udp", "-port", "7")
+	} else {
+		x.far = startOn(t, device, append(sets, "respond.handover=127.0.0.1:0")...)
+		x.args = append(x.args, "-target", "127.0.0.1", "-proto", c.service, "-port", x.far.port(t, c.service))
+	}
+	m := regexp.MustCompile(`url=(\S+/metrics)`).FindStringSubmatch(x.far.stderr.String())
+	if m == nil {
+		t.Fatalf("no metrics:\n%s", x.far.stderr)
+	}
+	x.url = m[1]
+	x.args = append(x.args, "-responder-metrics", x.url)
+	return x
+}
+
+// metrics reads the responder's counters: those of its device's troubles and of frames by direction.
+func (x *planted) metrics() map[string]uint64 {
+	x.t.Helper()
+	var page string
+	if !await.Holds(func() bool { // the page limits its rate
+		r, err := http.Get(x.url)
+		if err != nil {
+			return false
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		page = string(b)
+		return err == nil && r.StatusCode == http.StatusOK && strings.Contains(page, "rebound_device_trouble_total")
+	}) {
+		x.t.Fatalf("no metrics:\n%s", x.far.stderr)
+	}
+	out := map[string]uint64{}
+	for _, m := range regexp.MustCompile(`(?m)^rebound_(device_frames_total|device_trouble_total|device_own_total|refused_total|answered_total)\{.*?(?:kind|counter|reason|direction)="(\w+)".*\} (\S+)$`).FindAllStringSubmatch(page, -1) {
+		n, err := strconv.ParseFloat(m[3], 64)
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		name := m[2]
+		if m[1] == "device_frames_total" {
+			name += "_frames"
+		}
+		out[name] += uint64(n)
+		out[m[1]] += uint64(n)
+	}
+	return out
+}
+
+// missed is how many frames the card dropped for want of a buffer, by the model's own count.
+func (x *planted) missed() (n uint64) {
+	x.port.Hold(func() { n = x.dropped() })
+	return x.before + n
+}
+
+// admit lets so many more probes through, and waits until the responder's card has received them.
+func (x *planted) admit(n int) {
+	x.t.Helper()
+	x.wire.mu.Lock()
+	x.wire.allowed += n
+	want := x.wire.allowed
+	x.wire.mu.Unlock()
+	await.Until(x.t, fmt.Sprintf("probe %d", want), func() bool {
+		x.wire.mu.Lock()
+		defer x.wire.mu.Unlock()
+		return x.wire.passed >= want
+	}, x.far.stderr.String)
+}
+
+// quiet waits until the responder has processed all that its card received and did not drop.
+func (x *planted) quiet() {
+	x.t.Helper()
+	await.Until(x.t, "the responder", func() bool {
+		if k := x.truth(); k.dropped() == int64(k.missed) { // all others were answered
+			return true
+		}
+		m := x.metrics()
+		k := x.truth()
+		return int(m["answered_total"]+m["refused_total"]+k.missed)-k.others >= k.passed-k.lost
+	}, x.far.stderr.String)
+}
+
+// restart has the device fail, and waits until the responder has restarted it and answers.
+func (x *planted) restart() {
+	x.t.Helper()
+	missed, resets := x.missed(), x.metrics()["resets"]
+	if x.reset != nil {
+		x.reset()
+	} else {
+		x.port.Reset()
+	}
+	await.Until(x.t, "the restart", func() bool { return x.metrics()["resets"] > resets }, x.far.stderr.String)
+	if x.missed() < missed { // a reset clears the model's count
+		x.before = missed
+	}
+	if x.service != "" {
+		return // its queue pairs have new numbers
+	}
+	ping := append(append(plantMAC[:], benchMAC[:]...), nictest.EchoRequest(98)[12:]...)
+	copy(ping[26:], []byte{10, 0, 0, 3, 10, 0, 0, 2})
+	ping[24], ping[25] = 0, 0
+	binary.BigEndian.PutUint16(ping[24:], ^cksum.Sum(ping[14:34], 0))
+	await.Until(x.t, "a reply", func() bool {
+		x.wire.mu.Lock()
+		defer x.wire.mu.Unlock()
+		if !x.wire.pinged {
+			x.wire.inject = bytes.Clone(ping)
+		}
+		return x.wire.pinged
+	}, x.far.stderr.String)
+}
+
+// bench measures with so many probes, while steps do something with those that come.
+func (x *planted) bench(count int, timeout string, steps func()) *report.Report {
+	x.t.Helper()
+	dir := filepath.Join(x.t.TempDir(), "run")
+	c := exec.Command(programs.Path(x.t, "bench"), append(x.args, "-count", fmt.Sprint(count), "-timeout", timeout, "-out", dir)...)
+	said := &lockedBuffer{}
+	c.Stdout, c.Stderr = said, said
+	if err := c.Start(); err != nil {
+		x.t.Fatal(err)
+	}
+	ended := false
+	defer func() {
+		if !ended {
+			c.Process.Kill()
+			c.Wait()
+		}
+	}()
+	steps()
+	err := c.Wait()
+	ended = true
+	if err != nil {
+		x.t.Fatalf("%v\n%s", err, said)
+	}
+	rep, err := report.Read(dir)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return rep
+}
+
+// truth is what was done to probes so far.
+type truth struct {
+	passed, lost, back int    // probes that were allowed, lost on the wire, answered
+	others             int    // frames sent that answer no probe
+	missed             uint64 // dropped by the card for want of a buffer
+}
+
+func (x *planted) truth() truth {
+	missed := x.missed()
+	x.wire.mu.Lock()
+	defer x.wire.mu.Unlock()
+	return truth{x.wire.passed, x.wire.lost, x.wire.replies, x.wire.others, missed}
+}
+
+func (a truth) since(b truth) truth {
+	return truth{a.passed - b.passed, a.lost - b.lost, a.back - b.back, a.others - b.others, a.missed - b.missed}
+}
+
+// dropped is how many frames the responder's host dropped.
+func (a truth) dropped() int64 { return int64(a.passed - a.lost - a.back) }
+
+// What a card and its driver drop at the responder is counted there once, in its own place, in metrics, summary and report, and stays
+// so over a restart of the card. The bench says the same of the probes that it misses.
+func TestPlantedDrops(t *testing.T) {
+	needs.Long(t)
+	for _, c := range plants() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			plantDrops(t, c)
+		})
+	}
+}
+
+func plantDrops(t *testing.T, c plant) {
+	x := newPlanted(t, c)
+	const normal, burst, failing = 300, 700, 20
+	rep := x.bench(normal+2*burst, "4s", func() {
+		x.admit(normal)
+		x.quiet()
+		x.far.halt(t)
+		x.admit(burst) // more than the rings hold
+		if err := x.far.Process.Signal(unix.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		x.quiet()
+		x.holdSends(true)
+		x.admit(burst)
+		x.holdSends(false)
+		x.quiet()
+	})
+	m, k := x.metrics(), x.truth()
+	if rx, counted := m["rx_dropped"]; rx != k.missed && counted || counted == (c.name == "virtio") || k.missed == 0 ||
+		m["tx_dropped"] != uint64(k.dropped())-k.missed || m["tx_errors"]+m["rx_errors"]+m["resets"]+m["refused_total"] != 0 {
+		t.Errorf("metrics %v; the truth is %+v: %d dropped", m, k, k.dropped())
+	}
+	x.compare(rep, k, m, nil, false)
+	again := normal + failing
+	if c.service == "" {
+		again += normal
+	}
+	rep = x.bench(again, "10s", func() {
+		x.admit(normal)
+		x.quiet()
+		if x.fail != nil {
+			x.port.Hold(x.fail)
+		}
+		x.admit(failing)
+		await.Until(t, "the failure", func() bool { return x.fail == nil || x.metrics()["send_queue_resets"] == 1 }, x.far.stderr.String)
+		x.quiet()
+		if c.service == "" { // whose queue pairs have new numbers after a restart
+			x.restart()
+			x.admit(normal)
+			x.quiet()
+		}
+	})
+	if c.service != "" {
+		x.restart()
+	}
+	second, l := x.metrics(), x.truth().since(k)
+	if rx, counted := second["rx_dropped"]; rx-m["rx_dropped"] != l.missed && counted || second["tx_dropped"]-m["tx_dropped"]+second["tx_errors"] != uint64(l.dropped())-l.missed ||
+		(second["tx_errors"] > 0) != (x.fail != nil) || second["resets"] != 1 || second["rx_errors"] != 0 || second["rx_frames"] < m["rx_frames"] {
+		t.Errorf("metrics %v, before %v; the truth is %+v: %d dropped", second, m, l, l.dropped())
+	}
+	x.compare(rep, l, second, m, c.service == "")
+	summary, code := x.far.stop(t, unix.SIGINT)
+	own, err := report.Read(x.folder)
+	if err != nil || code != 0 {
+		t.Fatal(code, err, x.far.stderr)
+	}
+	for _, name := range []string{"rx_dropped", "rx_errors", "tx_dropped", "tx_errors", "resets"} {
+		if own.Device.Counters[name] != second[name] {
+			t.Errorf("report: %s is %d, want %d", name, own.Device.Counters[name], second[name])
+		}
+		if n := second[name]; n > 0 && !regexp.MustCompile(fmt.Sprintf(`(?m)^  %s +%d$`, name, n)).MatchString(summary) {
+			t.Errorf("no %s %d in the summary:\n%s", name, n, summary)
+		}
+	}
+}
+
+func (x *planted) holdSends(on bool) {
+	if x.hold != nil {
+		x.port.Hold(func() { x.hold(on) })
+	}
+}
+
+// compare fails unless the bench says what became of its probes: k, with the responder's counters from before to m, and whether the
+// responder's device was restarted.
+func (x *planted) compare(rep *report.Report, k truth, m, before map[string]uint64, restarted bool) {
+	x.t.Helper()
+	c, there, counted := rep.Counts, int64(0), x.name != "virtio"
+	for _, name := range []string{"rx_dropped", "tx_dropped", "tx_errors"} {
+		n := int64(m[name] - before[name])
+		there += n
+		for _, d := range rep.Drops {
+			if d.By == "responder: "+name {
+				n -= d.Frames
+			}
+		}
+		if n != 0 {
+			x.t.Errorf("the bench's drops %+v lack %d of %s", rep.Drops, n, name)
+		}
+	}
+	least := int64(k.lost)
+	if restarted || !counted {
+		least = 0
+	}
+	if c.Sent != int64(k.passed) || c.Received+c.Late != int64(k.back) || c.DroppedThere != there || counted && there != k.dropped() || c.DroppedHere != 0 ||
+		c.RefusedThere != 0 || c.Lost != int64(k.lost)+k.dropped() || c.LostLeast() != least || c.DroppedThereCounted != counted {
+		x.t.Errorf("%+v, %s lost; the truth is %+v: %d dropped", c, c.LostText(), k, k.dropped())
+	}
+	if said := strings.Contains(strings.Join(rep.Warnings, "\n"), "was restarted while measuring"); said != restarted {
+		x.t.Errorf("warnings %q", rep.Warnings)
+	}
+}
