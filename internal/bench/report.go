@@ -102,7 +102,7 @@ func reportCommand(e *env, args []string) error {
 	return failed
 }
 
-// reportFolders returns the folders of reports below dir, nil if it is itself a report, or holds none.
+// reportFolders returns the folders of reports below dir, nil if it is itself a report, or has none.
 func reportFolders(dir string) []string {
 	if _, err := os.Stat(filepath.Join(dir, report.ReportFile)); err == nil {
 		return nil
@@ -117,7 +117,8 @@ func reportFolders(dir string) []string {
 	return found
 }
 
-// overview writes the page that compares all reports below a folder, index.html in it. It links to the reports' pages where there are any.
+// overview writes the page that compares all reports below a folder, index.html in it. It links to the reports' pages
+// if they exist.
 func (e *env) overview(dir string, found []string) error {
 	var items []page.Item
 	for _, at := range found {

@@ -22,7 +22,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/schedule"
 )
 
-// runShortHelp is what most people need, on one screen.
+// runShortHelp has the most frequently needed flags, on one screen.
 const runShortHelp = `usage: rebound-bench run TARGET [TARGET ...] [flags]
 
 Sends probes to TARGET (an address or a name), prints the percentiles of the round trips and writes a report folder.
@@ -108,8 +108,8 @@ type runOptions struct {
 	base     settings.Settings
 	json     bool
 	verbose  bool
-	lossless float64 // the greatest rate to try, 0 for no search
-	advice   string  // what the plan of -ab cannot show; empty if it can
+	lossless float64 // the highest rate to try, 0 for no search
+	advice   string  // the limits of -ab's plan; empty if there are none
 }
 
 func runCommand(e *env, args []string) error {
@@ -135,10 +135,10 @@ func runCommand(e *env, args []string) error {
 	return errors.Join(err, e.printResult(result, o.Paired || o.Under != "", o.json, o.verbose))
 }
 
-// notInRun are the settings of [nic] that each variant has, or that mean nothing to a bench.
+// notInRun are the settings of [nic] that each variant sets, or that have no meaning for a bench.
 var notInRun = []string{"nic.driver", "nic.device", "nic.mac", "nic.pin"}
 
-// runLine is the command line of bench run, before it is known what it means.
+// runLine is the parsed but not yet interpreted command line of bench run.
 type runLine struct {
 	closed         bool
 	lossless, auto string
@@ -146,7 +146,7 @@ type runLine struct {
 	targets        []string
 	variants       []string // values of -ab
 	device         *setting.Table
-	given          map[string]bool // by the names of flags
+	given          map[string]bool // by flag name
 }
 
 func (e *env) runFlags(args []string) (*runOptions, error) {
@@ -171,7 +171,7 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	return o, nil
 }
 
-// define makes the flags.
+// define defines the flags.
 func (o *runOptions) define(fs *flag.FlagSet) *runLine {
 	c := &runLine{given: map[string]bool{}}
 	for _, r := range o.base.Rows() {
@@ -218,7 +218,7 @@ func (o *runOptions) define(fs *flag.FlagSet) *runLine {
 	return c
 }
 
-// checkLine refuses flags that exclude each other, and those that have no effect.
+// checkLine rejects flags that exclude each other, and flags without effect.
 func (o *runOptions) checkLine(c *runLine) error {
 	given := c.given
 	switch {
@@ -246,7 +246,7 @@ func (o *runOptions) checkLine(c *runLine) error {
 	return nil
 }
 
-// vary makes the variants: of -ab, of several targets, or of a sweep.
+// vary creates the variants: of -ab, of several targets, or of a sweep.
 func (o *runOptions) vary(c *runLine) error {
 	if c.lossless != "" {
 		r, err := settings.ParseRates(c.lossless)
@@ -296,7 +296,7 @@ func (o *runOptions) vary(c *runLine) error {
 	return nil
 }
 
-// times chooses how long to measure, and checks that a verdict is possible within.
+// times chooses the duration of the measurement, and checks that a verdict is possible.
 func (o *runOptions) times(c *runLine) error {
 	if o.Duration == 0 && o.Count == 0 {
 		o.Duration = 10 * time.Second
@@ -334,7 +334,7 @@ func (l *liveFlag) Set(value string) error {
 	return metrics.CheckAddress(value)
 }
 
-// checkDevice takes the flags of the device, and refuses one that has an effect on no variant.
+// checkDevice applies the device flags, and rejects one that affects no variant.
 func (o *runOptions) checkDevice(c *runLine) error {
 	device := c.device
 	device.Assign()
@@ -354,7 +354,7 @@ func (o *runOptions) checkDevice(c *runLine) error {
 		case v.Transport == "socket":
 		case v.Driver != "auto":
 			drivers = append(drivers, v.Driver)
-		case cards.IsPCIDevice(v.Iface): // known once it is open
+		case cards.IsPCIDevice(v.Iface): // known only after opening it
 			return nil
 		default:
 			drivers = append(drivers, "afxdp", "afpacket")
@@ -392,8 +392,9 @@ func (o *runOptions) hooks(*runLine) error {
 	return nil
 }
 
-// cutRuns makes several runs of one -duration or -count: a verdict of rebound-bench compare needs them. What alternates is cut into
-// slices, and those are its runs. What was measured is saved at the end of each run, so none is longer than some seconds.
+// cutRuns divides one -duration or -count into several runs, which a verdict of rebound-bench compare needs.
+// Alternating variants are divided into slices, which are their runs. Results are saved at the end of each run, so no
+// run is longer than a few seconds.
 func (o *runOptions) cutRuns() {
 	const runs, shortest, longest, fewest = 10, 100 * time.Millisecond, 2500 * time.Millisecond, 1000
 	n := int64(runs)
@@ -416,7 +417,7 @@ func (o *runOptions) cutRuns() {
 	}
 }
 
-// planned is the measurement of -ab for a duration.
+// planned is the plan of -ab for a duration.
 func (o *runOptions) planned(d time.Duration) compare.Plan {
 	rate := math.Inf(1)
 	for _, v := range o.Variants {
@@ -425,7 +426,7 @@ func (o *runOptions) planned(d time.Duration) compare.Plan {
 	return compare.Plan{Slices: o.Runs * int((d+o.Slice-1)/o.Slice), Samples: rate * o.Slice.Seconds()}
 }
 
-// planAuto makes the measurement end at a verdict on a percentile, after within at most.
+// planAuto makes the measurement end at a verdict on a percentile, or after within.
 func (o *runOptions) planAuto(percentile string, within time.Duration) error {
 	st, err := compare.ParseStat(percentile)
 	if _, ok := st.Quantile(); err != nil || !ok || !slices.Contains(compare.Stats, st) {
@@ -451,7 +452,7 @@ func (o *runOptions) planAuto(percentile string, within time.Duration) error {
 	return nil
 }
 
-// plan checks which verdicts the slices of -ab allow.
+// plan checks which verdicts the slices of -ab permit.
 func (o *runOptions) plan() error {
 	if !o.Paired || o.Count > 0 {
 		return nil
@@ -498,7 +499,8 @@ func duration(fs *flag.FlagSet, to *time.Duration, name string, value time.Durat
 	})
 }
 
-// unused returns name, or the first of name-2, name-3, ... that does not exist yet: two runs may begin within one second.
+// unused returns name, or the first of name-2, name-3, ... that does not exist yet: two runs may start within the same
+// second.
 func unused(name string) string {
 	free := name
 	for i := 2; ; i++ {

@@ -60,8 +60,8 @@ func read(t *testing.T, dir string, r result) *report.Report {
 	return rep
 }
 
-// TestKernelEcho measures the kernel's own echo by every protocol, family, driver and transport, at the smallest size and
-// the greatest.
+// TestKernelEcho measures the kernel's own echo with every protocol, family, driver and transport, at the smallest and
+// the greatest size.
 func TestKernelEcho(t *testing.T) {
 	n := newNetwork(t)
 	n.udpEcho(7, 0)
@@ -77,8 +77,8 @@ func TestKernelEcho(t *testing.T) {
 			} {
 				name := strings.Join(append([]string{target, proto}, way...), " ")
 				t.Run(name, func(t *testing.T) {
-					// At a rate, a bench that the scheduler delayed sends what is due in one burst: no more than a
-					// socket takes.
+					// At a rate, a bench that was descheduled sends all due probes in one burst, which must fit into a
+					// socket.
 					count := int64(300)
 					if strings.Contains(name, "-rate") {
 						count = 60
@@ -95,7 +95,8 @@ func TestKernelEcho(t *testing.T) {
 					if strings.Contains(name, "-rate") != (rep.Find(latency.UncorrectedSeries) != nil) {
 						t.Error("both series belong to the open loop, and to it only")
 					}
-					// veth stamps both ways in software; a ping socket's own stamps of sending come through its error queue.
+					// veth stamps in software in both directions; a ping socket's transmit timestamps come through its
+					// error queue.
 					if strings.Contains(name, "-timestamps") && (rep.Find(latency.KernelSeries) == nil || rep.Find(latency.KernelSeries).Total.Count == 0) {
 						t.Errorf("no kernel stamps: %v", rep.Notes)
 					}
@@ -108,11 +109,11 @@ func TestKernelEcho(t *testing.T) {
 	}
 }
 
-// A report of many runs is written with the collector on: it makes far more garbage than the process ever has at a time.
+// A report with many runs is written with the garbage collector on: it allocates far more than the process ever holds.
 func TestReportMemory(t *testing.T) {
 	n := newNetwork(t)
 	dir := filepath.Join(t.TempDir(), "r")
-	// The kernel counts the peak of this process as the child's, too, because they share memory until exec.
+	// The kernel counts this process's peak as the child's, too, because they share memory until exec.
 	debug.FreeOSMemory()
 	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil { // resets it (proc(5))
 		t.Fatal(err)
@@ -164,7 +165,7 @@ func TestSeries(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, block := range schedule.Draw(seed, 2, 20) { // what was measured is what the seed gives
+		for i, block := range schedule.Draw(seed, 2, 20) { // the measured order is the one drawn from the seed
 			first := 1
 			if a.Runs[i].Start+a.Start.UnixNano() < b.Runs[i].Start+b.Start.UnixNano() {
 				first = 0
@@ -205,7 +206,7 @@ func TestSeries(t *testing.T) {
 	t.Run("lossless", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
 		var r result
-		for range 10 { // a machine that is busy at the end of each trial offers no rate in time, as the bench says
+		for range 10 { // a machine that is busy at the end of each trial reaches no rate in time, which the bench reports
 			if r = n.bench(quick("-target", far4, "-lossless", "2k", "-duration", "50ms", "-out", dir)...); !strings.Contains(r.errors, "no rate down to") {
 				break
 			}
@@ -273,13 +274,13 @@ func TestSeries(t *testing.T) {
 	})
 }
 
-// TestHooks: hooks switch the responder's host between two settings, and each slice is measured with its own setting only.
+// Hooks switch the responder's host between two settings, and each slice is measured only with its own setting.
 func TestHooks(t *testing.T) {
 	n := newNetwork(t)
 	dir := t.TempDir()
 	setting, log := filepath.Join(dir, "setting"), filepath.Join(dir, "log")
 	var mu sync.Mutex
-	sizes := map[string]map[int]bool{} // of the requests that each setting saw
+	sizes := map[string]map[int]bool{} // of the requests seen with each setting
 	n.udpServer(7, func(b []byte) []byte {
 		s, _ := os.ReadFile(setting)
 		mu.Lock()
@@ -325,7 +326,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// TestRunsByDefault: one measurement is cut into the runs that a comparison needs, where they are long enough.
+// One measurement is divided into the runs that a comparison needs, if they are long enough.
 func TestRunsByDefault(t *testing.T) {
 	n := newNetwork(t)
 	for want, args := range map[int][]string{10: {"-count", "10000"}, 3: {"-duration", "300ms"}, 1: {"-count", "900"}, 2: {"-count", "30", "-runs", "2"}} {
@@ -337,7 +338,7 @@ func TestRunsByDefault(t *testing.T) {
 	}
 }
 
-// TestJSON: with -json all of stdout is one JSON value, and the numbers in it are the report's.
+// With -json all of stdout is one JSON value with the numbers of the report.
 func TestJSON(t *testing.T) {
 	n := newNetwork(t)
 	type printed struct {
@@ -408,7 +409,7 @@ func hasIndex(t *testing.T, r result, dir, text string, n int) {
 	}
 }
 
-// TestWorse: a comparison beyond its limits exits with 3, one that cannot be told with 1.
+// A comparison beyond its limits exits with 3, an undecided one with 1.
 func TestWorse(t *testing.T) {
 	n := newNetwork(t)
 	n.udpEcho(7, 0)
@@ -427,7 +428,7 @@ func TestWorse(t *testing.T) {
 	if r.code != 1 || !strings.Contains(r.errors, "not comparable") {
 		t.Errorf("other sizes: %+v", r)
 	}
-	// 20 ms are more than a busy machine takes away; ten probes a slice are enough for p50 in ten pairs.
+	// 20 ms is longer than a busy machine deschedules a thread; ten probes per slice are enough for p50 with ten pairs.
 	dir = t.TempDir()
 	r = n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4, "-count", "200", "-slice", "20ms", "-out", dir)...)
 	if r.code != 0 {
@@ -443,7 +444,8 @@ func TestWorse(t *testing.T) {
 	}
 }
 
-// -auto ends the measurement when there is a verdict. The reports say how many tests were planned, also those that were not needed.
+// -auto ends the measurement when there is a verdict. The reports say how many tests were planned, including those that
+// were not needed.
 func TestAutoEnds(t *testing.T) {
 	n := newNetwork(t)
 	n.udpEcho(7, 0)
@@ -480,8 +482,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// startAsking starts a bench without a warm-up (one that is delayed in it has asked enough, and measured nothing),
-// and returns when it has asked 300 times.
+// startAsking starts a bench without a warm-up (a bench delayed during one would have sent enough, but measured
+// nothing), and returns when it has sent 300 probes.
 func (n *network) startAsking(c *exec.Cmd) {
 	n.t.Helper()
 	from := n.received()
@@ -492,7 +494,7 @@ func (n *network) startAsking(c *exec.Cmd) {
 	})
 }
 
-// TestInterfaceVanishes: what was measured before is written; the exit status says that the run failed.
+// Earlier measurements are written; the exit status says that the run failed.
 func TestInterfaceVanishes(t *testing.T) {
 	for _, driver := range []string{"afpacket", "afxdp"} {
 		n := newNetwork(t)
@@ -514,8 +516,8 @@ func TestInterfaceVanishes(t *testing.T) {
 	}
 }
 
-// TestKernelStaysSilent: the near kernel sees the replies to raw UDP probes from its own address, too. It must not tell the
-// target that the port is unreachable.
+// The bench host's kernel also sees the replies to raw UDP probes from its own address. It must not tell the target
+// that the port is unreachable.
 func TestKernelStaysSilent(t *testing.T) {
 	n := newNetwork(t)
 	n.udpEcho(7, 0)
@@ -543,7 +545,7 @@ func TestKernelStaysSilent(t *testing.T) {
 	}))
 }
 
-// TestThroughRouter: the target is not on the link; probes go to the next hop's MAC. Also a link-local target.
+// The target is not on the link, so probes are sent to the next hop's MAC. Also tests a link-local target.
 func TestThroughRouter(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -585,7 +587,7 @@ func TestThroughRouter(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if !await.Holds(func() bool { // until duplicate address detection is over
+		if !await.Holds(func() bool { // until duplicate address detection has completed
 			var all []netlink.Addr
 			all, err = netlink.AddrList(l, netlink.FAMILY_V6)
 			for _, a := range all {
@@ -615,7 +617,7 @@ func TestThroughRouter(t *testing.T) {
 	}
 }
 
-// A target that stops answering is the headline, and the exit status says so.
+// If a target stops answering, the headline and the exit status say so.
 func TestTargetThatStopsAnswering(t *testing.T) {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// A STAMP reflector that others wrote, scapy's layers (Debian: python3-scapy), reads our probes with their TLVs, and its replies are
-// taken: it keeps sessions, and knows no TLVs.
+// A third-party STAMP reflector, scapy's layers (Debian: python3-scapy), parses our probes with their TLVs, and its
+// replies are accepted: it keeps sessions, and does not support TLVs.
 func TestReflectorOfScapy(t *testing.T) {
-	// Scapy 2.5 reads TLVs only below its own UDP header.
+	// Scapy 2.5 parses TLVs only below its own UDP header.
 	if err := exec.Command("python3", "-c", "import scapy.contrib.stamp as s; s.STAMPSessionSenderTestUnauthenticated(bytes(44) + bytes([128, 3, 0, 0]))").Run(); err != nil {
 		t.Skip("needs python3 with scapy 2.6 or later (package python3-scapy, from Debian 13)")
 	}

@@ -22,8 +22,8 @@ func keyFile(t *testing.T) string {
 	return path
 }
 
-// TestReflector measures a responder with sessions, HMACs and TLVs: every TLV is answered, one-way delays come with what both clocks
-// are wrong by, and nothing is measured without the right key.
+// TestReflector measures a responder with sessions, HMACs and TLVs: every TLV is answered, one-way delays have the
+// error bound of both clocks, and nothing is measured without the right key.
 func TestReflector(t *testing.T) {
 	n := newNetwork(t)
 	key := keyFile(t)

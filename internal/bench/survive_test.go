@@ -31,7 +31,7 @@ func TestKilled(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		args []string
-		runs int // to wait for
+		runs int // number of runs to wait for
 	}{
 		{"first run", []string{"-duration", "100ms", "-runs", "5000"}, 1},
 		{"seventh run", []string{"-duration", "20ms", "-runs", "5000"}, 7},
@@ -89,12 +89,12 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// On a full disk the bench measures to the end, prints what it found, keeps what fits, and fails with the reason.
+// On a full disk the bench measures to the end, prints the result, keeps what fits, and fails with the reason.
 func TestFullDisk(t *testing.T) {
 	n := newNetwork(t)
 	for _, c := range []struct {
 		size string
-		fits bool // at least one run
+		fits bool // room for at least one run
 	}{{"4k", false}, {"128k", true}} {
 		mount := t.TempDir()
 		if err := unix.Mount("rebound-test", mount, "tmpfs", 0, "size="+c.size); err != nil {
@@ -124,7 +124,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A search that is killed leaves the best rate that it had found, in a report that says so.
+// A search that is killed leaves the best rate so far, in a report that says so.
 func TestKilledSearch(t *testing.T) {
 	n := newNetwork(t)
 	var whole atomic.Bool
@@ -163,12 +163,12 @@ func TestKilledSearch(t *testing.T) {
 	}
 }
 
-// A watch that is killed at any moment leaves logs that can be read and compared, with all intervals that were written before. One that is
-// started again continues with them, and nothing stays attached to the interface.
+// A watch that is killed at any moment leaves logs that can be read and compared, with all intervals written before.
+// One that is restarted continues with them, and nothing stays attached to the interface.
 func TestKilledWatch(t *testing.T) {
 	n := newNetwork(t)
 	logs := filepath.Join(t.TempDir(), "logs")
-	intervals := func() (sum int) { // lines: a log begins with its header alone
+	intervals := func() (sum int) { // lines: a log starts with only its header
 		found, _ := filepath.Glob(filepath.Join(logs, "*.hlog"))
 		for _, f := range found {
 			b, _ := os.ReadFile(f)
@@ -182,7 +182,7 @@ func TestKilledWatch(t *testing.T) {
 		for _, f := range found {
 			rep, err := foreign.Read(f, foreign.Options{Series: "icmp:" + far4})
 			if err != nil {
-				if strings.Contains(err.Error(), "no intervals") { // an hour that has just begun
+				if strings.Contains(err.Error(), "no intervals") { // an hour that has just started
 					continue
 				}
 				t.Fatal(err)

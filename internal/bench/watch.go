@@ -41,11 +41,11 @@ Every setting is a flag and a key of the file (rebound-bench config prints one w
 
 `
 
-// watchIntro stands at the top of watch.toml.
+// watchIntro is the text at the top of watch.toml.
 const watchIntro = "What rebound-bench watch measures, and how. Every key is here with its default; each is a flag, too: rebound-bench watch -h.\n\n" +
 	"`rebound-bench config` prints this file."
 
-// watchSettings is all that a user can choose of a watch.
+// watchSettings has all settings of a watch.
 type watchSettings struct {
 	table *setting.Table
 
@@ -56,7 +56,7 @@ type watchSettings struct {
 		refresh           time.Duration
 	}
 	probe struct {
-		settings.Settings // those of a measurement that each target has
+		settings.Settings // the measurement settings that apply to each target
 		rate              float64
 		size              int
 		source, gateway   []netip.Addr
@@ -80,10 +80,11 @@ type watchSettings struct {
 	log logs.Log
 }
 
-// notInWatch are the settings of [nic] that mean nothing to a watch: it sends from the device's own address, and sends frames by itself.
+// notInWatch are the settings of [nic] without a meaning for a watch, which uses the device's own address and sends
+// frames itself.
 var notInWatch = []string{"nic.mac", "nic.pin", "nic.qkey"}
 
-// period makes a parser of a time within bounds.
+// period returns a parser for a time within bounds.
 func period(low, high time.Duration) func(string) (time.Duration, error) {
 	return func(s string) (time.Duration, error) {
 		d, err := settings.ParseDuration(s)
@@ -120,7 +121,7 @@ func newWatchSettings() *watchSettings {
 	frames.Find("nic.device").FlagName = "iface"
 	text := func(s string) (string, error) { return s, nil }
 	measured := setting.New(s.probe.Rows()...)
-	probe := func(name, doc string) setting.Setting { // the same setting of a measurement, and what there is to say of many targets
+	probe := func(name, doc string) setting.Setting { // the corresponding setting of a measurement, with an addition for many targets
 		row := *measured.Find("probe." + name)
 		if doc != "" {
 			row.Doc = doc
@@ -221,7 +222,7 @@ func watchCommand(e *env, args []string) error {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
-	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) }) // a second signal ends it at once, but not one that came along with the first
+	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) }) // a second signal ends it immediately, unless it came together with the first
 	defer stop()
 	hup, again := make(chan os.Signal, 1), make(chan struct{}, 1)
 	signal.Notify(hup, unix.SIGHUP)
@@ -242,7 +243,7 @@ func watchCommand(e *env, args []string) error {
 	return watch.Run(ctx, *o, again, e.stdout)
 }
 
-// options checks what concerns several settings, and returns all as a watch wants it.
+// options checks the combination of settings, and returns them as watch options.
 func (s *watchSettings) options(e *env) (*watch.Options, error) {
 	fail := func(key, format string, a ...any) (*watch.Options, error) {
 		return nil, exit.Usagef("%w", s.table.Fail(key, format, a...))
@@ -293,7 +294,7 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 	o.Log = s.log.New(e.stderr)
 	o.NIC.Log = o.Log
 	driver := s.nic.Driver
-	if driver == "auto" { // known once it is open
+	if driver == "auto" { // known only after opening it
 		driver = ""
 	}
 	s.table.WarnUnused(driver, o.Log)

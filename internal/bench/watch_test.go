@@ -26,7 +26,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 )
 
-// watched is a watch that runs as a process.
+// watched is a watch running as a process.
 type watched struct {
 	n      *network
 	listen string
@@ -93,7 +93,7 @@ func (w *watched) page() map[string]float64 {
 			return err
 		}
 		defer r.Body.Close()
-		if r.StatusCode != http.StatusOK { // asked more often than the page answers
+		if r.StatusCode != http.StatusOK { // the page's rate limit was exceeded
 			return errors.New(r.Status)
 		}
 		lines := bufio.NewScanner(r.Body)
@@ -105,7 +105,7 @@ func (w *watched) page() map[string]float64 {
 		return lines.Err()
 	})
 	if err != nil {
-		return nil // it may have been asked too often: it is asked again
+		return nil // the rate limit may have been exceeded: request it again
 	}
 	return values
 }
@@ -133,7 +133,7 @@ func of(metric, target string, more ...string) string {
 	return metric + "{" + strings.Join(append(more, `proto="`+proto+`"`, `target="`+target+`"`), ",") + "}"
 }
 
-// reflector is a stateful STAMP reflector that takes no notice of each ninth packet, and does not send each seventh reply.
+// reflector is a stateful STAMP reflector that ignores every ninth packet, and does not send every seventh reply.
 func (n *network) reflector(address string) (lostThere, lostBack *atomic.Int64) {
 	n.t.Helper()
 	lostThere, lostBack = new(atomic.Int64), new(atomic.Int64)
@@ -162,7 +162,7 @@ func (n *network) reflector(address string) (lostThere, lostBack *atomic.Int64) 
 			binary.BigEndian.PutUint64(out[4:], now)
 			binary.BigEndian.PutUint16(out[12:], 0x0101)
 			binary.BigEndian.PutUint64(out[16:], now)
-			copy(out[24:], b[:14]) // the sender's number, time and error estimate
+			copy(out[24:], b[:14]) // the sender's number, timestamp and error estimate
 			out[40] = 64
 			if i%7 == 0 {
 				lostBack.Add(1)
@@ -174,8 +174,8 @@ func (n *network) reflector(address string) (lostThere, lostBack *atomic.Int64) 
 	return lostThere, lostBack
 }
 
-// A watch probes what its sources name, follows them when they change and keeps what it had when they are wrong,
-// tells which way was lossy, and continues with the hour's log when it is started again.
+// A watch probes the targets in its sources, follows changes and keeps its targets if a source is wrong, determines the
+// direction of loss, and continues with the hour's log after a restart.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -210,7 +210,7 @@ func TestWatch(t *testing.T) {
 	w.until("the target is gone", func(v map[string]float64) bool { _, has := v[icmp4]; return !has && v["rebound_watch_targets"] == 2 })
 	w.until("the log is written", func(v map[string]float64) bool { return v["rebound_watch_disk_bytes"] > 1000 })
 	w.end()
-	// What a reply told was lost before it; what came after the last reply is not told.
+	// Losses before the last reply are reported; later ones are not.
 	if f, b := int64(v[forward]), int64(v[backward]); f > there.Load() || b > back.Load()+2 || float64(f) < 0.5*float64(b) {
 		t.Errorf("lost on the way there %d of %d, on the way back %d of %d", f, there.Load(), b, back.Load())
 	}
@@ -225,8 +225,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A target's labels have the key and the session identifier of its test packets, which take effect when the key changes: with the wrong
-// one nothing is answered.
+// A target's labels have the key and the session identifier of its test packets, which take effect when the key
+// changes: with the wrong key nothing is answered.
 func TestWatchAuthenticated(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -248,7 +248,7 @@ func TestWatchAuthenticated(t *testing.T) {
 		t.Errorf("%v replies are not authentic", n)
 	}
 	write(keyFile(t))
-	// When the new key comes in force is the watch's affair: from then on nothing is answered, however many probes leave.
+	// The watch decides when the new key takes effect: from then on nothing is answered, however many probes are sent.
 	trips, probes, since := of("rebound_rtt_seconds_count", sealed), of("rebound_probes_total", sealed), v
 	w.until("100 probes in a row have no reply", func(v map[string]float64) bool {
 		if v[trips] != since[trips] {
@@ -294,8 +294,8 @@ func logged(t *testing.T, dir string) map[string]int64 {
 	return out
 }
 
-// Through AF_XDP beside the host's own traffic, through the kernel's sockets, and from an address that the kernel does not have: each
-// finds its way, and a target that nobody is behind is said to be unreachable.
+// Through AF_XDP together with the host's own traffic, through the kernel's sockets, and from an address that the
+// kernel does not have: each finds its path, and a target without a host is reported as unreachable.
 func TestWatchTransports(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)

@@ -82,16 +82,16 @@ func New(f Flow) (*Codec, error) {
 // Flow returns the flow that the Codec was created for.
 func (c *Codec) Flow() Flow { return c.flow }
 
-// SetErrorEstimate sets the sender's error estimate of STAMP probes (RFC 4656 §4.1.2), 0 being no estimate at all.
+// SetErrorEstimate sets the sender's error estimate of STAMP probes (RFC 4656 §4.1.2); 0 means no estimate.
 func (c *Codec) SetErrorEstimate(e uint16) { c.errorEstimate = e }
 
-// SetNextHop changes the MAC address that frames go to, and from where replies are expected.
+// SetNextHop changes the MAC address that frames are sent to, and that replies are expected from.
 func (c *Codec) SetNextHop(mac [6]byte) {
 	c.flow.DstMAC = mac
 	copy(c.frame, mac[:])
 }
 
-// headers writes what is the same in every probe.
+// headers writes the part that is the same in every probe.
 func (c *Codec) headers() {
 	b, f := c.frame, &c.flow
 	copy(b[0:], f.DstMAC[:])
@@ -106,7 +106,7 @@ func (c *Codec) headers() {
 		be.PutUint16(b[12:], typeIPv4)
 		b[14], b[15] = 4<<4|ipv4/4, f.TOS
 		be.PutUint16(b[16:], uint16(f.Size-ethernet))
-		b[20] = 0x40 // DF: a probe that is fragmented measures something else
+		b[20] = 0x40 // DF: a fragmented probe would measure something else
 		b[22] = f.HopLimit()
 		b[23] = c.next
 	}
@@ -130,8 +130,8 @@ func (c *Codec) headers() {
 	be.PutUint16(l4[4:], f.ID)
 }
 
-// Build returns the probe with this sequence number, valid until the next Build. t1 is the time of sending for STAMP, in
-// NTP's format (seconds since 1900 in 32.32 bits); the other protocols do not carry it.
+// Build returns the probe with this sequence number, valid until the next Build. t1 is the transmit timestamp for
+// STAMP, in NTP format (seconds since 1900 in 32.32 bits); the other protocols do not carry it.
 func (c *Codec) Build(seq uint32, t1 uint64) []byte {
 	l4, at := c.frame[c.l4:], 6
 	if c.flow.Proto == ICMP {
@@ -149,7 +149,7 @@ func (c *Codec) Build(seq uint32, t1 uint64) []byte {
 	l4[at], l4[at+1] = 0, 0
 	check := ^fold(sum(c.fixed, l4))
 	if check == 0 && c.flow.Proto != ICMP {
-		check = 0xffff // RFC 768: zero means that there is none
+		check = 0xffff // RFC 768: zero means no checksum
 	}
 	be.PutUint16(l4[at:], check)
 	return c.frame[c.skip:]
@@ -170,7 +170,7 @@ func (c *Codec) payload(b []byte, seq uint32) {
 	fill(b[marker:], c.flow.Run, seq)
 }
 
-// fill writes a pattern that differs in every probe and in every eight bytes of it.
+// fill writes a pattern that is different in every probe and in every eight bytes of it.
 func fill(b []byte, run, seq uint32) {
 	x := (uint64(run)<<32 | uint64(seq)) * 0x9e3779b97f4a7c15
 	for len(b) >= 8 {

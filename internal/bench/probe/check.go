@@ -2,18 +2,18 @@ package probe
 
 import "bytes"
 
-// Verdict is what a received frame turned out to be.
+// Verdict is the classification of a received frame.
 type Verdict uint8
 
 const (
 	Foreign  Verdict = iota // not an answer to this flow
-	Good                    // the reply, right in every byte
-	Unsummed                // the same, but its UDP checksum is absent or was left to an offload (a veth pair does that)
-	Corrupt                 // a reply of this flow that is wrong: Reply.Field says where
+	Good                    // the reply, correct in every byte
+	Unsummed                // the same, but its UDP checksum is absent or was left to an offload (as on a veth pair)
+	Corrupt                 // a reply of this flow with an error: see Reply.Field
 	Refused                 // an ICMP error about a probe of this flow
 )
 
-// Field names the part of a frame that was found wrong.
+// Field is the part of a frame that was found wrong.
 type Field uint8
 
 const (
@@ -40,7 +40,7 @@ const (
 	Payload
 	SenderCopy
 	Authentication
-	Fields // how many there are
+	Fields // number of fields
 )
 
 func (f Field) String() string {
@@ -49,22 +49,23 @@ func (f Field) String() string {
 		"ICMP type", "ICMP identifier", "ICMP sequence", "run tag", "payload", "copy of the sender's fields", "HMAC"}[f]
 }
 
-// Reply is what Check read from a frame.
+// Reply is the information that Check reads from a frame.
 type Reply struct {
 	Field   Field  // Corrupt: the first field that is wrong
-	HasSeq  bool   // Seq was read; of a Corrupt reply it may itself be wrong
+	HasSeq  bool   // Seq was read; in a Corrupt reply it may itself be wrong
 	Seq     uint32 // the probe that this answers
-	Payload int    // Corrupt by its Length: the bytes of payload that came
+	Payload int    // Corrupt because of its Length: the number of payload bytes received
 	Code    uint16 // Refused: ICMP type<<8 | code
 	CE      bool   // it is marked Congestion Experienced (RFC 3168)
-	Closed  bool   // Refused: the target itself has nothing at the port or protocol
+	Closed  bool   // Refused: nothing listens at the target's port or protocol
 	Stamped Stamped
 }
 
 // PayloadSize returns the bytes of payload of a probe and of its reply.
 func (c *Codec) PayloadSize() int { return len(c.want) }
 
-// Check judges what was received, from the transport's first byte on. It keeps no reference to b.
+// Check classifies a received frame, starting with the first byte that the transport delivers. It keeps no reference to
+// b.
 func (c *Codec) Check(b []byte, r *Reply) Verdict {
 	*r = Reply{}
 	if !c.ours(b) {
@@ -101,8 +102,9 @@ func (c *Codec) Check(b []byte, r *Reply) Verdict {
 	return v
 }
 
-// ours tells this flow's replies, broken ones too, from all other traffic. An intact reply has both addresses and both
-// ports or the identifier; a broken one still has the run's tag, or all but one of these four and the length.
+// ours distinguishes this flow's replies, including broken ones, from all other traffic. An intact reply has both
+// addresses and both ports or the identifier; a broken one still has the run's tag, or all but one of these four and
+// the length.
 func (c *Codec) ours(b []byte) bool {
 	body := c.body - c.skip
 	if c.flow.Proto != STAMP && len(b) >= body+4 && be.Uint32(b[body:]) == c.flow.Run {
@@ -147,7 +149,7 @@ func (c *Codec) nextAt() int {
 // ecn returns the ECN field of a frame's IP header.
 func (c *Codec) ecn(b []byte) uint8 {
 	if c.v6 {
-		return b[ethernet+1] >> 4 & 3 // of the traffic class, which begins in the byte before
+		return b[ethernet+1] >> 4 & 3 // the traffic class, which starts in the previous byte
 	}
 	return b[ethernet+1] & 3
 }
@@ -192,7 +194,7 @@ func (c *Codec) network(b []byte) Field {
 			return IPHeader
 		case int(be.Uint16(ip[2:])) != f.Size-ethernet:
 			return IPLength
-		case be.Uint16(ip[6:])&^0x4000 != 0: // DF is free
+		case be.Uint16(ip[6:])&^0x4000 != 0: // DF may have any value
 			return IPFragment
 		case ip[8] == 0:
 			return HopLimit
@@ -211,7 +213,7 @@ func (c *Codec) network(b []byte) Field {
 	return None
 }
 
-// sequence reads which probe b answers.
+// sequence reads the number of the probe that b answers.
 func (c *Codec) sequence(b []byte, r *Reply) {
 	at := c.body - c.skip + 4
 	if c.flow.Proto == STAMP {
@@ -224,14 +226,14 @@ func (c *Codec) sequence(b []byte, r *Reply) {
 	}
 }
 
-// transport checks the ICMP or UDP header and the checksum over all that follows.
+// transport checks the ICMP or UDP header and the checksum over everything after it.
 func (c *Codec) transport(l4 []byte, seq uint32) (Verdict, Field) {
 	f := &c.flow
 	if f.Proto == ICMP {
 		switch {
 		case l4[0] != c.replyType() || l4[1] != 0:
 			return Corrupt, ICMPType
-		case c.skip == 0 && fold(sum(c.fixed, l4)) != 0xffff: // a ping socket's kernel has checked it
+		case c.skip == 0 && fold(sum(c.fixed, l4)) != 0xffff: // with a ping socket, the kernel has checked it
 			return Corrupt, L4Checksum
 		case be.Uint16(l4[4:]) != f.ID:
 			return Corrupt, ICMPIdentifier
@@ -253,13 +255,13 @@ func (c *Codec) transport(l4 []byte, seq uint32) (Verdict, Field) {
 		return Unsummed, None
 	case fold(sum(c.fixed, l4)) == 0xffff:
 		return Good, None
-	case check == fold(c.fixed): // the pseudo-header's sum, uncomplemented: the rest is the device's to add
+	case check == fold(c.fixed): // the pseudo-header's sum, uncomplemented: a device would have added the rest
 		return Unsummed, None
 	}
 	return Corrupt, L4Checksum
 }
 
-// content checks the payload against what the probe with this sequence number carried.
+// content compares the payload with that of the probe with this sequence number.
 func (c *Codec) content(b []byte, r *Reply) Field {
 	if c.flow.Proto == STAMP {
 		return c.reflected(b, r)
@@ -288,7 +290,7 @@ func (c *Codec) refused(b []byte, r *Reply) bool {
 	} else if b[ethernet] != 4<<4|ipv4/4 || b[c.nextAt()] != nextICMP || kind != 3 && kind != 11 && kind != 12 {
 		return false
 	}
-	quoted := b[c.l4+8-ethernet:] // so that offsets of a frame fit the quoted packet
+	quoted := b[c.l4+8-ethernet:] // so that a frame's offsets apply to the quoted packet
 	if string(quoted[c.srcAt:c.srcAt+c.addr]) != string(c.src[:c.addr]) ||
 		string(quoted[c.dstAt:c.dstAt+c.addr]) != string(c.dst[:c.addr]) || quoted[c.nextAt()] != c.next {
 		return false

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// Proto is what a probe requests.
+// Proto is the protocol of a probe.
 type Proto uint8
 
 const (
@@ -27,7 +27,7 @@ func ParseProto(s string) (Proto, error) {
 	return 0, fmt.Errorf("protocol %q: want icmp, udp or stamp", s)
 }
 
-// Layer says where a transport begins: which headers are ours to build and to check.
+// Layer is the layer at which a transport starts: it determines which headers are ours to build and to check.
 type Layer uint8
 
 const (
@@ -41,14 +41,14 @@ type Flow struct {
 	Proto            Proto
 	Layer            Layer
 	SrcMAC, DstMAC   [6]byte // DstMAC is the next hop's
-	Routed           bool    // there is a router between: replies may come from another MAC than DstMAC
+	Routed           bool    // there is a router in between: replies may come from a MAC other than DstMAC
 	Src, Dst         netip.Addr
 	SrcPort, DstPort uint16   // UDP and STAMP
-	SrcPorts         []uint16 // more source ports, used in turn by sequence number, SrcPort among them; nil for that one only
+	SrcPorts         []uint16 // source ports used in rotation by sequence number, including SrcPort; nil for SrcPort only
 	TOS              uint8    // DSCP and ECN, as in IPv4's TOS or IPv6's traffic class (RFC 2474, RFC 3168)
 	TTL              uint8    // or hop limit; 0 is 64
 	ID               uint16   // ICMP echo identifier
-	Run              uint32   // tells this run's replies from those of any other
+	Run              uint32   // distinguishes this run's replies from those of other runs
 	Size             int      // bytes of the Ethernet frame without FCS
 	Test             TestPacket
 }
@@ -72,7 +72,7 @@ const (
 	nextICMPv6 = 58
 )
 
-// errSize says that a frame size cannot hold a probe, or is more than the MTU allows.
+// errSize means that a frame size is too small for a probe, or exceeds the MTU.
 var errSize = errors.New("frame size is out of range")
 
 // HopLimit returns the TTL or hop limit of the probes.
@@ -83,7 +83,7 @@ func (f *Flow) HopLimit() uint8 {
 	return f.TTL
 }
 
-// MinSize returns the smallest frame, in bytes without FCS, that holds a probe.
+// MinSize returns the smallest frame, in bytes without FCS, that fits a probe.
 func MinSize(p Proto, v6 bool) int {
 	n := ethernet + ipv4 + udp
 	if v6 {
@@ -97,8 +97,8 @@ func MinSize(p Proto, v6 bool) int {
 	return max(n, shortest)
 }
 
-// CheckSize returns errSize with the limits in words if size is not possible for an interface with this MTU. more is by how much
-// a probe is longer than its protocol's shortest.
+// CheckSize returns errSize with the limits as text if size is not possible for an interface with this MTU. more is by
+// how much a probe is longer than its protocol's minimum.
 func CheckSize(p Proto, v6 bool, size, more, mtu int) error {
 	low, high := MinSize(p, v6)+more, ethernet+mtu
 	if size < low || size > high {

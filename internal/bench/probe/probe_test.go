@@ -26,7 +26,7 @@ func flow(p probe.Proto, v6 bool, size int) probe.Flow {
 	return f
 }
 
-// naive is RFC 1071 §4.1 as it stands there, over a pseudo-header and a message.
+// naive is the algorithm of RFC 1071 §4.1, over a pseudo-header and a message.
 func naive(parts ...[]byte) uint16 {
 	s := uint32(0)
 	for _, b := range parts {
@@ -52,7 +52,7 @@ func pseudo(b []byte, v6 bool, next byte, length int) []byte {
 	return append(p, 0, next, byte(length>>8), byte(length))
 }
 
-// answer turns a request into its reply the way a host would, without any code of the package.
+// answer turns a request into its reply as a host would, without any code of the package.
 func answer(f probe.Flow, req []byte) []byte {
 	b := append([]byte(nil), req...)
 	v6 := f.Src.Is6()
@@ -68,7 +68,7 @@ func answer(f probe.Flow, req []byte) []byte {
 		copy(b[26:30], req[30:34])
 		copy(b[30:34], req[26:30])
 		b[22] = 61
-		be.PutUint16(b[18:], 0x4711) // its own identification
+		be.PutUint16(b[18:], 0x4711) // the host's own identification
 		b[24], b[25] = 0, 0
 		be.PutUint16(b[24:], ^naive(b[14:34]))
 	}
@@ -157,7 +157,7 @@ func TestGoodReplies(t *testing.T) {
 		c, _ := probe.New(f)
 		for _, seq := range []uint32{0, 1, 0xffff, 0x10000, 0xffffffff} {
 			reply := answer(f, c.Build(seq, 42))
-			c.Build(seq+1, 43) // a Codec keeps nothing of an earlier probe
+			c.Build(seq+1, 43) // a Codec keeps no state of an earlier probe
 			var r probe.Reply
 			if v := c.Check(reply, &r); v != probe.Good || !r.HasSeq || r.Seq != seq {
 				t.Fatalf("%v: seq %d: verdict %v, field %v, seq %d", k, seq, v, r.Field, r.Seq)
@@ -169,8 +169,8 @@ func TestGoodReplies(t *testing.T) {
 	}
 }
 
-// TestEveryWrongByteIsFound changes each byte of a reply to each other value. Only the fields that a network may choose,
-// and which no checksum covers, may pass: traffic class, flow label and hop limit of IPv6.
+// Each byte of a reply is changed to each other value. Only the fields that a network may choose, and which no checksum
+// covers, may pass: traffic class, flow label and hop limit of IPv6.
 func TestEveryWrongByteIsFound(t *testing.T) {
 	for _, k := range kinds() {
 		if k.size > 200 {
@@ -201,7 +201,7 @@ func TestEveryWrongByteIsFound(t *testing.T) {
 				}
 			}
 		}
-		for n := range good { // and every truncation, and something appended
+		for n := range good { // also every truncation, and additional bytes
 			var r probe.Reply
 			if v := c.Check(good[:n], &r); v != probe.Corrupt && v != probe.Foreign {
 				t.Fatalf("%v: %d of %d bytes pass as %v", k, n, len(good), v)
@@ -214,7 +214,7 @@ func TestEveryWrongByteIsFound(t *testing.T) {
 	}
 }
 
-// TestPayloadOfAnotherProbe: a reply whose sum is right, but which carries what another probe carried.
+// A reply with a correct checksum but the payload of another probe is corrupt.
 func TestPayloadOfAnotherProbe(t *testing.T) {
 	for _, k := range []kind{{probe.ICMP, false, 98}, {probe.UDP, true, 128}} {
 		f := flow(k.proto, k.v6, k.size)
@@ -245,12 +245,12 @@ func TestUnsummed(t *testing.T) {
 		if k.v6 {
 			l4 = 54
 		}
-		be.PutUint16(b[l4+6:], naive(pseudo(b, k.v6, 17, len(b)-l4))) // CHECKSUM_PARTIAL as it looks on a veth pair
+		be.PutUint16(b[l4+6:], naive(pseudo(b, k.v6, 17, len(b)-l4))) // CHECKSUM_PARTIAL as seen on a veth pair
 		var r probe.Reply
 		if v := c.Check(b, &r); v != probe.Unsummed {
 			t.Errorf("%v: partial checksum: %v %v", k, v, r.Field)
 		}
-		if k.proto == probe.UDP && len(b) > l4+16 { // where there is a pattern: without one and a sum, a wrong sequence number is a number
+		if k.proto == probe.UDP && len(b) > l4+16 { // if there is a pattern: without pattern and checksum, a wrong sequence number cannot be detected
 			b[len(b)-1] ^= 1
 			if v := c.Check(b, &r); v != probe.Corrupt || r.Field != probe.Payload {
 				t.Errorf("%v: partial checksum and a wrong byte: %v %v", k, v, r.Field)
@@ -280,7 +280,7 @@ func TestForeign(t *testing.T) {
 		b := answer(g, d.Build(3, 0))
 		var r probe.Reply
 		if g.Proto == probe.UDP {
-			b = b[:90] // one field off and another length is another flow
+			b = b[:90] // if both a field and the length differ, it is another flow
 		}
 		if v := c.Check(b, &r); v != probe.Foreign {
 			t.Errorf("%s: %v %v", name, v, r.Field)
@@ -363,8 +363,7 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// FuzzCheck: whatever arrives, Check neither crashes nor takes permanently what differs from the reply in a byte that
-// is fixed.
+// Whatever arrives, Check does not crash, and does not accept a frame that differs from the reply in a fixed byte.
 func FuzzCheck(f *testing.F) {
 	for i, k := range kinds() {
 		fl := flow(k.proto, k.v6, k.size)
@@ -394,8 +393,8 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// TestEveryWrongWordIsFound changes each 16-bit word of a reply and fixes the checksums: what is wrong must be found
-// by itself, not by a sum. Free are what a network or a host may choose: TOS, identification, DF and hop limit.
+// Each 16-bit word of a reply is changed and the checksums corrected: the error must be found without a checksum. Only
+// fields that a network or a host may choose may change: TOS, identification, DF and hop limit.
 func TestEveryWrongWordIsFound(t *testing.T) {
 	for _, k := range []kind{{probe.ICMP, false, 98}, {probe.ICMP, true, 98}, {probe.UDP, false, 99}, {probe.UDP, true, 99}} {
 		f := flow(k.proto, k.v6, k.size)

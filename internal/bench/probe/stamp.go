@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// TestPacket is what STAMP probes are beyond the unauthenticated base of RFC 8762 §4.2.1.
+// TestPacket describes the parts of STAMP probes beyond the unauthenticated base of RFC 8762 §4.2.1.
 type TestPacket struct {
 	SSID          uint16 // session identifier (RFC 8972 §3), 0 for none
-	Key           []byte // of the HMACs; nil for none
-	Authenticated bool   // RFC 8762 §4.2.2; it needs Key
-	Ask           []Ask  // the TLVs, in order, except for padding, which fills the size that is requested
+	Key           []byte // for the HMACs; nil for none
+	Authenticated bool   // RFC 8762 §4.2.2; requires Key
+	Ask           []Ask  // the TLVs, in order, except for padding, which fills the requested size
 }
 
-// Ask is a TLV of a probe: what its sender asks the reflector for.
+// Ask is a TLV in a probe, with which the sender requests information from the reflector.
 type Ask struct {
 	Type  TLV
 	Value []byte
@@ -47,14 +47,15 @@ func (t TLV) String() string {
 	return [...]string{"none", "padding", "location", "time", "cos", "direct", "access", "followup", "hmac"}[t]
 }
 
-// Flags of a TLV that came back (RFC 8972 §4).
+// Flags of a TLV in a reply (RFC 8972 §4).
 const (
 	Unrecognized = 0x80
 	Malformed    = 0x40
 	Integrity    = 0x20
 )
 
-// ParseAsk reads one TLV as -stamp-tlv has it: time, location, cos:DSCP, direct, access:ID:CODE, followup, hmac.
+// ParseAsk parses one TLV in the format of -stamp-tlv: time, location, cos:DSCP, direct, access:ID:CODE, followup,
+// hmac.
 func ParseAsk(text string) (Ask, error) {
 	name, args, _ := strings.Cut(text, ":")
 	fail := func(want string) (Ask, error) { return Ask{}, fmt.Errorf("TLV %q: want %s", text, want) }
@@ -100,7 +101,7 @@ func ParseAsk(text string) (Ask, error) {
 
 const (
 	authenticatedBase = 112 // RFC 8762 §4.2.2
-	sealed            = 96  // of which the HMAC covers so much
+	sealed            = 96  // the number of bytes that the HMAC covers
 	sealLength        = 16
 )
 
@@ -116,8 +117,8 @@ func (t *TestPacket) asks() []Ask {
 	return slices.DeleteFunc(slices.Clone(t.Ask), func(a Ask) bool { return a.Type == HMAC })
 }
 
-// signs reports whether there is an HMAC TLV: where it is requested, and in authenticated packets behind any other
-// TLV but padding (RFC 8972 §4.8).
+// signs reports whether there is an HMAC TLV: if it is requested, and in authenticated packets with any TLV other than
+// padding (RFC 8972 §4.8).
 func (t *TestPacket) signs() bool {
 	n := len(t.asks())
 	return n < len(t.Ask) || t.Authenticated && n > 0
@@ -141,7 +142,7 @@ type test struct {
 	ask    []Ask // without the HMAC
 	length int   // of those TLVs
 	signed bool
-	built  uint32 // how many packets were
+	built  uint32 // number of packets built
 	mac    hash.Hash
 	sum    [sha256.Size]byte
 }
@@ -153,7 +154,7 @@ func newTest(t TestPacket) *test {
 	}
 	if len(t.Key) > 0 {
 		x.mac = hmac.New(sha256.New, t.Key)
-		x.seal(nil, nil) // what the first ones allocate
+		x.seal(nil, nil) // the first calls allocate
 		x.seal(nil, nil)
 	}
 	return x
@@ -167,8 +168,8 @@ func (x *test) seal(a, b []byte) []byte {
 	return x.mac.Sum(x.sum[:0])[:sealLength]
 }
 
-// stamp writes a Session-Sender test packet (RFC 8762 §4.2). What is longer than its base and the TLVs that were
-// requested is an Extra Padding TLV (RFC 8972 §4.1) where that has room, so that a reflector that knows TLVs
+// stamp writes a Session-Sender test packet (RFC 8762 §4.2). If it is longer than its base and the requested TLVs, the
+// rest is an Extra Padding TLV (RFC 8972 §4.1), provided that one fits, so that a reflector with TLV support
 // understands the length. The HMAC TLV is the last.
 func (c *Codec) stamp(b []byte, seq uint32, t1 uint64) {
 	x := c.test
@@ -218,18 +219,20 @@ func (c *Codec) padding(b []byte, seq uint32) {
 	fill(b[tlvHeader:], c.flow.Run, seq)
 }
 
-// Stamped is what a STAMP reflector adds (RFC 8762 §4.3). Times are in NTP's format, or in PTP's where the error estimate says so.
+// Stamped is the information that a STAMP reflector adds (RFC 8762 §4.3). Timestamps are in NTP format, or in PTP
+// format if the error estimate says so.
 type Stamped struct {
-	Seq           uint32 // the reflector's own count; a stateless reflector repeats the sender's
+	Seq           uint32 // the reflector's own count; a stateless reflector repeats the sender's number
 	T1            uint64 // the sender's time, as the reflector copied it
-	T2, T3        uint64 // received, sent back
+	T2, T3        uint64 // receive and transmit timestamps of the reflector
 	ErrorEstimate uint16
-	SSID          uint16 // as it came back: a reflector without RFC 8972 may have made it 0
-	TTL           uint8  // of the probe as it reached the reflector
+	SSID          uint16 // as returned: a reflector without RFC 8972 may have zeroed it
+	TTL           uint8  // of the probe when it reached the reflector
 
-	// Answers are those to TestPacket.Ask except for the HMAC, in its order. They are in what was checked.
+	// Answers are the answers to TestPacket.Ask except for the HMAC, in the same order. They refer to the checked
+	// frame.
 	Answers []Answer
-	// Untrusted says that the HMAC TLV came back unverified: nothing in Answers is to be used (RFC 8972 §4.8).
+	// Untrusted means that the HMAC TLV was returned unverified: Answers must not be used (RFC 8972 §4.8).
 	Untrusted bool
 }
 
@@ -243,8 +246,8 @@ type Answer struct {
 // Usable reports whether the value is the reflector's answer.
 func (a *Answer) Usable() bool { return a.Flags&(Unrecognized|Malformed|Integrity) == 0 }
 
-// reflected reads a Session-Reflector test packet (RFC 8762 §4.3). Fields that must be zero are not looked at, as the
-// RFC wants. Padding comes back as it was (its TLV's flags may change), or as zeros.
+// reflected parses a Session-Reflector test packet (RFC 8762 §4.3). Fields that must be zero are ignored, as the RFC
+// requires. Padding is returned unchanged (its TLV's flags may change), or as zeros.
 func (c *Codec) reflected(b []byte, r *Reply) Field {
 	x, s := c.test, &r.Stamped
 	base := x.base()
@@ -287,8 +290,8 @@ func (c *Codec) reflected(b []byte, r *Reply) Field {
 	return None
 }
 
-// answers reads the TLVs of a reply. Its HMAC TLV, if there is one, is at sealAt. A reflector without TLVs leaves
-// them as they were sent, with U set, or zeros.
+// answers parses the TLVs of a reply. Its HMAC TLV, if there is one, is at sealAt. A reflector without TLV support
+// returns them as they were sent, with U set, or as zeros.
 func (c *Codec) answers(b []byte, base, sealAt int, s *Stamped) Field {
 	x := c.test
 	if s.Answers = c.answered[:0]; len(x.ask) == 0 && !x.signed {

@@ -57,14 +57,15 @@ func TestSealedProbe(t *testing.T) {
 	tlvs := slices.Concat(
 		[]byte{0x80, 4, 0, 4, 46 << 2, 0, 0, 0},             // Class of Service: U, DSCP1
 		[]byte{0x80, 5, 0, 12, 0, 0, 0, 2}, make([]byte, 8), // Direct Measurement: the second probe
-		[]byte{0x80, 1, 0, 2}, got[112+8+16+4:][:2]) // Extra Padding, of any content
+		[]byte{0x80, 1, 0, 2}, got[112+8+16+4:][:2]) // Extra Padding, with any content
 	want = slices.Concat(want, tlvs, []byte{0x80, 8, 0, 16}, digest([]byte{0, 0, 0, 42}, tlvs))
 	if !bytes.Equal(got, want) {
 		t.Errorf("got  %x\nwant %x", got, want)
 	}
 }
 
-// reflectSealed answers a probe as a stateless reflector in either mode that understands TLVs, without any code of the package.
+// reflectSealed answers a probe as a stateless reflector with TLV support does, in either mode, without any code of the
+// package.
 func reflectSealed(f probe.Flow, b []byte) []byte {
 	r := bytes.Clone(b)
 	base := 44
@@ -93,8 +94,8 @@ func reflectSealed(f probe.Flow, b []byte) []byte {
 	return r
 }
 
-// Of a reply under an HMAC no bit may change without being found: in an authenticated base, and in TLVs. What follows
-// the base without an HMAC is compared, except for flags and answers.
+// Every changed bit of a reply that an HMAC covers is detected: in an authenticated base, and in TLVs. Bytes after the
+// base without an HMAC are compared, except for flags and answers.
 func TestEveryForgedBitIsFound(t *testing.T) {
 	for _, authenticated := range []bool{true, false} {
 		f := sealedFlow(t, authenticated, 20, "time", "location", "hmac")
@@ -109,14 +110,14 @@ func TestEveryForgedBitIsFound(t *testing.T) {
 			t.Fatalf("%v %v %+v", v, r.Field, r)
 		}
 		base := 44
-		from := base // what the HMAC TLV covers
+		from := base // the part that the HMAC TLV covers
 		if authenticated {
 			base, from = 112, 0
 		}
 		for i := from; i < len(good); i++ {
 			for bit := range 8 {
 				if i == len(good)-20 && bit < 5 {
-					continue // reserved flags of the HMAC TLV itself, which are to be ignored
+					continue // reserved flags of the HMAC TLV itself, which must be ignored
 				}
 				b := bytes.Clone(good)
 				b[i] ^= 1 << bit
@@ -129,7 +130,7 @@ func TestEveryForgedBitIsFound(t *testing.T) {
 	}
 }
 
-// A flag in a reply decides what of it is used (RFC 8972 §4): U of one TLV leaves the others, M ends them, I discards all.
+// A flag in a reply determines which TLVs are used (RFC 8972 §4): U invalidates one TLV, M ends them, I discards all.
 func TestFlagsOfReplies(t *testing.T) {
 	f := sealedFlow(t, false, 0, "time", "cos:1", "direct")
 	f.Test.Key = nil
@@ -186,7 +187,7 @@ func TestSealedAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Whatever comes back, Check does not crash, and takes nothing for authentic whose HMAC is another's.
+// Whatever is received, Check does not crash, and does not accept a packet as authentic with a wrong HMAC.
 func FuzzSealed(f *testing.F) {
 	var codecs []*probe.Codec
 	for _, authenticated := range []bool{true, false} {

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// sum adds b to a ones'-complement sum in 64 bits (RFC 1071 §2: the word size does not matter, the carry comes round).
+// sum adds b to a ones'-complement sum in 64 bits (RFC 1071 §2: the word size does not matter with end-around carry).
 func sum(s uint64, b []byte) uint64 {
 	var carry uint64
 	for len(b) >= 8 {
@@ -23,7 +23,7 @@ func sum(s uint64, b []byte) uint64 {
 	return s
 }
 
-// fold brings a sum to 16 bits.
+// fold reduces a sum to 16 bits.
 func fold(s uint64) uint16 {
 	for s>>16 != 0 {
 		s = s>>16 + s&0xffff

@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/plain"
 )
 
-// Server is a Prometheus server, queried by its HTTP API.
+// Server is a Prometheus server, queried through its HTTP API.
 type Server struct {
 	Base   string
 	Client *http.Client // nil for the default one
@@ -26,7 +26,7 @@ const (
 	patience  = 2 * time.Minute
 )
 
-// Series is a time series of a query's result.
+// Series is a time series in a query's result.
 type Series struct {
 	Metric     map[string]string
 	Values     []Value
@@ -39,7 +39,7 @@ type Value struct {
 	V  float64
 }
 
-// Moment is a native histogram at one time: everything counted since the series began.
+// Moment is a native histogram at one time: everything counted since the series started.
 type Moment struct {
 	At      time.Time
 	Count   float64
@@ -98,7 +98,7 @@ func (s *Server) ask(ctx context.Context, query string, call func(context.Contex
 	return all, nil
 }
 
-// ParseAnswer parses an answer of Prometheus' HTTP API to a query or a range query.
+// ParseAnswer parses a response of Prometheus' HTTP API to a query or a range query.
 func ParseAnswer(text []byte) ([]Series, error) {
 	var a struct {
 		Status, Error string
@@ -133,7 +133,7 @@ func ParseAnswer(text []byte) ([]Series, error) {
 	return series(v)
 }
 
-// limited is a transport that ends an answer which is too long.
+// limited is a transport that aborts a response that is too long.
 type limited struct{ next http.RoundTripper }
 
 func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -153,7 +153,7 @@ var (
 	errOrder = errors.New("the moments of its answer are not in order")
 )
 
-// maxCount bounds what a counter has, so that what is added up does not overflow.
+// maxCount bounds a counter's value, so that sums do not overflow.
 const maxCount = 1e15
 
 // series converts a vector or a matrix.

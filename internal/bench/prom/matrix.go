@@ -15,15 +15,15 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// MatrixOptions say what a matrix is drawn of.
+// MatrixOptions select the data of a matrix.
 type MatrixOptions struct {
 	At       time.Time     // its end
 	Range    time.Duration // up to At
-	Before   time.Duration // by how much the baseline, of the same length, lies before it
-	Windows  int           // that each is cut into
-	FromName string        // label of who measured
-	ToName   string        // label of what was measured
-	Labels   []Label       // that all series have to have
+	Before   time.Duration // distance of the baseline, which has the same length
+	Windows  int           // number of windows that each is divided into
+	FromName string        // label with the measuring host
+	ToName   string        // label with the measured target
+	Labels   []Label       // that all series must have
 }
 
 const (
@@ -31,7 +31,7 @@ const (
 	uncertainMetric = "rebound_lost_uncertain_total"
 )
 
-// matrixStats are what the verdict of a path looks at; the first one that is slower or faster is shown.
+// matrixStats are the statistics that a path's verdict considers; the first one that is slower or faster is shown.
 var matrixStats = []compare.Stat{stat("p50"), stat("p90"), stat("p99")}
 
 func stat(name string) compare.Stat {
@@ -46,14 +46,14 @@ func stat(name string) compare.Stat {
 const falseMarks = "If nothing changed, at most 5 % of matrices of this size show any + or -. A level that differs by more than 10 % between the two times " +
 	"anyway, as under a load that changes from day to day, counts as a change."
 
-// Matrix requests what each host measured of each target, one host at a time, and compares it with the baseline.
+// Matrix queries what each host measured of each target, one host at a time, and compares it with the baseline.
 func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, error) {
 	sel := &Source{Labels: o.Labels}
 	hosts, err := s.instant(ctx, fmt.Sprintf("count by (%s) (count_over_time(%s[%ds]))", o.FromName, sel.selector("rebound_probes_total"), int(o.Range.Seconds())), o.At)
 	if err != nil {
 		return nil, err
 	}
-	tested := 0 // all series, since only the worst of those of a cell is shown
+	tested := 0 // all series, because only the worst of a cell's series is shown
 	for _, h := range hosts {
 		for _, v := range h.Values {
 			tested += int(v.V)
@@ -124,12 +124,13 @@ type path struct {
 	to    string
 	cell  *page.Cell
 	width float64
-	part  bool // there are data of only a part of the range
+	part  bool // only a part of the range has data
 
-	uncounted string // the metric of loss that there is none of
+	uncounted string // the loss metric that is missing
 }
 
-// paths are all cells of one host. A path whose data begin within the range is drawn from its latest half, quarter, and so on.
+// paths are all cells of one host. A path whose data start within the range is evaluated from its latest half, quarter,
+// and so on.
 func (s *Server) paths(ctx context.Context, of *Source, o MatrixOptions, tested int) ([]path, error) {
 	fine, err := s.series(ctx, of, "rebound_probes_total", o.At.Add(-o.Range), o.At, max(o.Range/240, time.Second))
 	if err != nil {
@@ -158,8 +159,8 @@ func (s *Server) paths(ctx context.Context, of *Source, o MatrixOptions, tested 
 	return out, nil
 }
 
-// covered returns the part of the range before o.At that data from a moment on fill: the whole, or a half, a quarter, and so on, down to
-// windows of a second.
+// covered returns the part of the range before o.At that data from a given time on cover: the whole, or a half, a
+// quarter, and so on, down to windows of a second.
 func (o *MatrixOptions) covered(from time.Time) time.Duration {
 	length := o.Range
 	if from.Sub(o.At.Add(-o.Range)) <= o.Range/time.Duration(o.Windows) {
@@ -181,7 +182,7 @@ func (s *Server) series(ctx context.Context, of *Source, metric string, from, to
 	return out, err
 }
 
-// pathsOver are the cells of the series with these labels, which are those of all. A matrix has tested series.
+// pathsOver are the cells of the series with these labels, out of all. The matrix has tested series in total.
 func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all map[string]Series, ids []string, tested int) ([]path, error) {
 	start, step := o.At.Add(-o.Range), o.Range/time.Duration(o.Windows)
 	sent, err := s.series(ctx, of, "rebound_probes_total", start, o.At, step)
@@ -253,7 +254,7 @@ func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all
 	return out, nil
 }
 
-// uncounted returns the metric of loss that a series lacks, "" for none.
+// uncounted returns the loss metric that a series lacks, "" for none.
 func uncounted(lost, uncertain map[string]Series, id string) string {
 	if _, ok := lost[id]; !ok {
 		return lostMetric
@@ -264,8 +265,8 @@ func uncounted(lost, uncertain map[string]Series, id string) string {
 	return ""
 }
 
-// judge gives a cell, one of a number of tested paths, the first verdict that is slower, otherwise the first that is faster, otherwise noise, where any
-// was tested.
+// judge sets the verdict of a cell, which is one of a number of tested paths: the first that is slower, otherwise the
+// first that is faster, otherwise noise if any was tested.
 func judge(c *page.Cell, tested int, before, now *report.Report) {
 	rows := compare.Among(tested, matrixStats, before, now).Rows
 	for _, want := range []compare.Verdict{compare.Slower, compare.Faster, compare.Noise} {
@@ -286,7 +287,8 @@ const (
 	placeMetric   = "rebound_lost_uncertain_place_total"
 )
 
-// elsewhere returns, for each series of a watch by its labels, the probes that were not lost between the hosts for certain.
+// elsewhere returns, for each series of a watch by its labels, the probes that were not certainly lost between the
+// hosts.
 func (s *Server) elsewhere(ctx context.Context, of *Source, from, to time.Time, step time.Duration) (map[string]report.Counts, error) {
 	out := map[string]report.Counts{}
 	for _, q := range []struct{ metric, label, only string }{
@@ -324,7 +326,7 @@ func (s *Server) elsewhere(ctx context.Context, of *Source, from, to time.Time, 
 	return out, nil
 }
 
-// timeText writes a length of time: 7d, 1h, 1h30m.
+// timeText formats a duration: 7d, 1h, 1h30m.
 func timeText(d time.Duration) string {
 	if days := d / (24 * time.Hour); days > 0 && d%(24*time.Hour) == 0 {
 		return fmt.Sprintf("%dd", days)
@@ -339,7 +341,7 @@ func timeText(d time.Duration) string {
 	return text
 }
 
-// identity is a series without the metric's name.
+// identity identifies a series without the metric's name.
 func identity(labels map[string]string) string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(labels)) {

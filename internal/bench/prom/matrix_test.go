@@ -24,8 +24,9 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// mesh answers as a Prometheus that has scraped three watches for two days. The path a → c takes half longer today, b → a loses all, and
-// c has no yesterday. Nothing was scraped before since, and the metric missing never.
+// mesh responds like a Prometheus that has scraped three watches for two days. The path a → c takes half as long again
+// today, b → a loses everything, and c has no data for yesterday. Nothing was scraped before since, and the metric
+// missing does not exist.
 func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.FormValue("query")
@@ -183,7 +184,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// A watch that began minutes ago is drawn from what there is, within the default range of an hour.
+// A watch that started minutes ago is evaluated from the available data, within the default range of an hour.
 func TestMatrixOfAYoungWatch(t *testing.T) {
 	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
 	for _, age := range []time.Duration{50 * time.Minute, 7 * time.Minute, 90 * time.Second} {
@@ -229,8 +230,8 @@ func TestMatrixWithoutLossCounters(t *testing.T) {
 
 var matrices = flag.Int("matrices", 10, "unchanged matrices that each scenario of TestMatrixCalibration simulates")
 
-// At most 5 % of matrices of unchanged paths show any mark, also where every path is slower by all that drift between two times may
-// account for. docs/calibration.md has the results.
+// At most 5 % of matrices of unchanged paths show any mark, even if every path is slower by the whole drift permitted
+// between two times. docs/calibration.md has the results.
 func TestMatrixCalibration(t *testing.T) {
 	needs.Long(t)
 	const windows, length, day = 12, 300, 24 * 3600.0
@@ -238,7 +239,7 @@ func TestMatrixCalibration(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		paths  int
-		now    func(*rand.Rand) float64                        // the level against a day before
+		now    func(*rand.Rand) float64                        // the level compared with the previous day
 		within func(*rand.Rand, float64) func(float64) float64 // the level within the hours, until end
 		tail   float64
 		least  float64 // share of paths with a mark
@@ -297,7 +298,7 @@ func TestMatrixCalibration(t *testing.T) {
 	}
 }
 
-// A cell of several series has the loss of all of them, a silent one included.
+// The loss of a cell with several series is that of all of them, including a silent one.
 func TestMatrixOfSeveralSeries(t *testing.T) {
 	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "instance"}
 	m, err := (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o)
@@ -315,7 +316,7 @@ func TestMatrixOfSeveralSeries(t *testing.T) {
 	}
 }
 
-// A matrix of more paths than its windows can judge says how many windows it needs.
+// If a matrix has more paths than its windows can decide, it says how many windows it needs.
 func TestMatrixNeedsWindows(t *testing.T) {
 	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 8, FromName: "instance", ToName: "target"}
 	m, err := (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o)
@@ -332,7 +333,7 @@ func TestMatrixNeedsWindows(t *testing.T) {
 	}
 }
 
-// What a comparison loads has received only the probes that were answered in time.
+// A comparison loads as received only the probes that were answered in time.
 func TestLoadCountsPlaces(t *testing.T) {
 	s := &Source{Labels: []Label{{"instance", "a"}, {"target", "icmp:b"}}, Metric: DefaultMetric, From: now.Add(-time.Hour), To: now, Windows: 12}
 	l, err := Load(context.Background(), &Server{Base: mesh(t, time.Unix(0, 0), "").URL}, s)

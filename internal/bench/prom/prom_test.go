@@ -49,7 +49,7 @@ func TestParseSource(t *testing.T) {
 	}
 }
 
-// history is what a server keeps: counts by bucket index at 2^5 buckets to an octave, of each step.
+// history is a server's data: counts by bucket index with 2^5 buckets per octave, for each step.
 type history struct {
 	counts map[int]float64
 	n, sum float64
@@ -70,8 +70,8 @@ func (h *history) answer() map[string]any {
 	return map[string]any{"count": fmt.Sprint(h.n), "sum": fmt.Sprint(h.sum), "buckets": buckets}
 }
 
-// server answers as a Prometheus does that has scraped a watch whose round trips have these levels, one for each
-// window of five minutes, 300 in each. It restarts at window restart.
+// server responds like a Prometheus that has scraped a watch whose round trips have these levels, one for each window
+// of five minutes, with 300 round trips each. The watch restarts at window restart.
 func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.FormValue("query")
@@ -79,7 +79,7 @@ func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 		if strings.Contains(query, "uncounted") {
 			labels["site"] = "uncounted"
 		}
-		if strings.Contains(query, "silent") { // nothing is known of its watch
+		if strings.Contains(query, "silent") { // its watch is unknown
 			labels["instance"] = "silent:9470"
 		}
 		result := []any{}
@@ -156,7 +156,8 @@ func twelve(level float64) (all []float64) {
 	return all
 }
 
-// The counts of each window are those that were counted in it, and a comparison of two hours finds what is there, and nothing else.
+// Each window has exactly the counts of its time, and a comparison of two hours finds the actual change, and nothing
+// else.
 func TestLoad(t *testing.T) {
 	a, err := load(t, twelve(50e-6), -1, "")
 	if err != nil {
@@ -166,7 +167,7 @@ func TestLoad(t *testing.T) {
 		a.Traffic.FrameSize != 60 || a.Traffic.Transport != "raw" || a.Traffic.Protocol != "icmp" {
 		t.Errorf("%d runs, %d values, width %v, %+v, %+v", len(a.Runs), a.Main().Total.Count, a.Resolution, a.Counts, a.Traffic)
 	}
-	if p50 := a.Main().Summary.P50; math.Abs(float64(p50)-57e3) > 2e3 { // 50 µs and the median of what is added
+	if p50 := a.Main().Summary.P50; math.Abs(float64(p50)-57e3) > 2e3 { // 50 µs and the median of the added noise
 		t.Errorf("p50 %d ns", p50)
 	}
 	if advice := strings.Join(Advice(&Source{Windows: 12, To: now, From: now.Add(-time.Hour)}, a.Resolution), "\n"); !strings.Contains(advice, "2.1 %") && !strings.Contains(advice, "2.2 %") {
@@ -211,7 +212,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// The lines that name the two sides of a comparison, and its table, have what a Prometheus knows, and no placeholder for the rest.
+// The lines that name the two sides of a comparison, and its table, have the information that Prometheus has, and no
+// placeholder for the rest.
 func TestComparisonText(t *testing.T) {
 	a, err := load(t, twelve(50e-6), -1, "&instance=a:9470")
 	if err != nil {
@@ -263,7 +265,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// What a server says that it counted is a count, in the order of time, or an error.
+// A server's counts are accepted in chronological order, or rejected with an error.
 func TestImpossibleCounters(t *testing.T) {
 	for _, values := range []string{`[1,"NaN"]`, `[1,"-1"]`, `[1,"1e300"]`, `[1,"+Inf"]`, `[9,"1"],[5,"2"]`, `[5,"1"],[5,"2"]`} {
 		body := canned(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[` + values + `]}]}}`)
@@ -285,7 +287,7 @@ func TestResolutionChanges(t *testing.T) {
 	}
 }
 
-// Whatever is given as a source is one or an error, and what is one has a time to be requested.
+// Every text is a source or an error, and every source has a time range.
 func FuzzParse(f *testing.F) {
 	f.Add("prom:http://h:9090?target=a&from=now-1h&to=now")
 	f.Add("prom:https://u:p@h/x?target=a&from=2026-11-22T10:00:00Z&to=1795345200&windows=8&instance=b")
@@ -304,7 +306,7 @@ func (c canned) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(bytes.NewReader(c)), Request: r}, nil
 }
 
-// Whatever a server answers is series or an error; and of what is taken a report can be made, or not.
+// Every response gives series or an error; and from series a report can be made, or an error is returned.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"histograms":[[1,{"count":"1","sum":"1","buckets":[[0,"1e-6","2e-6","1"]]}],[301,{"count":"3","sum":"1","buckets":[[0,"1e-6","2e-6","3"]]}]]}]}}`))
 	f.Add([]byte(`{"status":"error","error":"x"}`))

@@ -16,14 +16,15 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Loaded is a report that was made of a Prometheus' histograms. Its Resolution is the width of the coarsest bucket that has samples.
+// Loaded is a report made from a Prometheus' histograms. Its Resolution is the width of the coarsest bucket with
+// samples.
 type Loaded struct {
 	*report.Report
 }
 
-// Load asks a Prometheus for a source. The series itself is requested at the ends of the windows, not its rate: the
-// counts of a window are then differences of whole numbers, where rate() and increase() give what they guess that the
-// ends of a window would have had.
+// Load queries a Prometheus for a source. It requests the series itself at the ends of the windows, not its rate: the
+// counts of a window are then differences of integers, whereas rate() and increase() extrapolate to the ends of a
+// window.
 func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
 	all, err := server.Range(ctx, s.selector(s.Metric), s.From, s.To, s.Step())
 	if err != nil {
@@ -85,7 +86,7 @@ func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
 	return out, nil
 }
 
-// circumstances fills in what all probes of the watch had in common.
+// circumstances fills in the common properties of all probes of the watch.
 func (l *Loaded) circumstances(ctx context.Context, server *Server, s *Source, labels map[string]string) {
 	is := Source{Labels: []Label{{"instance", labels["instance"]}, {"job", labels["job"]}}}
 	info, err := server.instant(ctx, is.selector("rebound_watch_info"), s.To)
@@ -104,7 +105,7 @@ func (l *Loaded) circumstances(ctx context.Context, server *Server, s *Source, l
 	l.Device.Driver = m["driver"]
 }
 
-// grown is by how much a counter grew, begun again or not.
+// grown is by how much a counter grew, with or without restarts.
 func grown(v []Value) (n int64) {
 	for i := 1; i < len(v); i++ {
 		if d := v[i].V - v[i-1].V; d >= 0 {
@@ -136,7 +137,8 @@ func apart(all []Series) string {
 	return strings.Join(out, ", ")
 }
 
-// FromMoments makes a report of a histogram that was read at from, and every step after it: each window with anything in it is a run.
+// FromMoments makes a report from a histogram that was read at from, and every step after it: each non-empty window is
+// a run.
 func FromMoments(moments []Moment, from time.Time, step time.Duration, windows int) (*Loaded, error) {
 	out := &Loaded{Report: &report.Report{Schema: report.Schema, Tool: "bench", Metric: report.RoundTrip, Start: from, End: from.Add(time.Duration(windows) * step),
 		Interval: step.Nanoseconds()}}
@@ -144,7 +146,7 @@ func FromMoments(moments []Moment, from time.Time, step time.Duration, windows i
 	resets, coarser := 0, 0
 	for i := 1; i < len(moments); i++ {
 		a, b := &moments[i-1], &moments[i]
-		if b.At.Sub(a.At) > step*3/2 { // a window in which nothing was scraped
+		if b.At.Sub(a.At) > step*3/2 { // a window without a scrape
 			continue
 		}
 		h, width, err := difference(a, b)
@@ -183,7 +185,8 @@ var (
 	errCoarser = fmt.Errorf("other buckets")
 )
 
-// difference is what was counted between two moments, each value taken for the middle of its bucket, and how wide the widest of them is.
+// difference is what was counted between two moments, with each value at the middle of its bucket, and the width of the
+// widest bucket.
 func difference(a, b *Moment) (h *latency.Histogram, width float64, err error) {
 	if b.Count < a.Count {
 		return nil, 0, errReset
@@ -211,7 +214,7 @@ func difference(a, b *Moment) (h *latency.Histogram, width float64, err error) {
 		}
 	}
 	for _, n := range before {
-		if n > 0 { // a bucket that is there no more
+		if n > 0 { // a bucket that no longer exists
 			return nil, 0, errCoarser
 		}
 	}

@@ -1,5 +1,5 @@
-// Package prom reads what a Prometheus keeps of watches: the native histograms of round trips of a time, as a report whose runs are
-// windows of it.
+// Package prom reads the data of watches from a Prometheus: the native histograms of round trips in a time range, as a
+// report whose runs are windows of that range.
 package prom
 
 import (
@@ -16,14 +16,15 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 )
 
-// Prefix begins the name of a source, where a report's folder could stand as well.
+// Prefix starts the name of a source where a report's folder could be given as well.
 const Prefix = "prom:"
 
-// Source is a time and a series of a Prometheus: "prom:http://127.0.0.1:9090?target=icmp:10.0.0.2&from=now-2h&to=now-1h".
+// Source is a time range and a series of a Prometheus:
+// "prom:http://127.0.0.1:9090?target=icmp:10.0.0.2&from=now-2h&to=now-1h".
 type Source struct {
-	Base     string // URL of the server, without a slash at its end
+	Base     string // URL of the server, without a trailing slash
 	Metric   string
-	Labels   []Label // what the series has to have, target among them; ascending by name
+	Labels   []Label // required labels of the series, including target; ascending by name
 	From, To time.Time
 	Windows  int
 }
@@ -40,8 +41,8 @@ const (
 
 const example = "want prom:http://HOST:9090?target=icmp:10.0.0.2&from=2026-11-22T10:00:00Z&to=2026-11-22T11:00:00Z"
 
-// Parse reads a source. Besides target, from and to it may have windows (the number of runs that the time is cut into), metric, and labels
-// that the series has to have: instance=a:9470. now is what from and to may be relative to.
+// Parse parses a source. In addition to target, from and to it may have windows (the number of runs that the time range
+// is divided into), metric, and required labels of the series: instance=a:9470. from and to may be relative to now.
 func Parse(text string, now time.Time) (*Source, error) {
 	fail := func(format string, args ...any) (*Source, error) {
 		return nil, fmt.Errorf("%q: %w; %s", text, fmt.Errorf(format, args...), example)
@@ -104,7 +105,7 @@ func Parse(text string, now time.Time) (*Source, error) {
 	return s, nil
 }
 
-// ParseBase reads the URL of a server.
+// ParseBase parses the URL of a server.
 func ParseBase(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Fragment != "" || u.RawQuery != "" {
@@ -113,7 +114,7 @@ func ParseBase(text string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-// CheckLabel returns an error for what cannot be the name of a label.
+// CheckLabel returns an error for an invalid label name.
 func CheckLabel(name string) error {
 	if !labelName.MatchString(name) {
 		return fmt.Errorf("%q is no name of a label: want letters, digits and underscores, not a digit first", name)
@@ -138,7 +139,7 @@ func (s *Source) selector(metric string) string {
 	return metric + "{" + strings.Join(pairs, ",") + "}"
 }
 
-// Name is what tables call the source.
+// Name is the name of the source in tables.
 func (s *Source) Name() string {
 	target, others := "", ""
 	for _, l := range s.Labels {
@@ -151,9 +152,10 @@ func (s *Source) Name() string {
 	return fmt.Sprintf("%s%s %s", target, others, s.From.UTC().Format("2006-01-02 15:04Z"))
 }
 
-// ParseTime reads a moment: RFC 3339, "2026-11-22T10:00" or "2026-11-22" in UTC, seconds since 1970, "now", or "now-90m" and such.
+// ParseTime parses a time: RFC 3339, "2026-11-22T10:00" or "2026-11-22" in UTC, seconds since 1970, "now", or a
+// relative time such as "now-90m".
 func ParseTime(text string, now time.Time) (time.Time, error) {
-	text = strings.ReplaceAll(text, " ", "+") // what a query makes of the sign of a zone
+	text = strings.ReplaceAll(text, " ", "+") // a query decodes the plus sign of a time zone as a space
 	if rest, ok := strings.CutPrefix(text, "now"); ok {
 		if rest == "" {
 			return now, nil
@@ -186,10 +188,11 @@ func ParseTime(text string, now time.Time) (time.Time, error) {
 	return now, fmt.Errorf("%q is no moment, like 2026-11-22T10:00:00Z, now-2h or 1795341600", text)
 }
 
-// errNothing says that a Prometheus has no such series, or nothing in it.
+// errNothing means that a Prometheus has no such series, or no data in it.
 var errNothing = errors.New("Prometheus has nothing of it")
 
-// Advice is what inference a comparison allows where a side came from a Prometheus. width is that of the coarsest bucket seen, as a share.
+// Advice states the limits of a comparison with a side from a Prometheus. width is that of the coarsest bucket, as a
+// share.
 func Advice(s *Source, width float64) []string {
 	out := []string{fmt.Sprintf("%s: each of %d windows of %v stands for a run; a verdict needs %d on each side, and samples enough in each", s.Name(), s.Windows, s.Step(), compare.MinRuns)}
 	if width > 0 {

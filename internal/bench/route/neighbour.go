@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is what a Neighbour asks and answers through: a nic.Device.
+// Port sends and receives a Neighbour's frames: a nic.Device.
 type Port interface {
 	Send(frame []byte) error
 	Recv(buf []byte) (n int, at int64, err error)
 }
 
-// ErrNoAnswer says that nobody answered for the next hop's address.
+// ErrNoAnswer means that no host answered for the next hop's address.
 var ErrNoAnswer = errors.New("nobody answers")
 
-// Neighbour speaks ARP (RFC 826) and neighbour discovery (RFC 4861) for one address of ours. It allocates nothing after
-// New. One goroutine uses it.
+// Neighbour implements ARP (RFC 826) and neighbour discovery (RFC 4861) for one of our addresses. It allocates nothing
+// after NewNeighbour. One goroutine uses it.
 type Neighbour struct {
 	mac [6]byte
 	ip  netip.Addr
@@ -36,24 +36,25 @@ const (
 	typeIPv6 = 0x86dd
 	frameARP = 60                 // 42 bytes and padding
 	frameND  = ethernet + 40 + 32 // solicitation or advertisement with one link-layer address option
-	icmpAt   = ethernet + 40      // where the ICMPv6 message begins
+	icmpAt   = ethernet + 40      // start of the ICMPv6 message
 
 	arpRequest, arpReply      = 1, 2
 	solicitation, advertising = 135, 136
 	optSource, optTarget      = 1, 2
 )
 
-// NewNeighbour answers for ip with mac.
+// NewNeighbour returns a Neighbour that answers for ip with mac.
 func NewNeighbour(ip netip.Addr, mac [6]byte) *Neighbour {
 	n := &Neighbour{mac: mac, ip: ip.WithZone("")}
 	copy(n.raw[:], ip.AsSlice())
 	return n
 }
 
-// Tries is how often a neighbour is asked before it counts as absent (RFC 4861's MAX_MULTICAST_SOLICIT).
+// Tries is how many requests are sent before a neighbour counts as absent (RFC 4861's MAX_MULTICAST_SOLICIT).
 const Tries = 3
 
-// Resolve requests next until it answers, up to tries times, one wait apart. It returns ErrNoAnswer if nobody does.
+// Resolve sends requests for next until it answers, up to tries times, one wait apart. It returns ErrNoAnswer if there
+// is no answer.
 func (n *Neighbour) Resolve(p Port, next netip.Addr, tries int, wait time.Duration) (mac [6]byte, err error) {
 	buf := make([]byte, 16<<10)
 	next = next.WithZone("")
@@ -87,13 +88,13 @@ func (n *Neighbour) Resolve(p Port, next netip.Addr, tries int, wait time.Durati
 	return mac, fmt.Errorf("%w: %v did not answer %d requests by %s", ErrNoAnswer, next, tries, protocol)
 }
 
-// Address is the one that it answers for.
+// Address is the address that it answers for.
 func (n *Neighbour) Address() netip.Addr { return n.ip }
 
-// Ask returns the question for next's MAC, valid until the next call. ParseAnswer reads the answer.
+// Ask returns the request for next's MAC, valid until the next call. ParseAnswer parses the reply.
 func (n *Neighbour) Ask(next netip.Addr) []byte { return n.question(next.WithZone("")) }
 
-// ParseAnswer reads the MAC of next from an answer; ok is false for any other frame.
+// ParseAnswer returns the MAC of next from a reply; ok is false for any other frame.
 func (n *Neighbour) ParseAnswer(frame []byte, next netip.Addr) (mac [6]byte, ok bool) {
 	return n.answered(frame, next.WithZone(""))
 }
@@ -163,17 +164,17 @@ func (n *Neighbour) answered(b []byte, next netip.Addr) (mac [6]byte, ok bool) {
 			return [6]byte(opt[2:]), true
 		}
 	}
-	return [6]byte(b[6:]), true // RFC 4861 §4.4: a unicast answer may leave the option out
+	return [6]byte(b[6:]), true // RFC 4861 §4.4: a unicast reply may omit the option
 }
 
-// discovery reports whether b is a whole, valid neighbour message of that type (RFC 4861 §7.1).
+// discovery reports whether b is a complete, valid neighbour message of that type (RFC 4861 §7.1).
 func discovery(b []byte, kind uint8) bool {
 	return len(b) >= icmpAt+24 && be.Uint16(b[12:]) == typeIPv6 && b[14]>>4 == 6 && b[20] == unix.IPPROTO_ICMPV6 && b[21] == 255 &&
 		int(be.Uint16(b[18:])) >= 24 && len(b) >= icmpAt+int(be.Uint16(b[18:])) &&
 		b[icmpAt] == kind && b[icmpAt+1] == 0 && sum(b[:icmpAt+int(be.Uint16(b[18:]))]) == 0xffff
 }
 
-// Answer returns the reply to a question about our address, valid until the next call, or nil.
+// Answer returns the reply to a request for our address, valid until the next call, or nil.
 func (n *Neighbour) Answer(b []byte) []byte {
 	if n.ip.Is4() {
 		if len(b) < 42 || be.Uint16(b[12:]) != typeARP || be.Uint16(b[20:]) != arpRequest || [4]byte(b[38:]) != [4]byte(n.raw[:]) {
@@ -186,7 +187,7 @@ func (n *Neighbour) Answer(b []byte) []byte {
 		return nil
 	}
 	const solicited, override = 0x40, 0x20
-	if [16]byte(b[22:]) == [16]byte{} { // someone else probes whether the address is free: tell all (RFC 4861 §7.2.4)
+	if [16]byte(b[22:]) == [16]byte{} { // duplicate address detection by another host: reply to all (RFC 4861 §7.2.4)
 		all := [16]byte{0xff, 0x02, 15: 1}
 		return n.nd(advertising, override, [6]byte{0x33, 0x33, 0, 0, 0, 1}, all[:], n.raw[:], optTarget)
 	}

@@ -14,7 +14,7 @@ var (
 	six        = [2]netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")}
 )
 
-// wire leads to another Neighbour, after some frames that mean nothing.
+// wire connects to another Neighbour, and first delivers some unrelated frames.
 type wire struct {
 	far   *Neighbour
 	noise [][]byte
@@ -44,7 +44,7 @@ func TestResolve(t *testing.T) {
 	for _, ip := range [][2]netip.Addr{four, six} {
 		near, far := NewNeighbour(ip[0], macA), NewNeighbour(ip[1], macB)
 		w := &wire{far: far, noise: [][]byte{{}, make([]byte, 14), make([]byte, 60), bytes.Clone(near.question(ip[0]))}}
-		if got, err := near.Resolve(w, ip[1], Tries, time.Minute); err != nil || got != macB || w.sent != 1+1 { // the question, and an answer to the one in the noise
+		if got, err := near.Resolve(w, ip[1], Tries, time.Minute); err != nil || got != macB || w.sent != 1+1 { // the request, and the reply to the one among the unrelated frames
 			t.Errorf("%v: %x, %v, %d frames sent", ip[1], got, err, w.sent)
 		}
 		w = &wire{far: far}
@@ -57,7 +57,7 @@ func TestResolve(t *testing.T) {
 func TestAnswerBytes(t *testing.T) {
 	near, far := NewNeighbour(four[0], macA), NewNeighbour(four[1], macB)
 	want := []byte{
-		2, 0, 0, 0, 0, 0xa, 2, 0, 0, 0, 0, 0xb, 0x08, 0x06, // to the asker, ARP
+		2, 0, 0, 0, 0, 0xa, 2, 0, 0, 0, 0, 0xb, 0x08, 0x06, // to the requester, ARP
 		0, 1, 0x08, 0, 6, 4, 0, 2, // Ethernet, IPv4, reply
 		2, 0, 0, 0, 0, 0xb, 10, 0, 0, 2,
 		2, 0, 0, 0, 0, 0xa, 10, 0, 0, 1,
@@ -73,14 +73,14 @@ func TestAnswerBytes(t *testing.T) {
 	}
 }
 
-// TestWrongQuestions: one byte of a question changed draws no answer, except where it is the asker's own data.
+// If one byte of a request is changed, there is no reply, except for the requester's own data.
 func TestWrongQuestions(t *testing.T) {
 	near, far := NewNeighbour(six[0], macA), NewNeighbour(six[1], macB)
 	q := bytes.Clone(near.question(six[1]))
 	for i := 12; i < len(q); i++ {
 		b := bytes.Clone(q)
 		b[i] ^= 1
-		free := i >= 14 && i < 18 // version's low bits are traffic class; the sum covers all else but these
+		free := i >= 14 && i < 18 // version's low bits are traffic class; the checksum covers everything except these
 		if out := far.Answer(b); (out != nil) != free {
 			t.Errorf("solicitation with byte %d changed: %x", i, out)
 		}

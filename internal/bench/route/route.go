@@ -1,5 +1,6 @@
-// Package route finds the way to a target: the interface, the source address, and the MAC of the next hop; and it answers
-// the next hop's own questions about us while we measure, since the kernel may not know the address that we use.
+// Package route determines the path to a target: the interface, the source address, and the MAC of the next hop. It
+// also answers the next hop's requests for our address during a measurement, because the kernel may not know that
+// address.
 package route
 
 import (
@@ -12,29 +13,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Path is the way to a target.
+// Path is the path to a target.
 type Path struct {
 	Interface string
 	Index     int
 	MTU       int // bytes of layer 3
 	MAC       [6]byte
 	Source    netip.Addr
-	Owned     bool       // the kernel has Source as its own address on this host
+	Owned     bool       // Source is assigned to the kernel on this host
 	Next      netip.Addr // the next hop: the target, or a router
 	Loopback  bool
 }
 
-// Routed reports whether there is a router between.
+// Routed reports whether there is a router in between.
 func (p *Path) Routed(target netip.Addr) bool { return p.Next != target }
 
-// Constraints narrow what Find may choose; zero fields leave it free.
+// Constraints restrict the choices of Find; zero fields do not.
 type Constraints struct {
 	Interface string
 	Source    netip.Addr
 	Gateway   netip.Addr
 }
 
-// Errors that name what the user can change.
+// Errors about values that the user can change.
 var (
 	ErrNoInterface = errors.New("no such interface")
 	errDown        = errors.New("interface is down")
@@ -42,8 +43,8 @@ var (
 	ErrNoSource    = errors.New("no source address")
 )
 
-// Find asks the kernel for the way to target. With an interface and a source given it needs no route: a target without one
-// is then taken to be on the link.
+// Find asks the kernel for the route to target. If an interface and a source are given, no route is needed: a target
+// without one is then assumed to be on the link.
 func Find(target netip.Addr, w Constraints) (Path, error) {
 	target = target.Unmap()
 	var p Path
@@ -84,7 +85,7 @@ func (p *Path) link(l netlink.Link, err error) error {
 	return nil
 }
 
-// route fills in what the kernel's routing table says and the constraints leave open.
+// route fills in the values that the constraints leave open from the kernel's routing table.
 func (p *Path) route(target netip.Addr, w Constraints) error {
 	to := target
 	if w.Gateway.IsValid() {
@@ -124,8 +125,8 @@ func (p *Path) route(target netip.Addr, w Constraints) error {
 	return nil
 }
 
-// address returns an address of the interface that suits target: of the same subnet if there is one, otherwise of its
-// scope.
+// address returns an address of the interface that suits target: in the same subnet if there is one, otherwise with the
+// same scope.
 func address(index int, target netip.Addr) netip.Addr {
 	family := netlink.FAMILY_V4
 	if target.Is6() {
@@ -171,14 +172,14 @@ func owned(a netip.Addr) bool {
 	return false
 }
 
-// Known returns the next hop's MAC from the kernel's neighbour table, after asking the kernel to find it out if it does
-// not know it. ok is false if it still does not know; asking needs CAP_NET_ADMIN.
+// Known returns the next hop's MAC from the kernel's neighbour table, after asking the kernel to resolve it if it is
+// unknown. ok is false if it remains unknown; asking needs CAP_NET_ADMIN.
 func (p *Path) Known() (mac [6]byte, ok bool) {
 	mac, ok = Neighbours(p.Index, p.Next.Is6())[p.Next.WithZone("")]
 	return mac, ok
 }
 
-// Neighbours returns the MACs that the kernel knows on an interface, by address; nil where the table cannot be read.
+// Neighbours returns the MACs that the kernel knows on an interface, by address; nil if the table cannot be read.
 func Neighbours(index int, v6 bool) map[netip.Addr][6]byte {
 	family := netlink.FAMILY_V4
 	if v6 {

@@ -8,9 +8,9 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 )
 
-// moody returns every frame but those of some Sends.
+// moody returns every frame except those of some Sends.
 type moody struct {
-	silent int // Sends that are not answered from now on
+	silent int // number of Sends from now on without a reply
 	queue  [][]byte
 	last   []byte
 }
@@ -31,7 +31,7 @@ func (m *moody) Recv(buf []byte) (n int, at int64, err error) {
 	return n, 0, nil
 }
 
-// A reply that comes late, to a probe that was sent before a hook changed something, does not say that the target answers now.
+// A late reply to a probe sent before a hook changed something does not count as an answer to a new probe.
 func TestAnswered(t *testing.T) {
 	m := &moody{}
 	s := &Series{wire: m, flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"),

@@ -9,7 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// counters are where this host counts what it drops of the series' frames.
+// counters are the sources of this host's drop counters for the series' frames.
 func (s *Series) counters() drops.Source {
 	from := drops.Source{Device: s.port.device, Interface: s.path.Interface, Responder: s.Responder}
 	if s.port.socket != nil {
@@ -18,7 +18,7 @@ func (s *Series) counters() drops.Source {
 	return from
 }
 
-// Counts returns what became of the measured probes, and the counters that say where those without a reply were dropped.
+// Counts returns the measured probes by outcome, and the counters that show where those without a reply were dropped.
 func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 	n := s.stream.Counts()
 	c = report.Counts{Sent: n.Sent, Received: n.Received, Late: n.Late, Duplicates: n.Duplicates, CE: n.CE, Reordered: n.Reordered, Corrupt: n.Corrupt - n.CorruptInWarmup,
@@ -27,13 +27,13 @@ func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 	drops = report.AddDrops(nil, s.drops)
 	for i := range drops {
 		d := &drops[i]
-		// A filter or a flow rule before the ring proves nothing by itself. Foreign has what passed it and was not ours.
+		// A filter or a flow rule before the ring is no proof. Foreign counts frames that passed it and were not ours.
 		d.Ours = d.Ours && n.Foreign == 0 && n.Stray == 0 && s.VLAN == 0
 		if d.Place == report.NotSent && d.Ours { // a refused frame is in both
 			d.Frames = max(d.Frames-n.Unsent, 0)
 		}
 	}
-	closed, merged := n.Closed, n.Closed > 0 // a host limits how many ICMP errors it sends
+	closed, merged := n.Closed, n.Closed > 0 // a host limits the rate of its ICMP errors
 	if p := s.port.socket; p != nil {
 		closed, merged = p.Closed-s.closed, p.Closed > s.closed
 	}
@@ -76,8 +76,8 @@ func (s *Series) droppedUncountedThere() bool {
 	return s.Responder != "" && s.unread == nil && s.uncounted[report.DroppedThere]
 }
 
-// unanswered is how many packets a reflector received and did not answer, from its first answer to a Direct Measurement TLV to its
-// latest (RFC 8972 §4.5). counted is unset where that is unknown.
+// unanswered is how many packets a reflector received and did not answer, from its first answer to a Direct Measurement
+// TLV to its latest (RFC 8972 §4.5). counted is false if that is unknown.
 func unanswered(t *engine.TLVAnswers) (n int64, counted bool) {
 	if t.Type != probe.DirectMeasurement || t.Answered < 2 {
 		return 0, false
@@ -88,8 +88,8 @@ func unanswered(t *engine.TLVAnswers) (n int64, counted bool) {
 	return max(int64(int32(received-sent)), 0), true
 }
 
-// ways divides the lost probes by direction. there, back and either have those without a reply, otherwisewhere how
-// many of them were dropped at one of the hosts.
+// ways divides the lost probes by direction. there, back and either are those without a reply, elsewhere how many of
+// them were dropped at one of the hosts.
 func ways(c *report.Counts, there, back, either int64, elsewhere map[report.Place]int64) {
 	for place, n := range elsewhere {
 		first := &there

@@ -14,7 +14,8 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// messageHeaders is what a probe's codec counts around a payload over IPv6, and a message does not have.
+// messageHeaders is the size of the headers that a probe's codec assumes for a payload over IPv6, and that a message
+// does not have.
 var messageHeaders = probe.MinSize(probe.STAMP, true) - leastMessage(probe.STAMP)
 
 // leastMessage is the shortest message of a protocol, in bytes.
@@ -25,7 +26,7 @@ func leastMessage(p probe.Proto) int {
 	return 8 // run and sequence number
 }
 
-// findMessage fills in what is known of messages before the device is open.
+// findMessage fills in what is known about messages before the device is open.
 func (s *Series) findMessage() error {
 	least := leastMessage(s.Proto) + s.flow.Test.Extra()
 	size := s.Sizes[0]
@@ -40,7 +41,7 @@ func (s *Series) findMessage() error {
 	return nil
 }
 
-// message returns the bytes of a message.
+// message returns the size of a message in bytes.
 func (s *Series) message() int { return s.flow.Size - messageHeaders }
 
 // messages sends a series' probes from a queue pair to its peer.
@@ -52,8 +53,8 @@ type messages struct {
 
 func (m *messages) Send(b []byte) error { return m.Messenger.Send(m.from, m.to, b) }
 
-// openMessages opens a device that carries messages, with a queue pair for each service that its series request, and
-// has the targets hand over where to send to.
+// openMessages opens a device that carries messages, with a queue pair for each service that its series use, and gets
+// the addresses of the targets' queue pairs.
 func (p *port) openMessages(do cards.Config) error {
 	do.Services = nil
 	for _, s := range p.series {
@@ -88,7 +89,7 @@ func (p *port) openMessages(do cards.Config) error {
 	return nil
 }
 
-// endpoint returns the address of queue 0's queue pair of a service.
+// endpoint returns the address of queue 0's queue pair for a service.
 func endpoint(m nic.Messenger, s nic.Service) nic.Address {
 	for _, e := range m.Endpoints() {
 		if e.Queue == 0 && e.Service == s {

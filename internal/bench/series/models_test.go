@@ -34,7 +34,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
-// medium is what the wire of a driver carries.
+// medium is the type of traffic on the wire of a driver.
 type medium int
 
 const (
@@ -47,7 +47,7 @@ const (
 var models = []struct {
 	name    string
 	medium  medium
-	service nic.Service // of messages
+	service nic.Service // service for messages
 	model   func(mac [6]byte) sim.Model
 	open    func(pci.Function, nic.Options) (nic.Port, error)
 }{
@@ -73,13 +73,13 @@ var models = []struct {
 
 var nearMAC, farMAC = [6]byte{2, 0x52, 0x62, 0, 0, 1}, [6]byte{2, 0x52, 0x62, 0, 0, 2}
 
-// bed is a device on its model, with an impairing responder at the other end of the wire. Its clock stalls but in
-// busy, so that no watchdog runs; the models run when the bench looks for a frame.
+// bed is a device on its model, with an impairing responder at the other end of the wire. Time only advances in busy,
+// so that no watchdog runs; the models run when the bench polls for a frame.
 type bed struct {
 	nic.Port
 	t      *testing.T
 	ports  []*sim.Port
-	fabric *fabric.Fabric // of a subnet
+	fabric *fabric.Fabric // for a subnet
 	near   engine.Port
 	far    farEnd
 	truth  impairments
@@ -88,16 +88,16 @@ type bed struct {
 	frame      []byte
 }
 
-// farEnd receives requests, nil if there is none, and sends replies.
+// farEnd returns the next request, nil if there is none, and sends replies.
 type farEnd interface {
 	receive() []byte
 	send([]byte)
 }
 
-// impairments is what the responder did.
+// impairments are the responder's counts.
 type impairments struct{ got, lost, twice, swapped, corrupt, sent int64 }
 
-// Replies are held back twice and then sent all at once: fewer than the ring has descriptors, and more.
+// Replies are held back twice and then sent all at once: first fewer than the ring has descriptors, then more.
 const ring, stallAt, overflowAt, overflow = 128, 1000, 1600, 640
 
 func (b *bed) busy(f func() error) {
@@ -149,8 +149,9 @@ func (b *bed) reply(f []byte) {
 	b.far.send(f)
 }
 
-// answer echoes one request, and does to some what a bad path does: of every 100 one reply is lost, one comes twice, one after the
-// next, and one with a wrong bit. Then comes a stall after which more replies arrive at once than the ring holds.
+// answer echoes one request, with the impairments of a bad path: of every 100, one reply is lost, one is sent twice,
+// one after the next, and one with a wrong bit. Then comes a stall after which more replies arrive at once than the
+// ring has room for.
 func (b *bed) answer(f []byte) {
 	n := b.truth.got
 	b.truth.got++
@@ -211,11 +212,11 @@ func back(f []byte) []byte {
 	return r
 }
 
-// second is a second device at the peer.
+// second is a second device at the other end.
 type second struct {
 	*bed
 	dev  engine.Port
-	turn func([]byte) []byte // makes a reply of a request
+	turn func([]byte) []byte // turns a request into a reply
 	buf  [1 << 14]byte
 }
 
@@ -272,7 +273,7 @@ func (b *bed) device(i int, mac [6]byte, size int, wire sim.Wire) (d nic.Port) {
 	return d
 }
 
-// subnet opens two devices on a subnet, this end's and that of the peer, which it returns.
+// subnet opens two devices on a subnet, this end's and the other end's, which it returns.
 func (b *bed) subnet(i int) (far nic.Port) {
 	b.t.Helper()
 	var ends [2]*sim.Cable
@@ -312,11 +313,11 @@ func station(t *testing.T, p nic.Port) [6]byte {
 	return mac
 }
 
-// What is done to the replies is what the counts say, whichever device they arrive at, and what the device drops for
-// lack of a buffer was dropped here.
+// The counts match the impairment of the replies, whichever device they arrive at, and frames that the device drops for
+// lack of a buffer are counted as dropped here.
 func TestImpairmentOverModels(t *testing.T) {
 	needs.Long(t)
-	clock, err := latency.NewClock() // before the bubble, where time stalls
+	clock, err := latency.NewClock() // before the bubble, in which time stops
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +367,7 @@ func impair(t *testing.T, clock *latency.Clock, i int) {
 	}
 	c, drops := s.Counts()
 	truth := b.truth
-	dropped := truth.sent - c.Received - c.Late - c.Duplicates - c.Corrupt // what left the responder and no Recv returned
+	dropped := truth.sent - c.Received - c.Late - c.Duplicates - c.Corrupt // frames that the responder sent and no Recv returned
 	if c.Sent != count || truth.got != count || c.Duplicates != truth.twice || c.Reordered != truth.swapped || c.Corrupt != truth.corrupt ||
 		c.Received+c.Late != count-truth.lost-truth.corrupt-dropped {
 		t.Errorf("%+v; the truth is %+v, and %d dropped", c, truth, dropped)

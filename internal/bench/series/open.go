@@ -10,11 +10,11 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// onKernel reports whether an interface is the kernel's. A driver on the device itself takes it from the kernel, which then
-// knows neither an interface nor an address nor a route.
+// onKernel reports whether an interface belongs to the kernel. A driver for the device itself detaches it from the
+// kernel, which then has no interface, address or route for it.
 func onKernel(iface string) bool { return !cards.IsPCIDevice(iface) }
 
-// open opens a device, and waits for the link of one that the kernel does not drive.
+// open opens a device, and waits for its link if the kernel does not drive it.
 func open(c cards.Config) (nic.Device, error) {
 	if err := cards.Fits(c.Driver, c.Device); err != nil {
 		return nil, exit.Usagef("-driver, -iface: %w", err)

@@ -18,14 +18,14 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Options say how the devices of a Set are opened.
+// Options define how the devices of a Set are opened.
 type Options struct {
 	NIC        cards.Config // except for driver and device, which are settings of each variant
-	Timestamps bool         // keep the kernel's and the card's timestamps as well
+	Timestamps bool         // also record the kernel's and the card's timestamps
 	Log        *slog.Logger
 }
 
-// Set is all series of one command, and the devices that they share.
+// Set has all series of one command, and the devices that they share.
 type Set struct {
 	Series []*Series
 	ports  []*port
@@ -39,10 +39,11 @@ type port struct {
 	stamper *engine.Stamper
 	stamps  nic.Timestamping
 	series  []*Series
-	holds   []int // kernel sockets that keep our UDP ports from the kernel's "port unreachable"
+	holds   []int // kernel sockets on our UDP ports, which prevent the kernel's "port unreachable"
 }
 
-// Open opens what the variants need, and resolves their next hops. What it returns is to be closed, with an error too.
+// Open opens everything that the variants need, and resolves their next hops. The result must be closed, even with an
+// error.
 func Open(o Options, variants []settings.Settings) (*Set, error) {
 	set := &Set{}
 	byDevice := map[string]*port{}
@@ -104,7 +105,7 @@ func (p *port) close() error {
 	case p.socket != nil:
 		return p.socket.Close()
 	}
-	return nil // something failed before its turn to be opened came
+	return nil // an earlier step failed before this device was opened
 }
 
 func (set *Set) openSocket(o Options, s *Series) (err error) {
@@ -144,7 +145,7 @@ func (p *port) open(o Options) (err error) {
 	if do.Steer, err = p.steer(); err != nil {
 		return err
 	}
-	do.Shared = first.path.Owned || do.Steer == nil || o.Timestamps // which AF_XDP has none of
+	do.Shared = first.path.Owned || do.Steer == nil || o.Timestamps // AF_XDP has no timestamps
 	d, err := open(do)
 	if errors.Is(err, nic.ErrNoDevice) {
 		return exit.Usagef("%w", err)
@@ -187,7 +188,7 @@ func (p *port) enableStamps(o Options, t nic.Timestamper) (err error) {
 	return nil
 }
 
-// steer says what a device has to take for its series, nil for everything.
+// steer returns the traffic that a device has to receive for its series, nil for everything.
 func (p *port) steer() (*nic.Steer, error) {
 	first := p.series[0]
 	out := &nic.Steer{Local: first.flow.Src, Remote: first.flow.Dst, Neighbours: !first.path.Owned}

@@ -17,19 +17,19 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// Circumstances are what all reports of one command share.
+// Circumstances are the properties common to all reports of one command.
 type Circumstances struct {
 	Clock       *latency.Clock
 	Host        host.Facts
-	Session     string             // the same in reports whose runs alternated, empty otherwise
+	Session     string             // the same in reports whose runs alternated, otherwise empty
 	SelfTest    *latency.Histogram // nil for none
-	Watched     []corewatch.Sample // of the core; nil where it was not watched
-	Slack       time.Duration      // how late a run may end that is still said to have offered its rate
+	Watched     []corewatch.Sample // of the core; nil if it was not watched
+	Slack       time.Duration      // how late a run may end that still counts as having reached its rate
 	Interrupted bool
 	Anonymous   bool
 }
 
-// Report makes the report of what was measured.
+// Report creates the report of the measurement.
 func (s *Series) Report(c Circumstances) *report.Report {
 	rep := s.told(c, true)
 	rep.Fill(s.rec.Recording())
@@ -49,8 +49,8 @@ func (s *Series) Report(c Circumstances) *report.Report {
 	return rep
 }
 
-// told makes a report of what can be told without the recorded times. Until the end, the error of this host's clock is that of the
-// start.
+// told creates a report with everything except the recorded times. Before the end, it uses the error of this host's
+// clock at the start.
 func (s *Series) told(c Circumstances, end bool) *report.Report {
 	rep := report.New("bench", report.RoundTrip)
 	rep.Label = s.Label()
@@ -129,7 +129,7 @@ func order(n engine.Counts, q engine.Sequence) *report.Order {
 	return o
 }
 
-// dropEmpty leaves out series that no stamp came for.
+// dropEmpty leaves out series without any timestamps.
 func dropEmpty(all []*latency.Series) []*latency.Series {
 	var out []*latency.Series
 	for _, each := range all {
@@ -140,7 +140,7 @@ func dropEmpty(all []*latency.Series) []*latency.Series {
 	return out
 }
 
-// device describes the interface. One of the kernel's that stands on a model is a model.
+// device describes the interface. A kernel interface on top of a model counts as a model.
 func (s *Series) device(rep *report.Report) {
 	defer func() {
 		if d := &rep.Device; d.Backend == string(nic.Socket) && pci.InterfaceIsModel(d.Device) {
@@ -172,7 +172,7 @@ func (s *Series) device(rep *report.Report) {
 	}
 }
 
-// remarks puts into words what the counts alone do not say.
+// remarks describes findings that the counts alone do not show.
 func (s *Series) remarks(n engine.Counts) []string {
 	var out []string
 	say := func(count int64, format string, args ...any) {
@@ -206,7 +206,7 @@ func (s *Series) remarks(n engine.Counts) []string {
 	return out
 }
 
-// wrong lists what was wrong with corrupt replies.
+// wrong lists the errors in corrupt replies.
 func (s *Series) wrong() string {
 	var out []string
 	for f, k := range s.stream.Fields {

@@ -1,5 +1,5 @@
-// Package series holds a series of probes from the opening of its device to its report: the way to the target, the port, the
-// stream and what it recorded.
+// Package series implements a series of probes from opening its device to its report: the path to the target, the port,
+// the stream and the recording.
 package series
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Series is one series of probes: it ends as one report. One goroutine uses it, except for Progress.
+// Series is one series of probes, which results in one report. One goroutine uses it, except for Progress.
 type Series struct {
 	settings.Settings
 	Notes    []string // for the report
@@ -32,25 +32,25 @@ type Series struct {
 	path   route.Path
 	flow   probe.Flow
 	port   *port
-	wire   engine.Port // port, or what tags its frames
+	wire   engine.Port // port, or a wrapper that tags its frames
 	rec    *latency.Recorder
 	stream *engine.Stream
 
 	clock        clockerror.Bound // of this host, before the first run
 	clockUnknown error
 
-	drops  []report.Drop // while the stream ran
-	closed int64         // of the socket, before it ran
+	drops  []report.Drop // while the stream was running
+	closed int64         // of the socket, before the stream started
 
-	unread    error                 // of the responder's metrics, around the latest run for which they could not be read
-	uncounted map[report.Place]bool // places that no counter covered in some run
+	unread    error                 // error reading the responder's metrics, around the latest run for which they could not be read
+	uncounted map[report.Place]bool // places without a counter in some run
 
-	restartedHere, restartedThere bool // this host's device, or the responder or its device, in some run
+	restartedHere, restartedThere bool // this host's device was restarted in some run, or the responder or its device
 
 	asked uint32 // calls of Answered
 }
 
-// find fills in the way to the target, and checks what can be checked without opening anything.
+// find fills in the path to the target, and makes the checks that are possible without opening anything.
 func (s *Series) find() error {
 	if s.Target.Is6() && s.Target.IsLinkLocalUnicast() && s.Target.Zone() == "" && s.Iface != "" {
 		s.Target = s.Target.WithZone(s.Iface)
@@ -99,7 +99,7 @@ func (s *Series) checkSize(mtu int) error {
 	return nil
 }
 
-// address chooses what a raw flow sends from, before the device is open.
+// address chooses the source of a raw flow, before the device is open.
 func (s *Series) address(p *port) error {
 	s.flow.Src = s.path.Source.WithZone("")
 	s.flow.ID = uint16(1 + rand.IntN(0xffff))
@@ -152,8 +152,9 @@ func (s *Series) resolve() error {
 	}
 	tries := route.Tries
 	if !onKernel(s.Iface) {
-		// Opening the NIC brought its link up a moment ago. A switch with spanning tree forwards 30 s after that (IEEE 802.1D-2004
-		// §17.14: two Forward Delays), and a peer on InfiniBand waits for the subnet manager to have seen the link.
+		// Opening the NIC has just brought its link up. A switch with spanning tree forwards 30 s later (IEEE
+		// 802.1D-2004 §17.14: two Forward Delays), and a peer on InfiniBand waits until the subnet manager has detected
+		// the link.
 		tries = 40
 	}
 	mac, err := s.neighbour().Resolve(s.wire, s.path.Next, tries, time.Second)
@@ -163,14 +164,14 @@ func (s *Series) resolve() error {
 
 func (s *Series) neighbour() *route.Neighbour { return route.NewNeighbour(s.flow.Src, s.flow.SrcMAC) }
 
-// Recording says what a series keeps of its round trips.
+// Recording selects what a series records of its round trips.
 type Recording struct {
-	Duration time.Duration // of a run, 0 if it ends by its count: the intervals are a part of it
+	Duration time.Duration // of a run, 0 if it ends after a number of probes; determines the length of the intervals
 	Interval time.Duration // 0 for a twentieth of Duration
-	Raw      bool          // single round trips as well
+	Raw      bool          // also record single round trips
 }
 
-// Prepare makes a new stream and recorder at a rate in probes per second, 0 for a closed loop.
+// Prepare creates a new stream and recorder for a rate in probes per second, 0 for a closed loop.
 func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error {
 	codec, err := probe.New(s.flow)
 	if err != nil {
@@ -234,16 +235,16 @@ func (s *Series) Run(l engine.Limit, stop *atomic.Bool) error {
 // Sent returns how many probes were measured.
 func (s *Series) Sent() int64 { return s.stream.Counts().Sent }
 
-// Behind returns by how much the latest in ending of all runs was behind its schedule, in ticks.
+// Behind returns the greatest delay of a run's end against its schedule, in ticks.
 func (s *Series) Behind() uint64 { return s.stream.Behind }
 
-// Progress is read by others while the series runs.
+// Progress may be read by other goroutines while the series runs.
 func (s *Series) Progress() *engine.Progress { return &s.stream.Progress }
 
-// Follow returns a reader of the round trips of each interval that ended, for another goroutine.
+// Follow returns a reader for the round trips of each finished interval, for another goroutine.
 func (s *Series) Follow() *latency.Follower { return s.rec.Follow() }
 
-// Label is what tables call the series.
+// Label is the name of the series in tables.
 func (s *Series) Label() string {
 	if s.Name != "" {
 		return s.Name
@@ -257,16 +258,16 @@ func (s *Series) Replies() int64 {
 	return n.Received + n.Late
 }
 
-// Silent reports whether what was sent drew no reply that could be timed.
+// Silent reports whether no reply to the probes could be timed.
 func (s *Series) Silent() bool {
 	n := s.stream.Counts()
 	return n.Sent > 0 && n.Received+n.Late == 0
 }
 
-// errNoReply says that the target was silent, or answered with something else than what was requested.
+// errNoReply means that the target was silent, or answered with something other than the requested reply.
 var errNoReply = errors.New("no usable reply")
 
-// NoReply returns errNoReply with what is known of the reason.
+// NoReply returns errNoReply with the known reason.
 func (s *Series) NoReply() error {
 	to := s.Target.String()
 	if s.Proto != probe.ICMP && !s.Message {
@@ -300,7 +301,7 @@ func (s *Series) NoReply() error {
 		errNoReply, to, s.Protocol(), n.Sent, s.path.Interface, s.path.Next, answered, refused)
 }
 
-// icmpError names the errors that a probe usually draws (RFC 792, RFC 4443).
+// icmpError names the ICMP errors that probes usually cause (RFC 792, RFC 4443).
 func icmpError(code uint16, v6 bool) string {
 	names := map[uint16]string{0x300: "network unreachable", 0x301: "host unreachable", 0x302: "protocol unreachable", 0x303: "port unreachable",
 		0x304: "fragmentation needed", 0x30d: "administratively prohibited", 0xb00: "time to live exceeded"}
@@ -314,16 +315,17 @@ func icmpError(code uint16, v6 bool) string {
 	return fmt.Sprintf("type %d code %d", code>>8, code&0xff)
 }
 
-// Answered waits until the target answers a probe that is sent now, and is not counted. A late reply to one of before does not do.
+// Answered waits until the target answers a probe that is sent now and not counted. A late reply to an earlier probe
+// does not suffice.
 func (s *Series) Answered() error {
 	flow := s.flow
-	flow.Test.SSID ^= 0xffff // its own session: a stateful reflector counts these apart
+	flow.Test.SSID ^= 0xffff // a separate session: a stateful reflector counts it separately
 	codec, err := probe.New(flow)
 	if err != nil {
 		return err
 	}
 	neighbour, buf := s.neighbour(), make([]byte, 1<<12)
-	seq := 1<<31 | s.asked // none that is measured
+	seq := 1<<31 | s.asked // not the number of a measured probe
 	s.asked++
 	var r probe.Reply
 	for range 100 {

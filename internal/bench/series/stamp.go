@@ -14,7 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// stamp puts into the report what a STAMP reflector said.
+// stamp adds a STAMP reflector's information to the report.
 func (s *Series) stamp(rep *report.Report, st *engine.STAMP, end bool) {
 	test := &s.flow.Test
 	out := &report.STAMP{Mode: "unauthenticated", SSID: int(test.SSID), ZeroSSID: st.ZeroSSID, Stateful: st.Stateful}
@@ -78,7 +78,7 @@ func (s *Series) stamp(rep *report.Report, st *engine.STAMP, end bool) {
 	}
 }
 
-// oneWay says by how much one-way delays may be wrong, or why there are none.
+// oneWay returns the error bound of the one-way delays, or why there are none.
 func (s *Series) oneWay(rep *report.Report, st *engine.STAMP, end bool) {
 	o := &rep.STAMP.OneWay
 	near, unknown := s.clock, error(nil)
@@ -114,7 +114,7 @@ func (s *Series) oneWay(rep *report.Report, st *engine.STAMP, end bool) {
 	}
 }
 
-// explain puts the latest answer to a TLV into words.
+// explain describes the latest answer to a TLV.
 func explain(t *engine.TLVAnswers) (out []string) {
 	if t.Answered == 0 {
 		return nil

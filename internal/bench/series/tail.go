@@ -9,8 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// tail looks for what was around the slowest round trips: in the stream itself, and in what a watch saw of the core. median
-// is in ns.
+// tail finds events around the slowest round trips: in the stream itself, and in the samples of a core watch. median is
+// in ns.
 func tail(slowest []engine.Slow, median int64, clock *latency.Clock, watched []corewatch.Sample) *report.Tail {
 	if len(slowest) == 0 {
 		return nil
@@ -23,7 +23,7 @@ func tail(slowest []engine.Slow, median int64, clock *latency.Clock, watched []c
 		of    func(corewatch.Sample) uint64
 		n     int
 		base  float64
-		share float64 // of all stretches in which it is seen
+		share float64 // of all intervals in which it occurs
 	}
 	kinds := []*seen{
 		{what: "the measuring thread lost its core (involuntary context switch)", of: func(s corewatch.Sample) uint64 { return s.Preempted }},
@@ -93,7 +93,7 @@ func tail(slowest []engine.Slow, median int64, clock *latency.Clock, watched []c
 	return t
 }
 
-// share returns the part of the stretches between two samples in which something was counted.
+// share returns the share of the intervals between two samples in which something was counted.
 func share(watched []corewatch.Sample, of func(corewatch.Sample) uint64) float64 {
 	n := 0
 	for i := 1; i < len(watched); i++ {

@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// Four slow round trips: one in which the bench was away, one that left late, one with a context switch and the wait for
-// the core, and one with nothing around it but what is everywhere.
+// Four slow round trips: one in which the bench was descheduled, one that was sent late, one with a context switch and
+// the wait for the core, and one with nothing unusual around it.
 func TestTail(t *testing.T) {
 	clock, err := latency.NewClock()
 	if err != nil {

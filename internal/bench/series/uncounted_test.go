@@ -20,7 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// card is a device whose counters of drops and resets grow from one reading to the next.
+// card is a device whose drop and reset counters grow from one reading to the next.
 type card struct {
 	nic.Port
 	drops     uint64
@@ -39,8 +39,8 @@ func (c *card) ReadStats(s *nic.Stats) error {
 	return nil
 }
 
-// A responder whose metrics cannot be read while the bench runs, or whose device has no counter of its drops, leaves a range and a note
-// with a remedy.
+// If a responder's metrics cannot be read while the bench runs, or if its device has no drop counter, the report has a
+// range and a note with a remedy.
 func TestUnreadMetrics(t *testing.T) {
 	needs.Long(t)
 	clock, err := latency.NewClock()
@@ -49,7 +49,7 @@ func TestUnreadMetrics(t *testing.T) {
 	}
 	const refused = "# TYPE rebound_refused_total counter\nrebound_refused_total{reason=\"rate\"} 0\n"
 	const trouble = "# TYPE rebound_device_trouble_total counter\nrebound_device_trouble_total{kind=\"rx_dropped\"} 0\n"
-	const again = "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %d\n" // another time at each reading
+	const again = "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %d\n" // a different time at each reading
 	for _, c := range []struct {
 		name, page string
 		readings   int
@@ -78,7 +78,7 @@ func TestUnreadMetrics(t *testing.T) {
 		if err := s.Run(engine.Limit{Count: 20}, new(atomic.Bool)); err != nil {
 			t.Fatal(err)
 		}
-		rep := s.Report(Circumstances{Clock: clock, Slack: time.Hour}) // a busy machine does not keep to a rate
+		rep := s.Report(Circumstances{Clock: clock, Slack: time.Hour}) // a busy machine does not reach a rate
 		if n := rep.Counts; n.RefusedThereCounted != (c.readings > 1) || n.DroppedThereCounted != (c.name == "read" || c.name == "started again") || !n.DroppedHereCounted {
 			t.Errorf("%s: counted %+v", c.name, n)
 		}
@@ -89,7 +89,8 @@ func TestUnreadMetrics(t *testing.T) {
 	}
 }
 
-// What a card dropped was dropped here. What a card dropped that does not count it is not lost between the hosts for certain.
+// Drops counted by a card are counted as dropped here. If a card does not count its drops, probes are not certainly
+// lost between the hosts.
 func TestCardDrops(t *testing.T) {
 	needs.Long(t)
 	clock, err := latency.NewClock()
@@ -150,7 +151,8 @@ func (w *interrupted) Send(b []byte) error {
 	return w.moody.Send(b)
 }
 
-// Drops of probes that are not awaited any more after an interruption are not among those of the probes sent: the parts add up.
+// Drops of probes that are no longer awaited after an interruption are not assigned to the probes sent: the parts add
+// up.
 func TestInterruptedDrops(t *testing.T) {
 	clock, err := latency.NewClock()
 	if err != nil {

@@ -12,7 +12,7 @@ const (
 	dot1q   = 0x8100
 )
 
-// tagged puts frames into an 802.1Q tag, and takes out of their tags those of the same VLAN. It allocates nothing while it
+// tagged adds an 802.1Q tag to frames, and removes the tag of frames in the same VLAN. It allocates nothing while it
 // sends and receives.
 type tagged struct {
 	engine.Port
@@ -33,7 +33,7 @@ func (t *tagged) Send(frame []byte) error {
 	return t.Port.Send(t.out[:macs+tagSize+n])
 }
 
-// Recv implements engine.Port. A frame of another VLAN, or of none, is as if there were none.
+// Recv implements engine.Port. Frames of another VLAN, or without one, are ignored.
 func (t *tagged) Recv(buf []byte) (n int, at int64, err error) {
 	n, at, err = t.Port.Recv(buf)
 	if n < macs+tagSize || err != nil || binary.BigEndian.Uint16(buf[macs:]) != dot1q || binary.BigEndian.Uint16(buf[macs+2:])&0xfff != t.vid {

@@ -24,22 +24,22 @@ import (
 )
 
 const (
-	liveEvery   = 200 * time.Millisecond // the counters are read
-	liveSeconds = 60                     // are shown
-	livePage    = time.Second            // a page is sent again so long: it leaves garbage, and nothing is collected while measuring
+	liveEvery   = 200 * time.Millisecond // interval at which the counters are read
+	liveSeconds = 60                     // number of seconds shown
+	livePage    = time.Second            // minimum age of a page before it is built again, because it allocates, and no garbage collection runs while measuring
 )
 
-// live shows the last minute of a session while it measures, in a terminal and at an HTTP address. It reads what the measuring thread
-// publishes anyway, from a goroutine that runs on other CPUs.
+// live shows the last minute of a session while it measures, on a terminal and at an HTTP address. It reads the values
+// that the measuring thread publishes, from a goroutine that runs on other CPUs.
 type live struct {
 	mu      sync.Mutex
 	of      []*lively
-	seconds []second // of all series, the latest last
+	seconds []second // of all series, latest last
 	now     time.Time
 	paused  *atomic.Bool // nil for never
 
 	to    io.Writer // nil for none
-	lines int       // that the terminal shows; -1 if it is none
+	lines int       // shown on the terminal; -1 if there is no terminal
 	done  chan struct{}
 	over  chan struct{}
 	hide  func()
@@ -48,25 +48,25 @@ type live struct {
 	html []byte
 }
 
-// lively is a series with what is known of it.
+// lively is a series with its live state.
 type lively struct {
 	name     string
 	follower *latency.Follower
 	progress *engine.Progress
-	tally    latency.Tally // of the second that has begun
-	sent     int64         // before it
+	tally    latency.Tally // of the current second
+	sent     int64         // before the current second
 	last     int64         // unanswered probes, latest
-	least    int64         // the fewest since the second began
+	least    int64         // the fewest since the current second started
 	sentNow  int64
 }
 
-// second is what a series did in a second.
+// second is the result of a series in one second.
 type second struct {
 	at            time.Time
 	series        int
 	replies, sent int64
 	p50, p99, max int64 // ns; 0 without replies
-	last, least   int64 // probes without a reply so far, at the end of the second and at least in it
+	last, least   int64 // probes without a reply so far, at the end of the second and at the minimum during it
 }
 
 func newLive(all []*series.Series, now time.Time) *live {
@@ -77,7 +77,7 @@ func newLive(all []*series.Series, now time.Time) *live {
 	return l
 }
 
-// startLive begins to show the session on w and, if address is not empty, at that address.
+// startLive starts to show the session on w and, if address is not empty, at that address.
 func startLive(all []*series.Series, w io.Writer, address string, paused *atomic.Bool, log *slog.Logger) (l *live, err error) {
 	l = newLive(all, time.Now())
 	l.paused = paused
@@ -117,14 +117,14 @@ func (l *live) run() {
 	}
 }
 
-// end ends the display.
+// end stops the display.
 func (l *live) end() {
 	close(l.done)
 	<-l.over
 	l.hide()
 }
 
-// step reads what is new. The terminal is drawn when a second is over, or at the end.
+// step reads new values. The terminal is redrawn when a second is over, or at the end.
 func (l *live) step(now time.Time, end bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,7 +162,7 @@ func (s *lively) read() {
 	s.follower.AddTo(&s.tally)
 }
 
-// turn ends a second. There is none if the series was not measured in it.
+// turn ends a second. ok is false if the series was not measured in it.
 func (s *lively) turn() (x second, ok bool) {
 	x = second{replies: s.tally.Count(), sent: s.sentNow - s.sent, last: s.last, least: s.least}
 	if x.replies == 0 && x.sent == 0 {
@@ -176,8 +176,8 @@ func (s *lively) turn() (x second, ok bool) {
 	return x, true
 }
 
-// unanswered returns how many probes of each second have no reply. A probe may still be under way at the end of its second: what
-// disappears later was.
+// unanswered returns how many probes of each second have no reply. A probe may still be outstanding at the end of its
+// second: missing replies that arrive later are subtracted.
 func unanswered(all []second) []int64 {
 	out := make([]int64, len(all))
 	least := map[int]int64{} // so far, from the end
@@ -214,7 +214,7 @@ func (x *second) values(lost int64) []string {
 
 var liveColumns = []string{"p50", "p99", "max", "sent", "no reply"}
 
-// draw writes the seconds: all that fit on a terminal, over those that it shows, and otherwise a line for each new one.
+// draw writes the seconds: on a terminal as many as fit, over the previous ones, otherwise a line for each new one.
 func (l *live) draw(fresh int) {
 	lost := unanswered(l.seconds)
 	var b bytes.Buffer
@@ -249,7 +249,7 @@ func (l *live) draw(fresh int) {
 	_, _ = l.to.Write(b.Bytes())
 }
 
-// ServeHTTP is the page with the last minute.
+// ServeHTTP serves the page with the last minute.
 func (l *live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	html, err := l.page(time.Now())
 	if err != nil {
@@ -291,5 +291,5 @@ func (l *live) page(now time.Time) ([]byte, error) {
 	return l.html, err
 }
 
-// errNoOtherCPU is -live on a machine where it would disturb the measurement.
+// errNoOtherCPU is returned for -live on a machine on which it would disturb the measurement.
 var errNoOtherCPU = errors.New("-live needs a CPU beside the measuring one")

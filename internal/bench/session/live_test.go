@@ -23,7 +23,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// made is a display of made-up series, whose clock and probes are the test's.
+// made is a display of synthetic series, with the test's clock and probes.
 type made struct {
 	*live
 	rec  []*latency.Recorder
@@ -49,7 +49,7 @@ func newMade(t *testing.T, names ...string) *made {
 	return m
 }
 
-// second lets a series send probes and get a reply to some of them; the others stay under way.
+// second makes a series send probes and get a reply to some of them; the others stay outstanding.
 func (m *made) second(k int, sent, replies int, ns uint64) {
 	for range replies {
 		m.tick += 1e9 / 1000
@@ -68,15 +68,16 @@ func (m *made) pass() {
 	m.step(m.now, false)
 }
 
-// A second has the percentiles of its replies, and the probes that never got one; what is only under way at its end is not lost.
+// A second has the percentiles of its replies, and the number of probes that never got one; probes that are just
+// outstanding at its end are not lost.
 func TestLiveSeconds(t *testing.T) {
 	m := newMade(t, "a", "b")
 	m.second(0, 100, 100, 5000)
 	m.pass()
-	m.second(0, 100, 90, 7000) // ten are under way
+	m.second(0, 100, 90, 7000) // ten are outstanding
 	m.second(1, 50, 50, 3000)
 	m.pass()
-	m.second(0, 100, 107, 5000) // seven of them came, three did not
+	m.second(0, 100, 107, 5000) // seven of them arrived, three did not
 	m.pass()
 	m.pass() // nothing was measured
 	type row struct {
@@ -95,7 +96,7 @@ func TestLiveSeconds(t *testing.T) {
 	}
 }
 
-// Only the last minute is kept, of however many series.
+// Only the last minute is kept, however many series there are.
 func TestLiveIsBounded(t *testing.T) {
 	m := newMade(t, "a", "b")
 	for range 200 {
@@ -108,7 +109,7 @@ func TestLiveIsBounded(t *testing.T) {
 	}
 }
 
-// What is no terminal gets a line for each second, without control characters; a terminal's is drawn again in its place.
+// Output other than a terminal gets a line for each second, without control characters; a terminal is redrawn in place.
 func TestLiveText(t *testing.T) {
 	var b bytes.Buffer
 	m := newMade(t, "10.0.0.2")
@@ -132,7 +133,7 @@ func TestLiveText(t *testing.T) {
 	}
 }
 
-// The page has the last minute, the latest second first, and is made once a second at most.
+// The page has the last minute, latest second first, and is built at most once a second.
 func TestLivePage(t *testing.T) {
 	m := newMade(t, "<script>alert(1)</script>")
 	m.second(0, 10, 9, 5000)
@@ -159,8 +160,8 @@ func TestLivePage(t *testing.T) {
 	}
 }
 
-// Reading along changes no percentile: a session that alternates between slices with and without it finds no difference. A false verdict
-// has a chance of 5 % in each of three tries.
+// The live display does not change percentiles: a session that alternates between slices with and without it finds no
+// difference. A false verdict has a chance of 5 % in each of three tries.
 func TestLiveChangesNothing(t *testing.T) {
 	needs.Long(t)
 	echo, err := net.ListenPacket("udp4", "127.0.0.1:0")

@@ -16,8 +16,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/plain"
 )
 
-// progress shows how far a run is: a bar on a terminal, a plain line now and then elsewhere. It reads what the measuring
-// thread publishes, from a goroutine that runs on other CPUs.
+// progress shows the progress of a run: a bar on a terminal, otherwise an occasional line of text. It reads the values
+// that the measuring thread publishes, from a goroutine that runs on other CPUs.
 type progress struct {
 	log    *slog.Logger
 	now    atomic.Pointer[series.Series]
@@ -27,8 +27,8 @@ type progress struct {
 	done   chan struct{}
 	over   chan struct{}
 	bar    *progressbar.ProgressBar
-	quiet  bool         // something else shows the progress
-	begun  atomic.Int64 // of the slice, Unix ns
+	quiet  bool         // progress is shown elsewhere
+	begun  atomic.Int64 // start of the slice, Unix ns
 	before atomic.Int64 // sent by the series before the slice
 }
 
@@ -38,13 +38,13 @@ const (
 	steps     = 1000
 )
 
-// newProgress shows progress in as many slices on a terminal w, otherwise in log.
+// newProgress shows the progress of the given number of slices on a terminal w, otherwise in log.
 func newProgress(w io.Writer, log *slog.Logger, slices int, l engine.Limit) *progress {
 	p := &progress{log: log, total: slices, limit: l, done: make(chan struct{}), over: make(chan struct{})}
 	every := lineEvery
 	p.quiet = w == nil
 	if p, ok := w.(*plain.Writer); ok && p.File() != nil {
-		w = p.File() // a bar needs control its own characters
+		w = p.File() // a bar needs control characters
 	}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		every = barEvery
@@ -102,7 +102,7 @@ func (p *progress) run(every time.Duration) {
 	}
 }
 
-// part returns how much of all slices is done, 0 to 1.
+// part returns the finished share of all slices, 0 to 1.
 func (p *progress) part(sent int64) float64 {
 	in := 0.0
 	if p.limit.Duration > 0 {
@@ -119,11 +119,11 @@ func (p *progress) end() {
 	<-p.over
 }
 
-// liveness notices a target that stops answering and one that answers again.
+// liveness detects a target that stops answering and one that answers again.
 type liveness struct {
 	of             *series.Series
 	sent, received int64     // at the latest reply
-	since          time.Time // when more than one probe had left after it
+	since          time.Time // when more than one probe had been sent after it
 	down           bool
 }
 
@@ -133,7 +133,8 @@ const (
 	resumed
 )
 
-// quiet is how long a target may send no reply, although probes leave, before it is reported: two seconds, or until a probe has timed out.
+// quiet is how long a target may send no reply, although probes are sent, before it is reported: two seconds, or until
+// a probe has timed out.
 func quiet(s *series.Series) time.Duration { return max(2*time.Second, s.Timeout+time.Second) }
 
 func (l *liveness) observe(s *series.Series, sent, received int64, now time.Time) int {
@@ -146,7 +147,7 @@ func (l *liveness) observe(s *series.Series, sent, received int64, now time.Time
 		if down {
 			return resumed
 		}
-	case sent <= l.sent+1: // the last probe may still be on its way
+	case sent <= l.sent+1: // the last probe may still be in flight
 	case l.since.IsZero():
 		l.since = now
 	case !l.down && now.Sub(l.since) >= quiet(s):

@@ -17,12 +17,12 @@ func TestLivenessReportsAnOutageOnce(t *testing.T) {
 	}{
 		{0, 10, 10, unchanged},
 		{time.Second, 20, 19, unchanged},
-		{2 * time.Second, 30, 19, unchanged}, // probes leave, nothing comes back
+		{2 * time.Second, 30, 19, unchanged}, // probes are sent, no replies arrive
 		{3 * time.Second, 40, 19, unchanged},
 		{4 * time.Second, 50, 19, stopped},
 		{9 * time.Second, 90, 19, unchanged},
 		{10 * time.Second, 91, 20, resumed},
-		{20 * time.Second, 91, 20, unchanged}, // nothing leaves: a hook runs
+		{20 * time.Second, 91, 20, unchanged}, // nothing is sent: a hook runs
 		{21 * time.Second, 92, 20, unchanged},
 		{30 * time.Second, 92, 20, unchanged},
 	} {
@@ -32,7 +32,7 @@ func TestLivenessReportsAnOutageOnce(t *testing.T) {
 	}
 }
 
-// A target whose round trip is longer than two seconds is not reported as silent before a probe can have timed out.
+// A target whose round trip takes longer than two seconds is not reported as silent before a probe can have timed out.
 func TestLivenessWaitsForTheTimeout(t *testing.T) {
 	var l liveness
 	s, start := &series.Series{}, time.Unix(1000, 0)

@@ -14,7 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Trial is one rate that a search tried.
+// Trial is one rate tried by a search.
 type Trial struct {
 	Size    int             `json:"size"` // bytes of the frame without FCS
 	Rate    float64         `json:"rate"` // offered, probes per second
@@ -22,27 +22,27 @@ type Trial struct {
 	Summary latency.Summary `json:"rtt"` // of the round trips from the intended send
 	Passed  bool            `json:"passed"`
 	Why     string          `json:"why"`
-	Limit   Limit           `json:"limit,omitempty"` // of a trial that did not pass
+	Limit   Limit           `json:"limit,omitempty"` // for a trial that did not pass
 }
 
-// Limit is who could not handle a rate.
+// Limit is the component that could not sustain a rate.
 type Limit string
 
 const (
-	Network   Limit = "the network" // what is between the hosts
+	Network   Limit = "the network" // everything between the hosts
 	Target    Limit = "the target"
 	ThisHost  Limit = "this host" // the bench: its thread was late, or its rings, NIC or kernel dropped frames
 	Ambiguous Limit = "this host or the network"
 	Unclear   Limit = "the network or one of the hosts"
 )
 
-// SearchResult is what Search found: the report of the highest rate without loss for each variant.
+// SearchResult is the result of Search: the report of the highest rate without loss for each variant.
 type SearchResult struct {
 	Result
 	Trials []Trial
 }
 
-// LimitNote begins the note that says who was the limit above the rate of a report.
+// LimitNote starts the note that names the limit above the rate of a report.
 const LimitNote = "the limit above this rate: "
 
 // CutShort is the warning of a search that a signal ended.
@@ -50,12 +50,13 @@ const CutShort = "interrupted by a signal: the search was not over, and a higher
 
 const resolution = 0.01
 
-// Unended is the warning of a report that a search has saved before it ended.
+// Unended is the warning in a report that a search has saved before its end.
 const Unended = "the search is not over, or the bench was ended before that: a higher rate may be without loss as well"
 
-// Search looks for the highest rate without loss up to most probes per second for each variant (RFC 2544 §26.1): trials of
-// one length, halving the interval between the highest rate that passed and the lowest that failed until they are 1 %
-// apart. A rate that failed is tried again up to verify times before it counts (ETSI GS NFV-TST 009: loss verification).
+// Search finds the highest rate without loss up to most probes per second for each variant (RFC 2544 §26.1): trials of
+// equal length, halving the interval between the highest rate that passed and the lowest that failed until they are 1 %
+// apart. A rate that failed is tried again up to verify times before it counts (ETSI GS NFV-TST 009: loss
+// verification).
 func Search(o Options, most float64, verify int) (*SearchResult, error) {
 	s := &session{Options: o}
 	out := &SearchResult{}
@@ -93,7 +94,7 @@ func (s *session) search(each *series.Series, most float64, verify int, dir stri
 			}
 		}
 		if s.Stop.Load() {
-			break // a trial that was cut short proves nothing
+			break // an interrupted trial proves nothing
 		}
 		if trials > 1 {
 			t.Why += fmt.Sprintf(" (trial %d)", trials)
@@ -141,8 +142,8 @@ func (r *SearchResult) lastSize() int {
 	return r.Trials[len(r.Trials)-1].Size
 }
 
-// try offers one rate. A sender that could not keep up has not offered it: the trial fails, and says that it was the bench.
-// saveBest saves the report of the highest rate so far, in case the bench is killed. The whole report replaces it at the end.
+// saveBest saves the report of the highest rate so far, in case the bench is killed. The complete report replaces it at
+// the end.
 func (s *session) saveBest(rep *report.Report, dir string) {
 	saved := *rep
 	saved.Warnings = append(slices.Clone(rep.Warnings), Unended)
@@ -175,11 +176,10 @@ func (s *session) try(each *series.Series, rate float64) (t Trial, err error) {
 	return t, nil
 }
 
-// judge says whether the trial passed, and otherwise who was the limit. What this host dropped itself says nothing about the
-// network.
+// judge determines whether the trial passed, and otherwise the limit. Drops on this host say nothing about the network.
 func (t *Trial) judge() {
 	c := &t.Counts
-	missing := c.Sent - c.Received - c.Late // corrupt ones included
+	missing := c.Sent - c.Received - c.Late // including corrupt ones
 	percent := report.Range(c.LostLeast(), c.Lost, func(n int64) string { return fmt.Sprintf("%.3g", 100*float64(n)/float64(c.Sent)) })
 	elsewhere := c.Elsewhere()
 	switch {
@@ -206,5 +206,5 @@ func (t *Trial) judge() {
 	}
 }
 
-// slack is how late a sender may end that is still said to have offered its rate for the time d.
+// slack is how late a sender may end that still counts as having offered its rate for the time d.
 func slack(d time.Duration) time.Duration { return max(d/1000, 100*time.Microsecond) }

@@ -7,7 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// A trial that did not pass names who was the limit, and never the network for what this host dropped.
+// A trial that did not pass names the limit, and never the network for drops on this host.
 func TestJudge(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -1,4 +1,4 @@
-// Package session measures the series of one command, in turn or one after the other, and writes a report for each.
+// Package session measures the series of one command, alternately or one after the other, and writes a report for each.
 package session
 
 import (
@@ -36,48 +36,48 @@ import (
 // Options describe a session.
 type Options struct {
 	series.Options
-	Variants []settings.Settings // of one rate and one size each
-	Paired   bool                // the variants are to be compared: their slices alternate
+	Variants []settings.Settings // each with one rate and one size
+	Paired   bool                // the variants are compared: their slices alternate
 
-	Interval   time.Duration // that a report cuts its runs into, 0 for a twentieth of a run
+	Interval   time.Duration // length of a report's intervals, 0 for a twentieth of a run
 	Duration   time.Duration // of each run, 0 for no limit
 	Count      int64         // probes of each run, 0 for no limit
 	Warmup     time.Duration // before each run
-	Slice      time.Duration // Paired: what a run is cut into, 0 for one piece
+	Slice      time.Duration // Paired: length of the slices that a run is divided into, 0 for no division
 	Runs       int
 	Core       int  // CPU to measure on, -1 for the last
-	Isolate    bool // take from the Core all that can be moved elsewhere
+	Isolate    bool // move everything possible off the Core
 	SelfTest   time.Duration
-	Watch      bool // what happens on the core, from the other CPUs: not where the peer runs on one of them
+	Watch      bool // watch the core from other CPUs; not if the peer runs on one of them
 	Raw        bool
 	Anonymous  bool
-	Replace    bool                        // reports that Out holds already
+	Replace    bool                        // replace existing reports in Out
 	Out        string                      // folder for the report, or for one folder of each
-	Under      string                      // not Paired: a command that runs while the second of three variants is measured; the first is before it, the third after it
+	Under      string                      // not Paired: a command that runs while the second of three variants is measured; the first is measured before it, the third after it
 	Before     func(*series.Series) error  // called before each slice; may be nil
-	HookWithin time.Duration               // that the command of a variant (Settings.Do) may take
+	HookWithin time.Duration               // time limit for the command of a variant (Settings.Do)
 	Looks      []int                       // Paired: Enough is called after these numbers of slices of each variant, but not at the end
-	Enough     func([]*report.Report) bool // reports whether what was measured so far is enough; may be nil
+	Enough     func([]*report.Report) bool // reports whether the measurement so far is sufficient; may be nil
 	Stop       *atomic.Bool                // ends the session early when set
 	Log        *slog.Logger
 	Live       bool         // show each second of the last minute in ProgressTo
 	LiveAt     string       // HOST:PORT to show it at, too
-	livePaused *atomic.Bool // while set, it is not read; tests alone set it
-	ProgressTo io.Writer    // a terminal gets a bar, all else lines in Log
+	livePaused *atomic.Bool // while set, the display does not read; only set by tests
+	ProgressTo io.Writer    // a terminal gets a bar, other output gets lines in Log
 }
 
-// Result is what a session measured: reports in the order of the variants, each written to its Dir. The Dir of one that could not be written
-// is empty, and the session's error says why.
+// Result is the result of a session: reports in the order of the variants, each written to its Dir. The Dir of a report
+// that could not be written is empty, and the session's error says why.
 type Result struct{ Reports []*report.Report }
 
-// session is one command's work.
+// session is the state of one command.
 type session struct {
 	Options
 	core   *affinity.Core
 	clock  *latency.Clock
 	series []*series.Series
 	seed   string  // Paired: of the schedule
-	places [][]int // Paired: for each series, its place in each block so far
+	places [][]int // Paired: for each series, its position in each block so far
 	saved  []survivor
 	around series.Circumstances
 	silent []bool // for each series: its last run got no reply
@@ -85,18 +85,18 @@ type session struct {
 	view   *live  // nil for none
 	loaded bool   // the load was started
 	state  string // the variant whose command ran last and succeeded
-	// collect lets the collector run again, once nothing polls.
+	// collect enables the garbage collector again, when polling has ended.
 	collect func()
 }
 
-// errNoResult is a signal that came too early.
+// errNoResult means that a signal came before there was a result.
 var errNoResult = errors.New("interrupted before there was a result: no report is written")
 
-// errStopped is a target that did not answer any more at the end. Its report is written.
+// errStopped means that a target no longer answered at the end. Its report is written.
 var errStopped = errors.New("the target stopped answering")
 
-// Run measures all variants and writes their reports. It runs on its own thread, in the caller's network namespace. A
-// Result with an error is what could be saved.
+// Run measures all variants and writes their reports. It runs on a dedicated thread, in the caller's network namespace.
+// A Result returned with an error has what could be saved.
 func Run(o Options) (*Result, error) {
 	s := &session{Options: o}
 	var out *Result
@@ -127,7 +127,7 @@ func Run(o Options) (*Result, error) {
 		if s.state != "" {
 			s.Log.Info("the setting that stays in force is that of the last hook", "variant", s.state)
 		}
-		s.collect() // nothing polls any more, and a report of many intervals makes hundreds of megabytes of garbage
+		s.collect() // polling has ended, and a report with many intervals allocates hundreds of megabytes
 		var failed error
 		out, failed = s.finish()
 		return errors.Join(err, failed)
@@ -135,7 +135,7 @@ func Run(o Options) (*Result, error) {
 	return out, err
 }
 
-// with calls f when all devices are open and the thread has its core.
+// with calls f when all devices are open and the thread is bound to its core.
 func (s *session) with(f func() error) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -191,7 +191,7 @@ func (s *session) with(f func() error) (err error) {
 	return f()
 }
 
-// isolate clears the core for the calling thread, which is locked. release puts all back.
+// isolate isolates the core for the calling thread, which is locked. release restores everything.
 func (s *session) isolate() (release func() error, err error) {
 	if rest := s.core.Rest(); rest.Count() == 0 || !s.Watch {
 		return nil, exit.Usagef("-isolate: CPU %d is all that this process may use", s.core.CPU)
@@ -212,7 +212,7 @@ func (s *session) recording() series.Recording {
 	return series.Recording{Duration: s.Duration, Interval: s.Interval, Raw: s.Raw}
 }
 
-// watch notes what happens on the measuring core, if there is another one to do that from.
+// watch records events on the measuring core, if there is another core to do that from.
 func (s *session) watch() (*corewatch.Watch, error) {
 	if rest := s.core.Rest(); rest.Count() == 0 || !s.Watch {
 		return nil, nil
@@ -220,14 +220,14 @@ func (s *session) watch() (*corewatch.Watch, error) {
 	return corewatch.Start(s.core.CPU, unix.Gettid())
 }
 
-// rounds measures all series, one slice of each per round: a sweep forwards and backwards, so that slow drift affects all
-// alike; what is to be compared in random order and with slices of random length (see package schedule).
+// rounds measures all series, one slice of each per round: a sweep forwards and backwards, so that slow drift affects
+// all alike; paired variants in random order and with slices of random length (see package schedule).
 func (s *session) rounds() error {
 	limit := engine.Limit{Warmup: s.Warmup, Duration: s.Duration, Count: s.Count}
 	slicesPerRun := 1
 	if s.Paired && s.Slice > 0 {
 		if limit.Warmup = min(s.Warmup, s.Slice/10); s.Variants[0].Do != "" {
-			limit.Warmup = s.Warmup // what changed takes its time to settle
+			limit.Warmup = s.Warmup // changes need time to settle
 		}
 		if s.Duration > 0 {
 			slicesPerRun = int((s.Duration + s.Slice - 1) / s.Slice)
@@ -273,7 +273,7 @@ func (s *session) rounds() error {
 			if err := s.hook(each); err != nil {
 				return err
 			}
-			runtime.GC() // none while measuring
+			runtime.GC() // no garbage collection while measuring
 			show.next(each)
 			if s.Paired {
 				s.places[k] = append(s.places[k], place)
@@ -322,7 +322,7 @@ func (s *session) hook(each *series.Series) error {
 	return nil
 }
 
-// finish writes one report for each series that measured something.
+// finish writes one report for each series that measured anything.
 func (s *session) finish() (*Result, error) {
 	out := &Result{}
 	var failed error
@@ -350,7 +350,7 @@ func (s *session) finish() (*Result, error) {
 	return out, failed
 }
 
-// schedule is that of the i-th series so far.
+// schedule is the schedule of the i-th series so far.
 func (s *session) schedule(i int) *report.Schedule {
 	return &report.Schedule{Seed: s.seed, Places: s.places[i], Looks: len(s.Looks)}
 }
@@ -370,7 +370,7 @@ func (r *Result) write(rep *report.Report, dir string) error {
 	return nil
 }
 
-// folder returns where the report of the i-th series goes.
+// folder returns the folder for the report of the i-th series.
 func (s *session) folder(i int) string {
 	if len(s.Variants) == 1 {
 		return s.Out
@@ -378,7 +378,8 @@ func (s *session) folder(i int) string {
 	return filepath.Join(s.Out, folder(i, s.Variants[i].Name, s.Anonymous))
 }
 
-// folder returns the name of the i-th of several reports' folders, without what an anonymous one leaves out.
+// folder returns the folder name for the i-th of several reports, without the parts that an anonymous report leaves
+// out.
 func folder(i int, name string, anonymous bool) string {
 	if anonymous {
 		name = report.Scrub(name)
@@ -392,8 +393,8 @@ func folder(i int, name string, anonymous bool) string {
 	}, fmt.Sprintf("%02d-%s", i+1, name))
 }
 
-// Writable checks that a report can be written to dir before time is spent on measuring, and, unless replace is set, that
-// none is there: neither in dir nor in a folder of a series in it.
+// Writable checks that a report can be written to dir before time is spent on measuring, and, unless replace is set,
+// that there is none: neither in dir nor in a series' folder in it.
 func Writable(dir string, replace bool) error {
 	if !replace {
 		for _, p := range []string{report.ReportFile, "[0-9][0-9]-*/" + report.ReportFile} {
@@ -424,7 +425,7 @@ func Writable(dir string, replace bool) error {
 	return os.Remove(f.Name())
 }
 
-// quoteGlob keeps a folder's name from being taken for a pattern.
+// quoteGlob escapes a folder's name so that it is not interpreted as a pattern.
 func quoteGlob(name string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(name)
 }

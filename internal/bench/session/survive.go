@@ -10,20 +10,20 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// survivor is the unfinished report of a series: what remains if the process is killed.
+// survivor is the unfinished report of a series, which remains if the process is killed.
 type survivor struct {
 	journal *report.Journal
-	runs    int // saved, or pending
+	runs    int // saved or pending
 	pending []report.Part
-	next    time.Time // not to write before
+	next    time.Time // earliest time of the next write
 	failed  error
 }
 
-// share of the time that writing parts may take: where runs are short, several are written at once.
+// share of the time that writing parts may take: if runs are short, several are written together
 const share = 20
 
-// save adds the run that just ended to the unfinished report of the k-th series. It is called by the measuring thread between two
-// runs and returns when the disk is done, so that no measured interval has any of it in it.
+// save adds the run that just ended to the unfinished report of the k-th series. The measuring thread calls it between
+// two runs, and it returns when the disk is done, so that it affects no measured interval.
 func (s *session) save(k int, planned report.Unfinished) {
 	each, v := s.series[k], &s.saved[k]
 	if v.failed != nil || each.Runs() == v.runs || each.Silent() {
@@ -40,7 +40,7 @@ func (s *session) save(k int, planned report.Unfinished) {
 		return
 	}
 	v.failed = s.flush(k, planned)
-	if v.failed != nil && !errors.Is(v.failed, report.ErrExists) { // that is the error at the end, too
+	if v.failed != nil && !errors.Is(v.failed, report.ErrExists) { // the same error is returned at the end
 		s.Log.Warn("what was measured so far cannot be saved: it is lost if the bench is killed", "reason", v.failed)
 	}
 	v.next = time.Now().Add(share * time.Since(start))
@@ -63,13 +63,13 @@ func (s *session) flush(k int, planned report.Unfinished) error {
 		if err := v.journal.Add(parts...); err != nil {
 			return err
 		}
-		runtime.GC() // the collector is off while the bench measures, and encoding a part makes megabytes of garbage
+		runtime.GC() // the garbage collector is off while the bench measures, and encoding a part allocates megabytes
 	}
 	v.pending = v.pending[:0]
 	return nil
 }
 
-// kept says where a report that could not be written survives in part.
+// kept says where a part of a report that could not be written remains.
 func (v *survivor) kept(dir string, err error) error {
 	if err == nil || v.journal == nil {
 		return err

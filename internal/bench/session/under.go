@@ -12,7 +12,7 @@ import (
 // Phases are the names of the variants of a session with a load.
 var Phases = []string{"before", "during", "after"}
 
-// phases is the order of a session with a load: all runs of a phase, and then those of the next.
+// phases is the order of a session with a load: all runs of a phase, followed by those of the next.
 func phases(series, runs int) (blocks []schedule.Block) {
 	for k := range series {
 		for range runs {
@@ -22,7 +22,7 @@ func phases(series, runs int) (blocks []schedule.Block) {
 	return blocks
 }
 
-// phase starts the load before the first run of the second phase, and ends it before the first of the third.
+// phase starts the load before the first run of the second phase, and stops it before the first of the third.
 func (s *session) phase(k int) (err error) {
 	switch {
 	case s.Under == "":
@@ -36,7 +36,7 @@ func (s *session) phase(k int) (err error) {
 	return err
 }
 
-// watchLoad notes a load that has ended before its phase has.
+// watchLoad notes a load that ended before its phase.
 func (s *session) watchLoad(each *series.Series) {
 	if s.load == nil {
 		return
@@ -57,7 +57,7 @@ func (s *session) endLoad() {
 	}
 }
 
-// underNote says in a report what its phase is.
+// underNote describes a report's phase.
 func underNote(name, command string, anonymous bool) string {
 	if anonymous {
 		command = "a command, which an anonymous report leaves out"

@@ -14,7 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 )
 
-// A load that ends before its phase is a warning of that phase, once, with its output.
+// If a load ends before its phase, that phase has one warning with the load's output.
 func TestLoadEndsEarly(t *testing.T) {
 	load, err := hook.StartLoad("echo no route to server; exit 4", unix.CPUSet{})
 	if err != nil {

@@ -16,8 +16,9 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Rows are all settings of a measurement that one value each chooses. The flags of bench run, the keys of -ab, help, manual page, completion
-// and messages follow from them, and so do the settings of bench watch that mean the same. They put the defaults into s.
+// Rows are all settings of a measurement that have a single value. The flags of bench run, the keys of -ab, help,
+// manual page, completion and messages are derived from them, and so are the corresponding settings of bench watch.
+// Rows sets the defaults in s.
 func (s *Settings) Rows() []setting.Setting {
 	s.Rates, s.Sizes = []float64{0}, []int{0}
 	of := func(key, arg string, set func(string) error, doc string) setting.Setting {
@@ -83,7 +84,7 @@ func names(all ...string) (choices []setting.Choice) {
 	return choices
 }
 
-// Default returns the settings of a measurement that names none, but for its target.
+// Default returns the default settings of a measurement, without a target.
 func Default() Settings {
 	var s Settings
 	s.Rows()
@@ -92,7 +93,7 @@ func Default() Settings {
 
 // Set changes one setting by the name of its flag.
 func (s *Settings) Set(key, value string) error {
-	if key == "name" { // of a variant: no flag
+	if key == "name" { // name of a variant, which is not a flag
 		s.Name = value
 		return nil
 	}
@@ -152,7 +153,7 @@ func (s *Settings) setResponder(value string) error {
 	return nil
 }
 
-// parseTimeout reads how long a reply may take.
+// parseTimeout parses a reply timeout.
 func parseTimeout(value string) (time.Duration, error) {
 	d, err := ParseDuration(value)
 	if err == nil && (d < time.Millisecond || d > time.Minute) {

@@ -11,12 +11,12 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/setting"
 )
 
-// Each row is a flag and a key of -ab. It takes the values that are completed, refuses others, and changes only itself.
+// Each row is a flag and a key of -ab. It accepts the completed values, rejects others, and changes only itself.
 func TestRows(t *testing.T) {
 	s := Default()
 	fs := flag.NewFlagSet("run", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	free := []string{"iface", "target", "stamp-tlv"} // any text may be one, as far as a row knows
+	free := []string{"iface", "target", "stamp-tlv"} // any text may be valid, as far as a row can tell
 	rows := setting.New(s.Rows()...)
 	for i := range rows.Settings {
 		rows.Settings[i].AddFlag(fs)

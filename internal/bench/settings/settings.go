@@ -1,4 +1,4 @@
-// Package settings holds what one series of probes is made of: everything that -ab may vary, by the names of the flags.
+// Package settings has the settings of one series of probes: everything that -ab may vary, by the names of the flags.
 package settings
 
 import (
@@ -19,12 +19,12 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Settings are what one measured series of probes is made of.
+// Settings are the settings of one measured series of probes.
 type Settings struct {
 	Name      string
-	Do        string // -ab: the command that is run before each slice, for what is no flag of the bench
+	Do        string // -ab: the command that is run before each slice, to change something other than the bench's flags
 	Target    netip.Addr
-	Host      string // the target's name, where it has to be looked up: Complete does that
+	Host      string // the target's name, if it has to be resolved: see Complete
 	Proto     probe.Proto
 	Port      uint16
 	Rates     []float64         // probes per second; {0} is the closed loop
@@ -34,17 +34,17 @@ type Settings struct {
 	Driver    string
 	Source    netip.Addr
 	Gateway   netip.Addr
-	MAC       [6]byte // the next hop's, where it is known; zero to request it
+	MAC       [6]byte // the next hop's, if known; zero to resolve it
 	Transport string  // "raw", "socket"
 	Timeout   time.Duration
 	Responder string // URL of the responder's metrics
 	DSCP, ECN uint8  // RFC 2474, RFC 3168
-	TTL       uint8  // or hop limit; 0 is 64
+	TTL       uint8  // or hop limit; 0 means 64
 	VLAN      uint16 // 802.1Q VID of a tag around the frames, 0 for none
-	Ports     int    // UDP source ports to send from in turn; 0 is 1
+	Ports     int    // number of UDP source ports used in rotation; 0 means 1
 
-	// Message says that probes are messages, not frames, which one of the target's queue pairs answers; Target and Port are
-	// where it hands their addresses over. Proto is then UDP, for an echo of any payload, or STAMP.
+	// Message means that probes are messages, not frames, and are answered by one of the target's queue pairs; Target
+	// and Port are where it publishes their addresses. Proto is then UDP, for an echo of any payload, or STAMP.
 	Message bool
 	Service nic.Service
 
@@ -58,7 +58,7 @@ func (s *Settings) setService(service nic.Service) {
 	}
 }
 
-// Protocol is the name of what is requested, as the flag -proto has it.
+// Protocol is the protocol's name, as in the flag -proto.
 func (s *Settings) Protocol() string {
 	if s.Message {
 		return s.Service.String()
@@ -66,11 +66,11 @@ func (s *Settings) Protocol() string {
 	return s.Proto.String()
 }
 
-// TOS returns DSCP and ECN as they are in the header.
+// TOS returns DSCP and ECN in the header's format.
 func (s *Settings) TOS() uint8 { return s.DSCP<<2 | s.ECN }
 
-// Vary returns a copy with the settings of an -ab value, "target=10.0.0.2" or "name=big,size=1514". What follows "do=" is a
-// command up to the end, commas included.
+// Vary returns a copy with the settings of an -ab value, "target=10.0.0.2" or "name=big,size=1514". Everything after
+// "do=" is a command, commas included.
 func (s Settings) Vary(list string) (Settings, error) {
 	rest, do, has := strings.Cut(","+list, ",do=")
 	if s.Do = do; has && strings.TrimSpace(do) == "" {
@@ -109,8 +109,8 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// lookUp resolves the target's name: to an address of the source's family if there is a source, otherwise to the
-// first.
+// lookUp resolves the target's name: to an address of the source's family if there is a source, otherwise to the first
+// address.
 func (s *Settings) lookUp() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -133,7 +133,7 @@ func (s *Settings) lookUp() error {
 	return exit.Usagef("-target %s has no address of the family of the source %v, only %v", s.Host, s.Source, all)
 }
 
-// ParseDuration reads a time of zero or more with its unit: 5s, 300ms.
+// ParseDuration parses a non-negative time with its unit: 5s, 300ms.
 func ParseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if _, number := strconv.ParseFloat(s, 64); err != nil && number == nil {
@@ -148,7 +148,7 @@ func ParseDuration(s string) (time.Duration, error) {
 // maxRate is the highest rate of probes per second.
 const maxRate = 200e6
 
-// ParseRates reads "1000", "50k,100k,1M".
+// ParseRates parses "1000", "50k,100k,1M".
 func ParseRates(s string) ([]float64, error) {
 	var out []float64
 	for item := range strings.SplitSeq(s, ",") {
@@ -168,7 +168,7 @@ func ParseRates(s string) ([]float64, error) {
 	return out, nil
 }
 
-// rfc2544 are the frame sizes of RFC 2544 §9.1, without the four bytes of FCS that it counts.
+// rfc2544 are the frame sizes of RFC 2544 §9.1, without the four bytes of FCS that it includes.
 var rfc2544 = []int{60, 124, 252, 508, 1020, 1276, 1514}
 
 func parseSizes(s string) ([]int, error) {
@@ -226,7 +226,7 @@ func (s Settings) Sweep() []Settings {
 	return out
 }
 
-// Complete fills in what follows from other settings, and looks up the target's name.
+// Complete fills in settings that depend on others, and resolves the target's name.
 func (s *Settings) Complete() error {
 	if s.Host != "" {
 		if err := s.lookUp(); err != nil {
@@ -269,7 +269,8 @@ func (s *Settings) Complete() error {
 	return nil
 }
 
-// completeMessages chooses the driver for messages, or messages for the driver, and refuses what they have not.
+// completeMessages chooses the driver for messages, or messages for the driver, and rejects settings that messages do
+// not support.
 func (s *Settings) completeMessages() error {
 	switch carries := cards.CarriesMessages(s.Driver); {
 	case !s.Message && !carries:

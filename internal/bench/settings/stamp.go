@@ -12,14 +12,14 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/stampkey"
 )
 
-// STAMP is what is said of test packets beyond their size.
+// STAMP has the settings of test packets other than their size.
 type STAMP struct {
-	Mode       string // "unauthenticated", "authenticated"; empty for the latter where there is a key
+	Mode       string // "unauthenticated", "authenticated"; if empty, the latter with a key
 	Key        stampkey.Key
 	SSID       uint16
 	Ask        []probe.Ask
-	StopAtZero bool          // end when the reflector has zeroed the SSID (RFC 8972 §3)
-	ClockError time.Duration // by how much this host's clock is wrong at most; 0 for what can be found out
+	StopAtZero bool          // stop if the reflector zeroes the SSID (RFC 8972 §3)
+	ClockError time.Duration // maximum error of this host's clock; 0 to determine it automatically
 }
 
 func (s *Settings) setKey(file string) (err error) {
@@ -51,13 +51,13 @@ func (s *Settings) setClockError(value string) (err error) {
 	return err
 }
 
-// Packet is what probes are made by.
+// Packet describes the probes.
 func (s *STAMP) Packet() probe.TestPacket {
 	return probe.TestPacket{SSID: s.SSID, Key: s.Key.Bytes(), Ask: s.Ask,
 		Authenticated: s.Mode == "authenticated" || s.Mode == "" && s.Key.Bytes() != nil}
 }
 
-// firstSet names a setting that was given and is of STAMP alone, or nothing.
+// firstSet returns the name of a given setting that only applies to STAMP, or "".
 func (s *STAMP) firstSet() string {
 	switch {
 	case s.Mode != "":
@@ -74,7 +74,7 @@ func (s *STAMP) firstSet() string {
 	return ""
 }
 
-// completeSTAMP refuses what does not go together.
+// completeSTAMP rejects settings that exclude each other.
 func (s *Settings) completeSTAMP() error {
 	p := s.STAMP.Packet()
 	if name := s.STAMP.firstSet(); s.Proto != probe.STAMP && name != "" {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hold takes a UDP port of the kernel's and lets it swallow all that comes: the kernel sees our replies too, and would
-// tell the target that the port is unreachable.
+// Hold opens a UDP port of the kernel and discards everything received: the kernel sees our replies too, and would
+// otherwise tell the target that the port is unreachable.
 func Hold(ip netip.Addr, index int) (fd int, port uint16, err error) {
 	family, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte{}})
 	if ip.Is4() {

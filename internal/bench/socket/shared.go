@@ -11,17 +11,17 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// Shared is a non-blocking UDP or ping socket that many targets of one family share: it is bound, and connected to none. Like a Port
-// it makes raw system calls. One goroutine uses it.
+// Shared is a non-blocking UDP or ping socket that many targets of one family share: it is bound, but not connected.
+// Like a Port it makes raw system calls. One goroutine uses it.
 type Shared struct {
-	Refused int64 // sends that the kernel had no way for
+	Refused int64 // sends for which the kernel had no route
 
 	fd    int
 	local netip.AddrPort
-	from  unix.RawSockaddrInet6 // as large as either family's
+	from  unix.RawSockaddrInet6 // large enough for either family
 }
 
-// Peer is a target's address as the kernel takes it.
+// Peer is a target's address in the kernel's format.
 type Peer struct {
 	raw  unix.RawSockaddrInet6
 	size uintptr
@@ -40,8 +40,9 @@ func NewPeer(a netip.AddrPort, scope uint32) Peer {
 	return p
 }
 
-// OpenShared opens a socket of source's family; source may be unspecified (0.0.0.0, ::). ping says that it is for echo requests: the
-// kernel then chooses the identifier, which Local().Port() returns, and the caller's group has to be in net.ipv4.ping_group_range.
+// OpenShared opens a socket of source's family; source may be unspecified (0.0.0.0, ::). ping opens it for echo
+// requests: the kernel then chooses the identifier, which Local().Port() returns, and the caller's group has to be in
+// net.ipv4.ping_group_range.
 func OpenShared(source netip.Addr, ping bool, device string) (*Shared, error) {
 	family, proto := unix.AF_INET, unix.IPPROTO_UDP
 	if source.Is6() {
@@ -71,8 +72,8 @@ func (s *Shared) Mark(tos, ttl uint8) error { return (&Port{fd: s.fd, local: s.l
 // Local returns the socket's own address and port, or echo identifier.
 func (s *Shared) Local() netip.AddrPort { return s.local }
 
-// Send sends one datagram to a peer. It returns nic.ErrFull where the socket's buffer or the device's queue is full, and another error
-// where this host has no way to the peer now; the socket stays fit for others.
+// Send sends one datagram to a peer. It returns nic.ErrFull if the socket's buffer or the device's queue is full, and
+// another error if this host currently has no route to the peer; the socket remains usable.
 func (s *Shared) Send(to *Peer, b []byte) error {
 	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0,
 		uintptr(unsafe.Pointer(&to.raw)), to.size)
@@ -86,7 +87,7 @@ func (s *Shared) Send(to *Peer, b []byte) error {
 	return e
 }
 
-// Recv takes one datagram without waiting, and says from whom: n is 0 if there is none.
+// Recv receives one datagram and its sender without waiting: n is 0 if there is none.
 func (s *Shared) Recv(buf []byte) (n int, from netip.AddrPort, at int64, err error) {
 	size := uint32(unsafe.Sizeof(s.from))
 	got, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0,
@@ -109,5 +110,5 @@ func (s *Shared) Recv(buf []byte) (n int, from netip.AddrPort, at int64, err err
 // Drops is Port.Drops.
 func (s *Shared) Drops() (uint64, error) { return drops(s.fd) }
 
-// Close gives the socket back.
+// Close closes the socket.
 func (s *Shared) Close() error { return unix.Close(s.fd) }

@@ -1,5 +1,6 @@
-// Package socket sends probes through the kernel's own UDP and ping sockets, for hosts without the right to send frames.
-// What it measures includes both ways through the kernel's network stack and a system call for each look at the socket.
+// Package socket sends probes through the kernel's own UDP and ping sockets, for hosts without the privilege to send
+// frames. The measurement includes both directions through the kernel's network stack and a system call for each poll
+// of the socket.
 package socket
 
 import (
@@ -21,11 +22,12 @@ import (
 type Port struct {
 	// Refused counts ICMP errors that the kernel reported on the socket.
 	Refused int64
-	// Closed is how many of them say that nothing is at the target's port. The kernel merges those that come close together.
+	// Closed is how many of them say that nothing listens at the target's port. The kernel merges errors that come in
+	// quick succession.
 	Closed int64
-	// LastRefusal is the latest of them.
+	// LastRefusal is the latest such error.
 	LastRefusal unix.Errno
-	// Interface is the one that the route to the target leads through. EnableTimestamps asks what it can stamp.
+	// Interface is the interface of the route to the target. EnableTimestamps queries its capabilities.
 	Interface string
 
 	fd     int
@@ -79,7 +81,7 @@ func open(target netip.AddrPort, source netip.Addr, device string, proto int) (_
 	return p, nil
 }
 
-// bound opens a non-blocking datagram socket, and binds it: a ping socket gets its identifier by that.
+// bound opens a non-blocking datagram socket, and binds it, which gives a ping socket its identifier.
 func bound(family, proto int, source netip.Addr, device string) (_ int, err error) {
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
 	if errors.Is(err, unix.EACCES) && proto != unix.IPPROTO_UDP {
@@ -132,7 +134,8 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 // Local returns the socket's own address and port, or echo identifier.
 func (p *Port) Local() netip.AddrPort { return p.local }
 
-// Mark sets the TOS or traffic class, and the TTL or hop limit, of what is sent; a ttl of 0 leaves the kernel's.
+// Mark sets the TOS or traffic class, and the TTL or hop limit, of sent datagrams; with a ttl of 0 the kernel's default
+// remains.
 func (p *Port) Mark(tos, ttl uint8) error {
 	level, tosOption, ttlOption := unix.IPPROTO_IP, unix.IP_TOS, unix.IP_TTL
 	if p.local.Addr().Is6() {
@@ -151,7 +154,7 @@ func (p *Port) Mark(tos, ttl uint8) error {
 	return nil
 }
 
-// Send sends one datagram. It returns nic.ErrFull where the socket's buffer or the device's queue is full.
+// Send sends one datagram. It returns nic.ErrFull if the socket's buffer or the device's queue is full.
 func (p *Port) Send(b []byte) error {
 	var e unix.Errno
 	for range 3 {
@@ -164,14 +167,14 @@ func (p *Port) Send(b []byte) error {
 		case unix.EMSGSIZE:
 			return fmt.Errorf("%w: %d bytes in one datagram", nic.ErrFrameSize, len(b))
 		}
-		if !p.refused(e) { // an error that an earlier datagram drew: reported once, then the call works
+		if !p.refused(e) { // an error caused by an earlier datagram: reported once, then the call works
 			break
 		}
 	}
-	return fmt.Errorf("send: %w", e) // the same again and again is this host's own: it has no route any more
+	return fmt.Errorf("send: %w", e) // a repeated error is this host's own: it has no route any more
 }
 
-// refused notes what an ICMP error became in the kernel.
+// refused records the error that the kernel made of an ICMP error.
 func (p *Port) refused(e unix.Errno) bool {
 	switch e {
 	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT:
@@ -185,7 +188,7 @@ func (p *Port) refused(e unix.Errno) bool {
 	return false
 }
 
-// Recv takes one datagram without waiting: n is 0 if there is none.
+// Recv receives one datagram without waiting: n is 0 if there is none.
 func (p *Port) Recv(buf []byte) (n int, at int64, err error) {
 	var e unix.Errno
 	if p.stamps {
@@ -208,12 +211,12 @@ func (p *Port) Recv(buf []byte) (n int, at int64, err error) {
 	return n, now, nil
 }
 
-// Drops returns how many datagrams the kernel has dropped because the socket's receive buffer had no room, or because they were
-// broken.
+// Drops returns how many datagrams the kernel has dropped because the socket's receive buffer was full, or because they
+// were broken.
 func (p *Port) Drops() (uint64, error) { return drops(p.fd) }
 
-// drops reads the counter that SO_RXQ_OVFL puts beside a datagram. SO_MEMINFO has it without one: what was dropped after the latest
-// datagram is in it as well.
+// drops reads the counter that SO_RXQ_OVFL delivers with a datagram. SO_MEMINFO returns it without one, and so includes
+// drops after the latest datagram.
 func drops(fd int) (uint64, error) {
 	const meminfo, at = 55, 8 // asm-generic/socket.h: SO_MEMINFO; linux/sock_diag.h: SK_MEMINFO_DROPS
 	var info [at + 1]uint32
@@ -225,5 +228,5 @@ func drops(fd int) (uint64, error) {
 	return uint64(info[at]), nil
 }
 
-// Close gives the socket back.
+// Close closes the socket.
 func (p *Port) Close() error { return unix.Close(p.fd) }

@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// alone runs f on a thread in its own network namespace, which has a loopback that is up.
+// alone runs f on a thread in a separate network namespace, whose loopback interface is up.
 func alone(t *testing.T, f func() error) {
 	t.Helper()
 	needs.Root(t, "network namespaces")
@@ -41,7 +41,8 @@ func alone(t *testing.T, f func() error) {
 	}
 }
 
-// awaitRefusal waits until the kernel has an error for a socket: the refusal comes by a softirq, which need not have run when a send returns.
+// awaitRefusal waits until the kernel has an error for a socket: the refusal comes from a softirq, which need not have
+// run when a send returns.
 func awaitRefusal(fd int) error {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		all := []unix.PollFd{{Fd: int32(fd)}}
@@ -55,8 +56,8 @@ func awaitRefusal(fd int) error {
 	return errors.New("no refusal came in a minute")
 }
 
-// A refusal that an earlier datagram drew does not fail the next one; a host without a route fails every one, and Send
-// returns.
+// A refusal caused by an earlier datagram does not fail the next one; on a host without a route every one fails, and
+// Send returns.
 func TestSendRefused(t *testing.T) {
 	alone(t, func() error {
 		p, err := UDP(netip.MustParseAddrPort("127.0.0.1:9"), netip.Addr{}, "")
@@ -96,7 +97,7 @@ func TestSendRefused(t *testing.T) {
 	})
 }
 
-// No stamp is said to be in force that the interface does not give.
+// Timestamps that the interface does not support are not reported as active.
 func TestStampsInForce(t *testing.T) {
 	alone(t, func() error {
 		p, err := UDP(netip.MustParseAddrPort("127.0.0.1:9"), netip.Addr{}, "")

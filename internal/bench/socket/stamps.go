@@ -8,8 +8,9 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// EnableTimestamps implements nic.Timestamper (Documentation/networking/timestamping.rst). A socket gets stamps of the card
-// only where somebody has turned them on (hwstamp_ctl): that takes rights which a socket does without.
+// EnableTimestamps implements nic.Timestamper (Documentation/networking/timestamping.rst). A socket gets hardware
+// timestamps only if they were turned on for the interface (hwstamp_ctl), which requires privileges that a socket does
+// not need otherwise.
 func (p *Port) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
 	flags := unix.SOF_TIMESTAMPING_SOFTWARE | unix.SOF_TIMESTAMPING_RX_SOFTWARE | unix.SOF_TIMESTAMPING_TX_SOFTWARE |
 		unix.SOF_TIMESTAMPING_OPT_ID | unix.SOF_TIMESTAMPING_OPT_TSONLY
@@ -21,7 +22,7 @@ func (p *Port) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
 		return nic.Timestamping{}, fmt.Errorf("SO_TIMESTAMPING %#x: %w", flags, err)
 	}
 	p.stamps = true
-	in := nic.Timestamping{RxSoftware: true} // by the kernel itself; all else is the interface's driver's
+	in := nic.Timestamping{RxSoftware: true} // by the kernel itself; all others depend on the interface's driver
 	if info, err := unix.IoctlGetEthtoolTsInfo(p.fd, p.Interface); err == nil {
 		in.TxSoftware = info.So_timestamping&unix.SOF_TIMESTAMPING_TX_SOFTWARE != 0
 	}

@@ -12,15 +12,15 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Limits of what is read from outside.
+// Limits for external input.
 const (
 	maxFile    = 16 << 20 // bytes
 	maxTargets = 100_000
 	maxLabels  = 1_000_000 // of all targets together: groups and aliases multiply them
 )
 
-// parseList reads a list of targets, one a line, each with labels after it: "stamp:10.0.0.2 site=ams rack=12". What follows a # is a
-// comment. name is for errors, which give the line.
+// parseList parses a list of targets, one per line, each followed by labels: "stamp:10.0.0.2 site=ams rack=12". #
+// starts a comment. name is for errors, which give the line.
 func (d Defaults) parseList(name string, text []byte) ([]Target, error) {
 	var out []Target
 	number := 0
@@ -61,7 +61,7 @@ type entry struct {
 	line int
 }
 
-// group is what both formats of file_sd have: targets that share labels.
+// group is the common structure of both file_sd formats: targets that share labels.
 type group struct {
 	targets []entry
 	labels  []pair
@@ -72,9 +72,9 @@ type pair struct {
 	line       int
 }
 
-// parseFileSD reads a file of Prometheus' file_sd: a list of groups, each with "targets", strings as Parse takes them, and "labels"; in
-// JSON where the name ends in .json, in YAML where it ends in .yml or .yaml. As there, a key that is none of these is an error. Errors
-// give the line.
+// parseFileSD parses a file of Prometheus' file_sd: a list of groups, each with "targets", strings in the format of
+// Parse, and "labels"; in JSON if the name ends in .json, in YAML if it ends in .yml or .yaml. As in Prometheus, any
+// other key is an error. Errors give the line.
 func (d Defaults) parseFileSD(name string, text []byte) ([]Target, error) {
 	if len(text) > maxFile {
 		return nil, fmt.Errorf("%s: longer than %d MiB", name, maxFile>>20)
@@ -121,13 +121,13 @@ func (d Defaults) parseFileSD(name string, text []byte) ([]Target, error) {
 
 const wantGroups = `want a list of groups, like [{"targets": ["10.0.0.2"], "labels": {"site": "ams"}}]`
 
-// parseYAML reads groups by their nodes, which know their lines.
+// parseYAML parses groups by their nodes, which have line numbers.
 func parseYAML(text []byte) (groups []group, line int, err error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
 		return nil, yamlLine(err), errors.New(strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", " "), "yaml: "))
 	}
-	if len(doc.Content) == 0 { // nothing but comments
+	if len(doc.Content) == 0 { // only comments
 		return nil, 0, nil
 	}
 	list := deref(doc.Content[0])
@@ -155,7 +155,7 @@ func parseYAML(text []byte) (groups []group, line int, err error) {
 					if e = deref(e); e.Kind != yaml.ScalarNode {
 						return nil, e.Line, fmt.Errorf("a target is %s, must be a string", kindOf(e))
 					}
-					if seen++; seen > maxTargets { // aliases may make much of little
+					if seen++; seen > maxTargets { // aliases can expand a small file
 						return nil, e.Line, fmt.Errorf("more than %d targets", maxTargets)
 					}
 					g.targets = append(g.targets, entry{e.Value, e.Line})
@@ -208,7 +208,7 @@ func kindOf(n *yaml.Node) string {
 	return "something else"
 }
 
-// yamlLine finds the line that the library's errors have in their text.
+// yamlLine extracts the line number from the text of the library's errors.
 func yamlLine(err error) int {
 	_, after, _ := strings.Cut(err.Error(), "line ")
 	n := 0
@@ -221,7 +221,7 @@ func yamlLine(err error) int {
 	return n
 }
 
-// parseJSON reads groups token by token, so that each target knows its line.
+// parseJSON parses groups token by token, so that each target has its line number.
 func parseJSON(text []byte) (groups []group, line int, err error) {
 	d := &tokens{Decoder: json.NewDecoder(bytes.NewReader(text)), text: text, line: 1}
 	err = d.list(func() error {
@@ -261,7 +261,7 @@ func parseJSON(text []byte) (groups []group, line int, err error) {
 	return groups, d.line, err
 }
 
-// tokens is a JSON decoder that knows its line.
+// tokens is a JSON decoder with line numbers.
 type tokens struct {
 	*json.Decoder
 	text []byte

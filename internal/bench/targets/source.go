@@ -18,14 +18,14 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 )
 
-// Sources are where targets come from. One goroutine uses it.
+// Sources are the sources of targets. One goroutine uses it.
 type Sources struct {
 	Defaults
 	Static  []Target
-	List    string   // a file as parseList reads it; empty for none
-	FileSD  []string // files as parseFileSD reads them; the last part of a path may have a *
+	List    string   // a file in the format of parseList; empty for none
+	FileSD  []string // files in the format of parseFileSD; the last part of a path may have a *
 	DNS     []Query
-	Refresh time.Duration // how often DNS is asked
+	Refresh time.Duration // interval of DNS queries
 
 	Resolver Resolver // nil for the system's
 
@@ -33,7 +33,7 @@ type Sources struct {
 	names map[string]*listed
 }
 
-// Resolver is what of net.Resolver is asked.
+// Resolver is the part of net.Resolver that is used.
 type Resolver interface {
 	LookupSRV(ctx context.Context, service, proto, name string) (cname string, addrs []*net.SRV, err error)
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
@@ -44,7 +44,7 @@ type Query struct {
 	Name  string
 	Type  string // "SRV", "A" or "AAAA"
 	Proto probe.Proto
-	Port  uint16 // for A and AAAA; 0 for the protocol's own
+	Port  uint16 // for A and AAAA; 0 for the protocol's default
 }
 
 // listed is the last good content of a source.
@@ -55,15 +55,15 @@ type listed struct {
 	failed  string // the last error that was reported
 }
 
-// Failure is a source that could not be read, the first time that it fails in this way. What it last gave is kept.
+// Failure is a source that could not be read. Its last content is kept.
 type Failure struct {
 	Source string
 	Err    error
-	New    bool // it has not been told before
+	New    bool // it has not been reported before
 	File   bool // it is a file
 }
 
-// ParseQuery reads [PROTO:]NAME.
+// ParseQuery parses [PROTO:]NAME.
 func (d Defaults) ParseQuery(text, kind string, port uint16) (Query, error) {
 	q := Query{Name: text, Type: kind, Proto: d.Proto, Port: port}
 	if name, rest, ok := strings.Cut(text, ":"); ok {
@@ -79,8 +79,8 @@ func (d Defaults) ParseQuery(text, kind string, port uint16) (Query, error) {
 	return q, nil
 }
 
-// Read asks all sources of which something may have changed, all of them where force is set, and returns the targets there are, by
-// name, and which sources failed. A file is read again when its size, time or inode is another.
+// Read reads all sources that may have changed, or all sources if force is set, and returns the targets, by name, and
+// the sources that failed. A file is read again if its size, time or inode has changed.
 func (s *Sources) Read(ctx context.Context, force bool, now time.Time) (all []Target, failures []Failure) {
 	if s.lists == nil {
 		s.lists, s.names = map[string]*listed{}, map[string]*listed{}
@@ -121,7 +121,7 @@ func (s *Sources) Read(ctx context.Context, force bool, now time.Time) (all []Ta
 			read(f, s.parseFileSD)
 		}
 	}
-	for f := range s.lists { // one that is gone takes its targets with it, as in Prometheus
+	for f := range s.lists { // a removed file removes its targets, as in Prometheus
 		if !seen[f] {
 			delete(s.lists, f)
 		}
@@ -148,8 +148,8 @@ func (s *Sources) Read(ctx context.Context, force bool, now time.Time) (all []Ta
 	return distinct(all), failures
 }
 
-// distinct sorts the targets and keeps the first of each name, with the labels that others of that name add: a target of the command line
-// that a file names too has the file's labels.
+// distinct sorts the targets and keeps the first with each name, adding the labels of the others: a target of the
+// command line that is also in a file has the file's labels.
 func distinct(all []Target) (out []Target) {
 	slices.SortStableFunc(all, func(a, b Target) int { return strings.Compare(a.Name(), b.Name()) })
 	for _, t := range all {
@@ -204,7 +204,7 @@ func (l *listed) load(file string, force bool, parse func(string, []byte) ([]Tar
 	return err
 }
 
-// ask looks a name up, as Prometheus' dns_sd does.
+// ask resolves a name, as Prometheus' dns_sd does.
 func (s *Sources) ask(ctx context.Context, q Query) (out []Target, err error) {
 	r := s.Resolver
 	if r == nil {
@@ -218,7 +218,7 @@ func (s *Sources) ask(ctx context.Context, q Query) (out []Target, err error) {
 			return nil, fmt.Errorf("DNS: %w", err)
 		}
 		for _, rec := range records {
-			if host := strings.TrimSuffix(rec.Target, "."); host != "" { // "." says that there is no such service (RFC 2782)
+			if host := strings.TrimSuffix(rec.Target, "."); host != "" { // "." means that there is no such service (RFC 2782)
 				out = append(out, s.complete(Target{Proto: q.Proto, Host: host, Port: rec.Port}))
 			}
 		}

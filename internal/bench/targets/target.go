@@ -1,5 +1,5 @@
-// Package targets says what a watch measures: targets from the command line, from a file, from files in the formats of Prometheus'
-// file_sd, and from DNS as Prometheus' dns_sd asks it.
+// Package targets determines the targets of a watch: from the command line, from a file, from files in the formats of
+// Prometheus' file_sd, and from DNS like Prometheus' dns_sd.
 package targets
 
 import (
@@ -17,18 +17,19 @@ import (
 	"github.com/rebound-nic/rebound/latency/plain"
 )
 
-// Target is one far end that is watched.
+// Target is one watched target.
 type Target struct {
 	Proto  probe.Proto
-	Host   string            // an address, or a name to be looked up
+	Host   string            // an address, or a name to be resolved
 	Port   uint16            // UDP and STAMP; 0 for ICMP
 	Labels map[string]string // of its metrics; nil for none
 
 	SSID uint16       // STAMP: the session identifier (RFC 8972 §3), 0 for none
-	Key  stampkey.Key // STAMP: of the HMACs of the authenticated mode; none for the other one
+	Key  stampkey.Key // STAMP: for the HMACs of the authenticated mode; none for the unauthenticated mode
 }
 
-// Name is the target as users write it: "icmp:10.0.0.2", "stamp:[fd00::2]:862". Two targets of one name are one.
+// Name is the target as users write it: "icmp:10.0.0.2", "stamp:[fd00::2]:862". Targets with the same name are the
+// same.
 func (t Target) Name() string {
 	host := t.Host
 	if strings.Contains(host, ":") {
@@ -40,7 +41,7 @@ func (t Target) Name() string {
 	return fmt.Sprintf("%v:%s:%d", t.Proto, host, t.Port)
 }
 
-// Tag is a name for logs whose tags are of letters, digits, '_' and '-': readable, and apart for targets with different names.
+// Tag is a name for logs whose tags consist of letters, digits, '_' and '-': readable, and unique for each target name.
 func (t Target) Tag() string {
 	name := t.Name()
 	h := uint32(2166136261) // FNV-1a
@@ -54,15 +55,15 @@ func (t Target) Tag() string {
 	return fmt.Sprintf("%s-%08x", clean, h)
 }
 
-// Defaults are what a target that says nothing else has.
+// Defaults apply to targets without these values.
 type Defaults struct {
 	Proto probe.Proto
-	Port  uint16 // 0 for what the target, file_sd or DNS says, and then for the protocol's own: 7 (RFC 862), 862 (RFC 8762)
-	SSID  uint16 // of STAMP targets that have none
+	Port  uint16 // 0 for that of the target, file_sd or DNS, and otherwise the protocol's default: 7 (RFC 862), 862 (RFC 8762)
+	SSID  uint16 // for STAMP targets without one
 	Key   stampkey.Key
 }
 
-// Parse reads [PROTO:]HOST[:PORT]: "10.0.0.2", "udp:10.0.0.2:7", "stamp:[fd00::2]:862", "host.example".
+// Parse parses [PROTO:]HOST[:PORT]: "10.0.0.2", "udp:10.0.0.2:7", "stamp:[fd00::2]:862", "host.example".
 func (d Defaults) Parse(text string) (Target, error) {
 	t, err := d.parse(text)
 	if err == nil {
@@ -74,8 +75,8 @@ func (d Defaults) Parse(text string) (Target, error) {
 	return d.complete(t), nil
 }
 
-// portless refuses a port behind an ICMP target, where somebody wrote it for this watch. file_sd and SRV records are
-// shared with other readers: their port belongs to another service of the host, and ICMP ignores it.
+// portless rejects a port in an ICMP target that was written for this watch. file_sd and SRV records are shared with
+// other readers: their port belongs to another service of the host, and ICMP ignores it.
 func (t *Target) portless(text string) error {
 	if t.Proto == probe.ICMP && t.Port != 0 {
 		return fmt.Errorf("target %q: icmp has no ports: leave :%d out, or name a protocol that has, as in %s", text, t.Port,
@@ -149,7 +150,7 @@ var (
 	label    = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 )
 
-// complete chooses the port, and what else a STAMP target has not said.
+// complete fills in the port, and the values that a STAMP target does not specify.
 func (d Defaults) complete(t Target) Target {
 	if t.Proto == probe.STAMP {
 		if t.SSID == 0 {
@@ -173,14 +174,15 @@ func (d Defaults) complete(t Target) Target {
 	return t
 }
 
-// reserved are the labels that the metrics themselves have.
+// reserved are the labels that the metrics themselves use.
 var reserved = []string{"target", "proto", "direction", "kind", "stat", "le", "quantile"}
 
-// maxValue bounds a label's value: each of a target's metrics has it.
+// maxValue bounds a label's value, because each of a target's metrics has it.
 const maxValue = 4 << 10
 
-// setLabel adds a label. Its value is escaped, since metrics, logs and pages show it, and metrics must be UTF-8. Those that begin with two underscores are Prometheus' own: __param_proto is the protocol, __param_stamp_ssid the
-// session identifier, __param_stamp_key the file of the key; the others are left out, as Prometheus leaves them out of what it stores.
+// setLabel adds a label. Its value is escaped, because metrics, logs and pages show it, and metrics must be UTF-8.
+// Labels that start with two underscores are internal to Prometheus: __param_proto is the protocol, __param_stamp_ssid
+// the session identifier, __param_stamp_key the file of the key; the others are dropped, as Prometheus does.
 func (t *Target) setLabel(name, value string) error {
 	switch {
 	case name == "__param_stamp_ssid":
@@ -218,7 +220,7 @@ func (t *Target) setLabel(name, value string) error {
 	return nil
 }
 
-// settled refuses labels that say something of STAMP behind a target of another protocol.
+// settled rejects STAMP labels on a target of another protocol.
 func (t *Target) settled() error {
 	if t.Proto != probe.STAMP && (t.SSID != 0 || t.Key.Bytes() != nil) {
 		return fmt.Errorf("target %q: %v has neither session identifier nor key: __param_stamp_ssid and __param_stamp_key are for stamp", t.Host, t.Proto)
@@ -226,12 +228,12 @@ func (t *Target) settled() error {
 	return nil
 }
 
-// Equal reports whether two targets of one name have the same labels, too, and the same probes.
+// Equal reports whether two targets with the same name also have the same labels and the same probes.
 func (t Target) Equal(u Target) bool {
 	return t.Name() == u.Name() && maps.Equal(t.Labels, u.Labels) && t.SameProbes(u)
 }
 
-// SameProbes reports whether two targets of one name are asked by the same packets.
+// SameProbes reports whether the probes of two targets with the same name are the same.
 func (t Target) SameProbes(u Target) bool {
 	return t.SSID == u.SSID && bytes.Equal(t.Key.Bytes(), u.Key.Bytes())
 }

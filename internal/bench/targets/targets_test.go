@@ -54,7 +54,7 @@ func TestParse(t *testing.T) {
 	if got, _ := (Defaults{Port: 9}).Parse("udp:10.0.0.2:9469"); got.Name() != "udp:10.0.0.2:9" {
 		t.Errorf("a port for all: %s", got.Name())
 	}
-	// Tags are apart, and of what a log's tags may have.
+	// Tags are unique, and have only the characters that a log's tags may have.
 	seen := map[string]string{}
 	for _, text := range []string{"icmp:10.0.0.2", "icmp:10-0-0-2", "udp:10.0.0.2:7", "udp:10.0.0.27:7", "udp:[fd00::2]:7"} {
 		x, err := d.Parse(text)
@@ -100,7 +100,7 @@ func TestFormats(t *testing.T) {
 			t.Errorf("%q: %v, %v", empty, got, err)
 		}
 	}
-	// A file_sd's port is that of what else is scraped there, unless the protocol that its labels name has ports.
+	// A file_sd's port belongs to another scraped service, unless the protocol in its labels has ports.
 	const ported = "- targets: ['10.0.0.2:9100']\n- targets: ['10.0.0.2:9100']\n  labels: {__param_proto: udp}\n"
 	if got, err := d.parseFileSD("x.yml", []byte(ported)); err != nil || names(got) != "icmp:10.0.0.2, udp:10.0.0.2:9100" {
 		t.Errorf("ports: %s, %v", names(got), err)
@@ -146,7 +146,7 @@ func TestFormatErrors(t *testing.T) {
 	}
 }
 
-// What a STAMP target says of itself counts before what all have, and a key that changed is another target's.
+// A STAMP target's own values have precedence over the defaults, and a changed key makes it a different target.
 func TestSTAMPTarget(t *testing.T) {
 	dir := t.TempDir()
 	key := func(name, digit string) string {
@@ -177,7 +177,7 @@ func TestSTAMPTarget(t *testing.T) {
 	}
 }
 
-// fake answers for DNS.
+// fake is a DNS resolver.
 type fake struct {
 	srv   []*net.SRV
 	err   error
@@ -197,8 +197,8 @@ func (f *fake) LookupNetIP(_ context.Context, network, _ string) ([]netip.Addr, 
 	return []netip.Addr{netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("::ffff:10.0.0.8")}, f.err
 }
 
-// Files are read again when they changed, DNS when its time has come; a failed source keeps its targets and is
-// reported once.
+// Files are read again when they have changed, DNS names after the refresh interval; a failed source keeps its targets
+// and is reported once.
 func TestSources(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -239,7 +239,7 @@ func TestSources(t *testing.T) {
 	expect("still broken", "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, icmp:10.0.0.5, "+resolved, "false "+dir+"/a.yml:1:")
 	os.Remove(filepath.Join(dir, "a.yml"))
 	expect("gone", "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, "+resolved)
-	os.Remove(filepath.Join(dir, "b.json")) // a name without a * has to be there
+	os.Remove(filepath.Join(dir, "b.json")) // a name without a * must exist
 	expect("not there", "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, "+resolved, "true ")
 	if dns.asked != 3 {
 		t.Errorf("DNS was asked %d times within a minute", dns.asked)
@@ -282,7 +282,7 @@ func TestLabelsAreBounded(t *testing.T) {
 	}
 }
 
-// Whatever a file has, it is targets or an error with its name; and what is taken can be written and read again.
+// Every file gives targets or an error with its name; accepted targets can be written and read again.
 func FuzzFileSD(f *testing.F) {
 	for _, s := range []string{yamlSD, "", "- targets: [&a 10.0.0.2, *a]\n", "a: &a [*a]", "- &a\n  targets: [x]\n- *a\n", "- {targets: [x], labels: {a: b}}"} {
 		f.Add(s, false)

@@ -6,13 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is a thread in its own network namespace, which is nameless and ends with the thread and its children.
+// Namespace is a thread in a separate, unnamed network namespace, which ends with the thread and its children.
 type Namespace struct {
 	FD  int // the network namespace
 	ask chan func()
 }
 
-// NewNamespace returns one that has only a loopback interface, which is down.
+// NewNamespace returns a namespace with only a loopback interface, which is down.
 func NewNamespace() (*Namespace, error) {
 	f := &Namespace{ask: make(chan func())}
 	begun := make(chan error)

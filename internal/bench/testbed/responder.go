@@ -18,16 +18,16 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/tail"
 )
 
-// Responder is the responder's process in the far namespace.
+// Responder is the responder's process in the namespace Far.
 type Responder struct {
 	Bed          *Testbed
 	Program      string
 	Driver       string
 	Core         int
 	Unprivileged bool     // inside a user namespace of an ordinary user
-	Report       string   // a folder for its own report, "" for none
+	Report       string   // a folder for the responder's report, "" for none
 	Set          []string // further settings, KEY=VALUE
-	Ready        string   // the line that it prints once it answers
+	Ready        string   // the line that it prints when ready
 
 	process *exec.Cmd
 	ended   chan struct{}
@@ -35,13 +35,13 @@ type Responder struct {
 	said    tail.Tail
 }
 
-// How long the responder may take until it is ready, and to end.
+// Time limits for the responder to become ready, and to end.
 const (
 	startWithin = 15 * time.Second
-	stopWithin  = 20 * time.Second // a machine that is busy elsewhere takes its time
+	stopWithin  = 20 * time.Second // allows for a busy machine
 )
 
-// Start starts the responder unless it runs, and returns when it answers.
+// Start starts the responder unless it is running, and returns when it is ready.
 func (r *Responder) Start() error {
 	if r.process != nil {
 		select {
@@ -54,7 +54,7 @@ func (r *Responder) Start() error {
 	args := []string{"-config", "/dev/null", "-set", "nic.device=" + FarIface, "-set", "nic.driver=" + r.Driver,
 		"-set", fmt.Sprintf("respond.addresses=[%q]", ResponderPrefix), "-set", fmt.Sprintf("cpu.cores=[%d]", r.Core)}
 	if r.Unprivileged {
-		args = append(args, "-set", "cpu.lock_memory=false") // RLIMIT_MEMLOCK stays the user's
+		args = append(args, "-set", "cpu.lock_memory=false") // RLIMIT_MEMLOCK is still the user's
 	}
 	for _, s := range r.Set {
 		args = append(args, "-set", s)
@@ -65,7 +65,7 @@ func (r *Responder) Start() error {
 	c := exec.Command(r.Program, args...)
 	r.said = tail.Tail{}
 	c.Stderr = &r.said
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true} // Ctrl-C is ours to hand on
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true} // the bench handles Ctrl-C
 	out, err := c.StdoutPipe()
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (r *Responder) explain(what string) error {
 	return fmt.Errorf("the responder %s: %v: %s", what, r.failure, strings.TrimSpace(r.said.String()))
 }
 
-// Stop ends the responder if it runs, and returns when it is gone.
+// Stop ends the responder if it is running, and returns when it has ended.
 func (r *Responder) Stop() error {
 	if r.process == nil {
 		return nil
@@ -127,7 +127,8 @@ func (r *Responder) Stop() error {
 	return nil
 }
 
-// FindResponder looks for the responder's program beside this one, then in PATH, by its installed name and by that of its folder in cmd.
+// FindResponder looks for the responder's program next to this one, then in PATH, by its installed name and by that of
+// its folder in cmd.
 func FindResponder() (string, error) {
 	names := []string{"rebound-responder", "responder"}
 	if self, err := os.Executable(); err == nil {

@@ -1,5 +1,5 @@
-// Package testbed is a network inside of this machine: two network namespaces without names, a veth pair between them, and
-// the responder in one of them. It ends with the process.
+// Package testbed is a network inside this machine: two unnamed network namespaces, a veth pair between them, and the
+// responder in one of them. It ends with the process.
 package testbed
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/affinity"
 )
 
-// Names and addresses of the testbed. Nothing outside of its namespaces ever sees them.
+// Names and addresses of the testbed. They are only visible inside its namespaces.
 const (
 	NearIface, FarIface = "bench0", "echo0"
 	NearAddress         = "10.99.0.1" // the bench's own: its kernel does not have it
@@ -21,17 +21,17 @@ const (
 	ResponderPrefix     = "10.99.0.3/24"
 )
 
-// Testbed is the near side, which is the calling thread's, and the far side.
+// Testbed has the bench's side, which is the calling thread's, and the responder's side.
 type Testbed struct {
 	Far  *Namespace
-	Core *affinity.Core // the bench's, not taken yet
+	Core *affinity.Core // the bench's, not yet taken
 
 	unprivileged bool
 }
 
-// Enter makes the calling thread, which is locked, the bench's side: in its own network namespace, with a wire to the
-// far side in another. Close ends the far side; the thread cannot come back. unprivileged says that the process is
-// root of a user namespace only.
+// Enter moves the calling thread, which must be locked, to the bench's side: into a new network namespace, with a wire
+// to the responder's side in another. Close ends the responder's side; the thread cannot leave its namespace.
+// unprivileged means that the process is root only in a user namespace.
 func Enter(unprivileged bool) (b *Testbed, err error) {
 	b = &Testbed{unprivileged: unprivileged}
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -50,10 +50,10 @@ func Enter(unprivileged bool) (b *Testbed, err error) {
 	return b, nil
 }
 
-// Close ends the far side.
+// Close ends the responder's side.
 func (b *Testbed) Close() { b.Far.Close() }
 
-// Within runs f on the far side with all CPUs, for what f starts.
+// Within runs f on the responder's side with all CPUs, for processes that f starts.
 func (b *Testbed) Within(f func() error) error {
 	return b.Far.Do(func() error {
 		allCPUs()
@@ -77,7 +77,7 @@ func (b *Testbed) forbidden(what string, err error) error {
 	return fmt.Errorf("%s: %w: it takes CAP_SYS_ADMIN, which a container's root often lacks", what, err)
 }
 
-// wire makes the veth pair and its addresses.
+// wire creates the veth pair and its addresses.
 func (b *Testbed) wire() error {
 	pair := netlink.NewVeth(netlink.LinkAttrs{Name: NearIface})
 	pair.PeerName, pair.PeerNamespace = FarIface, netlink.NsFd(b.Far.FD)
@@ -90,7 +90,7 @@ func (b *Testbed) wire() error {
 	if err := b.Far.Do(func() error { return setUp(FarIface, KernelPrefix) }); err != nil {
 		return err
 	}
-	const within = 30 * time.Second // the kernel brings it up from a queue of work, which other namespaces may hold up
+	const within = 30 * time.Second // the kernel does this in a work queue, which other namespaces may delay
 	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		l, err := netlink.LinkByName(NearIface)
 		if err != nil {
@@ -103,8 +103,8 @@ func (b *Testbed) wire() error {
 	return fmt.Errorf("interface %s did not come up in %v", NearIface, within)
 }
 
-// setUp gives an interface its address, if any, and sets it up. IPv6 is switched off, where that is allowed: its own chatter would
-// be in the measurement.
+// setUp assigns an address to an interface, if one is given, and sets it up. IPv6 is disabled, if permitted, because
+// its background traffic would disturb the measurement.
 func setUp(name, prefix string) error {
 	_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0)
 	l, err := netlink.LinkByName(name)

@@ -15,50 +15,50 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// tally is what became of a target's probes.
+// tally counts a target's probes by outcome.
 type tally struct {
 	report.Counts
 	refused, untimed, tooLate int64
 }
 
-// state is all that is known of a target. The keeper's lock guards it.
+// state is the keeper's state of a target. The keeper's lock guards it.
 type state struct {
 	targets.Target
 	id     int32
-	closed bool // the target reported that nothing is at the port, and has not answered since
+	closed bool // the target reported that nothing listens at the port, and has not answered since
 	since  time.Time
 	ready  bool
-	why    string // it is not ready
-	gone   bool   // no source names it any more
+	why    string // why it is not ready
+	gone   bool   // no source contains it any more
 
-	all, part tally         // since the start, and of the interval
+	all, part tally         // since the start, and in the current interval
 	rtt       latency.Tally // since the start
-	now       latency.Tally // of the interval
+	now       latency.Tally // in the current interval
 	direction direction
 	health    health
 	recent    recent
 
-	judged   time.Time // the hour that verdicts are of
+	judged   time.Time // the hour of the verdicts
 	verdicts map[string]judgement
 }
 
-// archive collects what the loop tells: for the metrics page, and by intervals for the log of the hour.
+// archive collects the loop's events: for the metrics page, and by interval for the log of the hour.
 type archive struct {
 	mu     sync.Mutex
 	byName map[string]*state
 	byID   []*state
 
-	dir      *hours // nil where nothing is kept on disk
+	dir      *hours // nil if nothing is stored on disk
 	interval time.Duration
-	began    time.Time // of the interval
+	began    time.Time // start of the interval
 	log      *slog.Logger
 	days     int
 
 	timeout time.Duration // of probes
-	news    []change      // of targets' states, to be logged
-	changes []noted       // the latest of them, for the status page
-	minute  time.Time     // the start of the minute that has begun
-	now     time.Time     // of the events that are counted
+	news    []change      // state changes of targets, to be logged
+	changes []noted       // the latest ones, for the status page
+	minute  time.Time     // start of the current minute
+	now     time.Time     // time of the events being counted
 
 	missing   []overdueProbe // in the order of their timeouts
 	undecided map[probeKey]bool
@@ -66,16 +66,16 @@ type archive struct {
 
 	unwritten int64 // lines that could not be written
 	failures  int64 // times that writing failed
-	removed   int64 // files
+	removed   int64 // number of files
 	bytes     int64 // of all files
-	failing   error // that of the last write
+	failing   error // error of the last write
 }
 
 func newArchive(interval time.Duration, dir *hours, days int, now time.Time, log *slog.Logger) *archive {
 	return &archive{byName: map[string]*state{}, undecided: map[probeKey]bool{}, dropped: map[string]int64{}, interval: interval, dir: dir, days: days, began: now, log: log}
 }
 
-// target returns what is kept of a target, new if there is none.
+// target returns the state of a target, a new one if there is none.
 func (k *archive) target(t targets.Target, now time.Time) *state {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -89,14 +89,14 @@ func (k *archive) target(t targets.Target, now time.Time) *state {
 	return s
 }
 
-// leave notes that a target is watched no more. What its interval has is still written.
+// leave records that a target is no longer watched. Its current interval is still written.
 func (k *archive) leave(s *state) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s.gone = true
 }
 
-// found notes whether a target can be probed, and returns whether that is news.
+// found records whether a target can be probed, and returns whether that is a change.
 func (k *archive) found(s *state, why string) (news bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -164,7 +164,7 @@ func (k *archive) take(e *event) {
 	}
 }
 
-// drain takes the loop's events up to now, and logs the changes of state among them.
+// drain processes the loop's events up to now, and logs the state changes among them.
 func (k *archive) drain(r *ring, now time.Time) {
 	k.mu.Lock()
 	k.now = now
@@ -179,8 +179,8 @@ func (k *archive) drain(r *ring, now time.Time) {
 	}
 }
 
-// turn ends the interval if it is over, writes it, and judges the hour. The end says that the program ends: what there is of the
-// interval is written.
+// turn ends the interval if its time is over, writes it, and evaluates the hour. end means that the program ends: the
+// incomplete interval is written.
 func (k *archive) turn(now time.Time, end bool) {
 	k.mu.Lock()
 	k.decide(end)
@@ -221,7 +221,7 @@ func (k *archive) turn(now time.Time, end bool) {
 	}
 }
 
-// write saves an interval. What cannot be written is said once, counted, and lost; measuring continues.
+// write saves an interval. A write error is reported once and counted, and the data is lost; measuring continues.
 func (k *archive) write(parts []part) {
 	removed, size, err := k.dir.write(parts)
 	for _, f := range removed {

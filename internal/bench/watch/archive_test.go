@@ -45,14 +45,14 @@ func open(t *testing.T, dir string, bound int64) *hours {
 	return h
 }
 
-// gone is a wire whose counters never moved, and are known up to the end of time.
+// gone is a wire whose counters never changed, and whose readings cover all times.
 var gone = func() *wire {
 	w := new(wire)
 	w.drops.list = []sample{{}, {tick: 1}}
 	return w
 }()
 
-// feed gives a target one interval of n round trips about a level, lost of them without a reply.
+// feed gives a target one interval with n round trips around a level, lostOf of them without a reply.
 func feed(k *archive, s *state, r *rand.Rand, n, lostOf int, level float64) {
 	for i := range n {
 		k.take(&event{flow: s.id, kind: sent})
@@ -66,8 +66,8 @@ func feed(k *archive, s *state, r *rand.Rand, n, lostOf int, level float64) {
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// The log of an hour is one that ReadHlog reads, by target, and a watch that is started again continues with it; a
-// line that was cut off by the end of the one before is taken away.
+// ReadHlog can read the log of an hour, by target, and a restarted watch continues with it; a line truncated by the end
+// of the previous one is removed.
 func TestHourContinues(t *testing.T) {
 	dir := t.TempDir()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -82,7 +82,7 @@ func TestHourContinues(t *testing.T) {
 			now = now.Add(time.Minute)
 			k.turn(now, false)
 		}
-		feed(k, sa, r, 10, 0, 20e3) // an interval that the end cuts short
+		feed(k, sa, r, 10, 0, 20e3) // an interval that the end of the program shortens
 		now = now.Add(10 * time.Second)
 		k.turn(now, true)
 		k.dir.close()
@@ -140,8 +140,8 @@ func TestHourContinues(t *testing.T) {
 	}
 }
 
-// A watch that is killed at any byte of its log loses the intervals from there on and no other: what it left can be read, a watch that is
-// started again continues with it, and the counts are those of the round trips.
+// A watch that is killed at any byte of its log loses the intervals from there on and no others: the rest can be read,
+// a restarted watch continues with it, and the counts match the round trips.
 func TestHourCutOff(t *testing.T) {
 	needs.Long(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -164,7 +164,7 @@ func TestHourCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// read returns the probes of a target and the intervals with round trips, -1 where it is not in the file.
+	// read returns the probes of a target and the intervals with round trips, -1 if it is not in the file.
 	read := func(path string, x targets.Target) (sent int64, intervals int) {
 		rep, err := foreign.Read(path, foreign.Options{Series: x.Tag()})
 		if err != nil && !strings.Contains(err.Error(), "no intervals") && !strings.Contains(err.Error(), "no latencies") && !strings.Contains(err.Error(), "no target") && !strings.Contains(err.Error(), "the file is empty") {
@@ -178,13 +178,13 @@ func TestHourCutOff(t *testing.T) {
 		return rep.Counts.Sent, len(rep.Runs)
 	}
 	cut := filepath.Join(t.TempDir(), name)
-	for n := strings.Index(string(text), "#[Target: "); n <= len(text); n++ { // a file begins with its whole head
+	for n := strings.Index(string(text), "#[Target: "); n <= len(text); n++ { // a file starts with its complete header
 		if around := string(text[n-2 : min(n+2, len(text))]); n%13 != 0 && n < len(text)-3 && !strings.ContainsAny(around, "\n#,=") {
 			continue // within a value each byte is like the next
 		}
 		whole := strings.Count(string(text[:n]), "\nTag="+a.Tag()+",")
 		if last := strings.LastIndex(string(text[:n]), "\n"); whole > 0 && strings.HasPrefix(string(text[last+1:n]), "Tag="+a.Tag()+",") {
-			whole-- // the line has no end
+			whole-- // the line is not terminated
 		}
 		if err := os.WriteFile(cut, text[:n], 0o644); err != nil {
 			t.Fatal(err)
@@ -209,7 +209,7 @@ func TestHourCutOff(t *testing.T) {
 	}
 }
 
-// A second watch does not write to the logs of one that runs.
+// A second watch does not write to the logs of a running one.
 func TestFolderInUse(t *testing.T) {
 	dir := t.TempDir()
 	h := open(t, dir, 1<<30)
@@ -220,7 +220,7 @@ func TestFolderInUse(t *testing.T) {
 	open(t, dir, 1<<30)
 }
 
-// The folder stays within its bound: the oldest files go, never the one that is written.
+// The folder stays within its bound: the oldest files are removed, never the one being written.
 func TestBound(t *testing.T) {
 	dir := t.TempDir()
 	var log bytes.Buffer
@@ -254,7 +254,8 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// On a full disk measuring continues; it is said once, counted, and what the file had before stays whole.
+// On a full disk measuring continues; the error is reported once and counted, and the earlier content of the file
+// remains intact.
 func TestFullDisk(t *testing.T) {
 	needs.Root(t, "mounting a file system")
 	dir := t.TempDir()
@@ -305,7 +306,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// days writes the same hour of some days, each with its level, and returns what the keeper holds of the last one.
+// days writes the same hour of several days, each with its level, and returns the keeper's state for the last one.
 func days(t *testing.T, levels []float64) (*state, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -387,7 +388,8 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// A flood of what others send, as fast as it may come between two looks of the keeper, takes no room from what becomes of the probes.
+// A flood of foreign packets, as fast as possible between two passes of the keeper, takes no room from the events of
+// the watch's own probes.
 func TestFloodSparesProbes(t *testing.T) {
 	clock, err := latency.NewClock()
 	if err != nil {

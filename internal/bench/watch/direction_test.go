@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// reflector plays a path that loses probes and replies at random, and a reflector at its end that counts, copies, or
-// restarts its count.
+// reflector simulates a path that loses probes and replies at random, and a reflector that counts, copies, or restarts
+// its count.
 type reflector struct {
 	stateful     bool
 	count        uint32
@@ -67,7 +67,8 @@ func TestStateless(t *testing.T) {
 	}
 }
 
-// A reflector that is started again is noticed, and nothing is made up; one that goes over to repeating is no longer said to count.
+// A restart of the reflector is detected, without false losses; one that becomes stateless no longer counts as
+// stateful.
 func TestReflectorChanges(t *testing.T) {
 	r := &reflector{stateful: true, random: rand.New(rand.NewPCG(1, 1))}
 	var d direction

@@ -2,7 +2,7 @@ package watch
 
 import "sync/atomic"
 
-// kind is what became of a probe, or what arrived.
+// kind is the outcome of a probe, or the type of a received packet.
 type kind uint8
 
 const (
@@ -10,36 +10,39 @@ const (
 	unsent         // the device or the kernel refused it
 	answered       // in time
 	missed         // not answered within the timeout
-	late           // answered after that
-	duplicate      // a further reply
+	late           // answered after the timeout
+	duplicate      // an additional reply
 	corrupt        // a reply with a wrong header, checksum or payload
 	refused        // an ICMP error about a probe
 	kinds
 )
 
-// event is what the loop tells the keeper.
+// event is a message from the loop to the keeper.
 type event struct {
 	flow      int32
 	kind      kind
-	reordered bool   // a later probe's reply came before
-	untimed   bool   // it came while the loop slept: ns says nothing
-	closed    bool   // refused: by the target, which has nothing at the port
+	reordered bool   // a later probe's reply came first
+	untimed   bool   // it arrived while the loop slept, so ns is meaningless
+	closed    bool   // refused: by the target, because nothing listens at the port
 	stamped   bool   // seq and far are set
 	ns        int64  // answered, late: the round trip from the actual send
 	seq, far  uint32 // STAMP: the probe's number, and the reflector's own
 
 	corrupt bool // missed: a corrupt reply came
-	// Of missed and late: the probe's number. Of missed: its wire, when it was sent, and until when a reply makes it late.
+	// For missed and late: the probe's number. For missed: its wire, when it was sent, and the time until which a reply
+	// makes it late.
 	probe       uint64
 	sent, until uint64 // ticks
 	wire        *wire
 }
 
-// byOthers reports whether k happens as often as another host sends something. All else happens at most a few times for each probe.
+// byOthers reports whether other hosts determine how often k occurs. All other events occur at most a few times per
+// probe.
 func (k kind) byOthers() bool { return k == duplicate || k == corrupt || k == refused }
 
-// ring hands events from the loop to the keeper. There is one goroutine at each end, and no lock: the loop never waits, and what finds
-// no room is dropped and counted. Half of the room is for what becomes of the watch's own probes, however much others send.
+// ring passes events from the loop to the keeper. There is one goroutine at each end, and no lock: the loop never
+// waits, and events without room are dropped and counted. Half of the room is reserved for the outcomes of the watch's
+// own probes, however much traffic others send.
 type ring struct {
 	buf        []event
 	head, tail atomic.Uint64
@@ -61,7 +64,7 @@ func (r *ring) put(e event) {
 	r.tail.Store(t + 1)
 }
 
-// drain calls take with all that is there.
+// drain calls take with all available events.
 func (r *ring) drain(take func(*event)) {
 	h, t := r.head.Load(), r.tail.Load()
 	for ; h != t; h++ {

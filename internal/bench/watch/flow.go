@@ -5,28 +5,29 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/socket"
 )
 
-// flow is a target as the loop sees it. All but what is marked is the loop's alone once a plan with it was offered.
+// flow is a target as the loop sees it. Once a plan with it was offered, only the loop may access it, except for marked
+// fields.
 type flow struct {
-	id    int32 // the keeper's
+	id    int32 // used by the keeper
 	codec *probe.Codec
 	stamp bool
 	wire  *wire
-	peer  socket.Peer // where wire is a socket
+	peer  socket.Peer // if wire is a socket
 
 	next   uint64 // of the next probe
 	high   uint64 // one more than the highest number answered
-	missed int    // probes in a row without a reply
-	slots  []slot // the latest probes; a power of two of them
+	missed int    // consecutive probes without a reply
+	slots  []slot // the latest probes; their number is a power of two
 }
 
 // slot is one of a flow's latest probes.
 type slot struct {
 	seq     uint64
 	sent    uint64 // ticks
-	t1      uint64 // STAMP: the time that the probe carries
+	t1      uint64 // STAMP: the timestamp in the probe
 	state   progress
 	corrupt bool // a corrupt reply came
-	awaited bool // the loop looks for its reply without a pause
+	awaited bool // the loop polls for its reply without sleeping
 }
 
 type progress uint8
@@ -38,7 +39,7 @@ const (
 	done
 )
 
-// patience is how many probes in a row may be lost until the loop sleeps while it waits for a flow's next reply.
+// patience is the number of consecutive losses after which the loop sleeps while it waits for a flow's next reply.
 const patience = 3
 
 func newFlow(id int32, codec *probe.Codec, slots int) *flow {
@@ -49,8 +50,8 @@ func newFlow(id int32, codec *probe.Codec, slots int) *flow {
 	return &flow{id: id, codec: codec, stamp: codec.Flow().Proto == probe.STAMP, slots: make([]slot, n)}
 }
 
-// take numbers the next probe. STAMP's second number is left out: a reflector that keeps state then counts one less than its sender
-// from there on, and one that repeats the sender's numbers can be told from it.
+// take allocates the number of the next probe. STAMP's second number is skipped: a stateful reflector then counts one
+// less than its sender from there on, which distinguishes it from one that repeats the sender's numbers.
 func (f *flow) take() uint64 {
 	if f.stamp && f.next == 1 {
 		f.next++
@@ -60,7 +61,7 @@ func (f *flow) take() uint64 {
 	return seq
 }
 
-// find returns the slot of the probe with that number on the wire, nil if it is forgotten or was never sent.
+// find returns the slot of the probe with that number on the wire, nil if it was forgotten or never sent.
 func (f *flow) find(seq uint32) *slot {
 	age := uint64(uint32(f.next-1) - seq)
 	if f.next == 0 || age >= min(f.next, uint64(len(f.slots))) {
@@ -73,7 +74,7 @@ func (f *flow) find(seq uint32) *slot {
 	return nil
 }
 
-// spoil notes a corrupt reply to the probe. A good one may still come. s may be nil.
+// spoil records a corrupt reply to the probe. A good one may still come. s may be nil.
 func (s *slot) spoil() {
 	if s != nil {
 		s.corrupt = true

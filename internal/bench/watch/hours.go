@@ -22,7 +22,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/whole"
 )
 
-// part is what one interval has of a target.
+// part is one interval of a target.
 type part struct {
 	targets.Target
 	from, to time.Time
@@ -30,9 +30,9 @@ type part struct {
 	*latency.Histogram
 }
 
-// hours is a folder with one HdrHistogram log for each hour (UTC), of all targets: 2026-11-22T10.hlog. A target's
-// intervals carry its tag, and a comment before each has its counts, which a reader of such logs skips. A program
-// that is started again continues with the hour's file. One goroutine uses it.
+// hours is a folder with one HdrHistogram log for each hour (UTC), for all targets: 2026-11-22T10.hlog. A target's
+// intervals have its tag, and a comment before each has its counts, which other readers of such logs skip. A restarted
+// program continues with the hour's file. One goroutine uses it.
 type hours struct {
 	path  string
 	bound int64    // bytes of all files
@@ -40,13 +40,13 @@ type hours struct {
 
 	open  *os.File // of the hour
 	hour  time.Time
-	size  int64           // of its whole lines
-	named map[string]bool // the targets that the file says the names of
+	size  int64           // of its complete lines
+	named map[string]bool // the targets whose names are in the file
 }
 
 const hourFormat = "2006-01-02T15"
 
-// openHours makes the folder, if it is not there, locks it, and finds out whether it can be written.
+// openHours creates the folder, if it does not exist, locks it, and checks that it is writable.
 func openHours(path string, bound int64) (*hours, error) {
 	h := &hours{path: path, bound: bound}
 	if err := h.claim(); err != nil {
@@ -67,7 +67,7 @@ func (h *hours) claim() (err error) {
 	}
 	entries, err := os.ReadDir(h.path)
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), whole.Prefix) { // a watch that was killed was writing it
+		if strings.HasPrefix(e.Name(), whole.Prefix) { // left by a watch that was killed
 			err = errors.Join(err, os.Remove(filepath.Join(h.path, e.Name())))
 		}
 	}
@@ -83,8 +83,8 @@ func (h *hours) file(hour time.Time) string {
 	return filepath.Join(h.path, hour.UTC().Format(hourFormat)+".hlog")
 }
 
-// begin opens the file of an hour: a new one, or the one that was begun before the program was started again. A line that an earlier end
-// cut off is taken away.
+// begin opens the file of an hour: a new one, or an existing one from before a restart, from which a truncated line is
+// removed.
 func (h *hours) begin(hour time.Time) error {
 	h.closeFile()
 	if info, err := os.Stat(h.file(hour)); errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
@@ -107,7 +107,7 @@ func (h *hours) begin(hour time.Time) error {
 	return nil
 }
 
-// close lets another watch have the folder.
+// close releases the folder for another watch.
 func (h *hours) close() error {
 	err := h.closeFile()
 	if h.lock != nil {
@@ -125,7 +125,7 @@ func (h *hours) closeFile() error {
 	return err
 }
 
-// wholeLines returns how many bytes of f end with a whole interval, and which tags have a name in it.
+// wholeLines returns how many bytes of f have complete intervals, and which tags have a name in it.
 func wholeLines(f io.Reader) (size int64, named map[string]bool, err error) {
 	named = map[string]bool{}
 	r := bufio.NewReaderSize(f, 1<<16)
@@ -154,14 +154,14 @@ func wholeLines(f io.Reader) (size int64, named map[string]bool, err error) {
 	}
 }
 
-// The comments, which begin with a tag.
+// The comments, which start with a tag.
 const (
 	targetComment = "#[Target: "
 	countsComment = "#[Counts: "
 )
 
-// write adds the parts to the files of their hours, and keeps the folder within its bound. It returns the files that it removed, and how
-// many bytes all have. On an error (a full disk) the file is as it was before.
+// write appends the parts to the files of their hours, and keeps the folder within its bound. It returns the files that
+// it removed, and the total size. On an error (a full disk) the file is unchanged.
 func (h *hours) write(parts []part) (removed []string, size int64, err error) {
 	for len(parts) > 0 && err == nil {
 		hour := parts[0].from.UTC().Truncate(time.Hour)
@@ -241,7 +241,7 @@ func (h *hours) logs() (all []time.Time, err error) {
 	return all, nil
 }
 
-// trim removes the oldest files, except for the one that is being written, until all together are within the bound.
+// trim removes the oldest files, except for the one being written, until the total is within the bound.
 func (h *hours) trim() (removed []string, size int64, err error) {
 	all, err := h.logs()
 	if err != nil {
@@ -267,13 +267,13 @@ func (h *hours) trim() (removed []string, size int64, err error) {
 	return removed, size, nil
 }
 
-// lines is where a target's intervals are in the log of an hour.
+// lines has the lines of each target in the log of an hour.
 type lines struct {
 	hour time.Time
 	text map[string][]byte // by tag
 }
 
-// read loads the log of an hour, by tags; nil where there is none.
+// read loads the log of an hour, by tag; nil if there is none.
 func (h *hours) read(hour time.Time) (*lines, error) {
 	f, err := os.Open(h.file(hour))
 	if errors.Is(err, os.ErrNotExist) {
@@ -286,7 +286,7 @@ func (h *hours) read(hour time.Time) (*lines, error) {
 	r := bufio.NewReaderSize(f, 1<<16)
 	for {
 		line, err := r.ReadBytes('\n')
-		if errors.Is(err, io.EOF) { // what is cut off is left out
+		if errors.Is(err, io.EOF) { // a truncated line is ignored
 			return out, nil
 		} else if err != nil {
 			return nil, err

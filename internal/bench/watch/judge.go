@@ -10,15 +10,16 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// judgement is what an hour's statistic is worth against the same hour of the days before.
+// judgement is the verdict on a statistic of an hour, compared with the same hour of earlier days.
 type judgement struct {
 	verdict compare.Verdict
 	shift   float64 // ns
-	why     string  // it cannot be told
+	why     string  // why it is undecided
 	days    int
 }
 
-// judgedStats are what a verdict is on. An hour at one probe a second has samples for p50 and p90 only.
+// judgedStats are the statistics with a verdict. An hour at one probe per second has enough samples only for p50 and
+// p90.
 var judgedStats = []compare.Stat{stat("p50"), stat("p90"), stat("p99"), stat("p99.9")}
 
 func stat(name string) compare.Stat {
@@ -29,26 +30,27 @@ func stat(name string) compare.Stat {
 	return st
 }
 
-// FewestDays is how many earlier days a verdict needs. Fewer do not show how much a target changes from day to day anyway: in TestChangeCalibration, with one day, 44 % of unchanged hours had a verdict where the days differ by 30 %, with two 3 %, with
-// three none.
+// FewestDays is how many earlier days a verdict needs. Fewer do not show how much a target changes from day to day: in
+// TestChangeCalibration, if days differ by 30 %, 44 % of unchanged hours had a verdict with one earlier day, 3 % with
+// two, and none with three.
 const FewestDays = 3
 
-// compareHour compares the hour so far with the same hour of the days before. It is done again with each interval from the eighth on, so
-// that each of these tables has its part of the 5 % of unchanged hours that may have a verdict.
+// compareHour compares the hour so far with the same hour of earlier days. It is repeated with each interval from the
+// eighth on, so each of these tables gets its part of the 5 % of unchanged hours that may have a verdict.
 func compareHour(before, now *report.Report, interval time.Duration) compare.Pair {
 	looks := int(time.Hour/interval) - compare.MinRuns + 1
 	return compare.Among(looks, judgedStats, before, now)
 }
 
-// judge holds the hour so far against the same hour of the days before, for targets that have just got an interval. It is the inference of
-// rebound-bench compare, with each interval for a run: two series that were made one after the other, whose levels must lie farther apart than 10
-// per cent and than the intervals of these days have shown to drift.
+// judge compares the hour so far with the same hour of earlier days, for targets with a new interval. It uses the test
+// of rebound-bench compare, with each interval as a run: the two series were measured one after the other, so their
+// levels must differ by more than 10 per cent and by more than the drift that the intervals of these days have shown.
 func (k *archive) judge(states []*state, parts []part) {
 	if len(parts) == 0 || k.days == 0 {
 		return
 	}
 	hour := parts[0].from.UTC().Truncate(time.Hour)
-	if got := parts[0].to.Sub(hour) / k.interval; got < compare.MinRuns { // fewer have no verdict
+	if got := parts[0].to.Sub(hour) / k.interval; got < compare.MinRuns { // fewer cannot give a verdict
 		return
 	}
 	now, err := k.dir.read(hour)
@@ -85,10 +87,10 @@ func (k *archive) judge(states []*state, parts []part) {
 	}
 }
 
-// falseMarks is how often a verdict is wrong.
+// falseMarks says how often a verdict is wrong.
 const falseMarks = "at most 5 % of unchanged hours of a target have a verdict"
 
-// settle keeps the verdicts, and logs those that are news.
+// settle stores the verdicts, and logs the new ones.
 func (k *archive) settle(s *state, hour time.Time, days int, p compare.Pair) {
 	for _, row := range p.Rows {
 		name := row.Stat.String()
@@ -116,10 +118,11 @@ func (k *archive) settle(s *state, hour time.Time, days int, p compare.Pair) {
 	}
 }
 
-// dayReport makes one report of a target's intervals in several logs, each interval a run, and says how many logs have any.
+// dayReport makes one report from a target's intervals in several logs, with each interval as a run, and returns how
+// many logs have any.
 func dayReport(tag string, logs ...*lines) (rep *report.Report, days int, err error) {
 	var intervals []latency.Interval
-	for i := len(logs) - 1; i >= 0; i-- { // the oldest first
+	for i := len(logs) - 1; i >= 0; i-- { // oldest first
 		l := logs[i]
 		s, err := l.series(tag, l.hour.Format(hourFormat)+".hlog")
 		if err != nil {

@@ -14,9 +14,9 @@ import (
 
 var hoursOf = flag.Int("hours", 25, "hours that each scenario of TestChangeCalibration simulates")
 
-// An hour of twelve intervals is compared with the same hour of the days before. The level moves from day to day and, correlated, within
-// the hour. There is a verdict again with each interval from the eighth on, as the keeper asks for it: one in any of the five tables
-// counts for the hour. docs/watch.md has the results.
+// An hour of twelve intervals is compared with the same hour of earlier days. The level changes from day to day and,
+// correlated, within the hour. It is tested again with each interval from the eighth on, as the keeper does: a verdict
+// in any of the five tables counts for the hour. docs/watch.md has the results.
 func TestChangeCalibration(t *testing.T) {
 	needs.Long(t)
 	const (
@@ -26,11 +26,11 @@ func TestChangeCalibration(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		daysBefore  int
-		samples     int     // of an interval
-		byDay       float64 // standard deviation of a day's level, of its logarithm
+		samples     int     // in an interval
+		byDay       float64 // standard deviation of a day's level, as a logarithm
 		within      float64 // the same within the hour
 		correlation float64 // seconds
-		change      float64 // of the last day, as a share
+		change      float64 // on the last day, as a share
 		least, most float64 // share of hours with a verdict
 	}{
 		{"nothing moves", 7, 300, 0, 0, 1, 0, 0, 0.05},

@@ -16,15 +16,15 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// plan is what the loop does until the next one: no part of it changes once it was offered.
+// plan is the loop's work until the next plan. It is immutable once it was offered.
 type plan struct {
 	wires []planned
 	flows []*flow // in the order of sending
-	asks  []ask   // next hops whose MAC is not the kernel's to know
-	slot  uint64  // ticks from one probe to the next, of whatever flow
+	asks  []ask   // next hops whose MAC the kernel does not resolve
+	slot  uint64  // ticks from one probe to the next, of any flow
 	macs  map[*flow][6]byte
 
-	adopted chan struct{} // closed once the loop has let go of the plan before
+	adopted chan struct{} // closed when the loop no longer uses the previous plan
 }
 
 type planned struct {
@@ -32,23 +32,23 @@ type planned struct {
 	flows map[flowKey]*flow
 }
 
-// loop sends all flows' probes, evenly spread, and takes their replies: one goroutine on a dedicated core. The keeper
-// gets to know of each through a ring, so that no lock, allocation or disk is in the loop's way.
+// loop sends all flows' probes, evenly spread, and receives their replies: one goroutine on a dedicated core. It
+// informs the keeper through a ring, so that it never waits for a lock, an allocation or a disk.
 type loop struct {
 	clock   *latency.Clock
 	timeout uint64
-	sleeps  bool // between probes, while no reply is looked for
+	sleeps  bool // between probes, while no reply is awaited
 	events  *ring
 	offer   atomic.Pointer[plan]
 	stop    *atomic.Bool
-	passes  atomic.Uint64 // moves while the loop turns
+	passes  atomic.Uint64 // advances while the loop runs
 
-	Gap, Lag polling.Histogram // from one look to the next while a reply is awaited; how late probes left
+	Gap, Lag polling.Histogram // from one poll to the next while a reply is awaited; delay of sent probes
 
 	plan    *plan
-	turn    int    // the flow whose turn it is
-	due     uint64 // when its probe is to leave
-	start   uint64 // of the time slot that due is in
+	turn    int    // the next flow to send
+	due     uint64 // when its probe is due
+	start   uint64 // start of the time slot that due is in
 	pending []pending
 	head    uint64
 	tail    uint64
@@ -59,7 +59,7 @@ type loop struct {
 	askAt   uint64
 }
 
-// pending is a probe whose reply may still come in time. All have the same timeout, so the oldest is the first to be
+// pending is a probe whose reply may still arrive in time. All have the same timeout, so the oldest is the first to be
 // overdue.
 type pending struct {
 	flow *flow
@@ -68,11 +68,11 @@ type pending struct {
 }
 
 const (
-	margin    = 150 * time.Microsecond // the loop wakes up so much before a probe is due
+	margin    = 150 * time.Microsecond // how long before a probe is due the loop wakes up
 	nap       = 5 * time.Millisecond   // the longest sleep
-	shortNap  = time.Millisecond       // the same, while somebody may ask or answer
-	pinnedFor = 10 * time.Millisecond  // the runtime wants to hear from a goroutine now and then
-	burst     = 32                     // messages that are taken from a wire in one pass
+	shortNap  = time.Millisecond       // the longest sleep while requests or replies may arrive
+	pinnedFor = 10 * time.Millisecond  // the Go runtime needs control of a goroutine from time to time
+	burst     = 32                     // messages received from a wire in one pass
 )
 
 func newLoop(clock *latency.Clock, timeout time.Duration, sleeps bool, stop *atomic.Bool) *loop {
@@ -82,7 +82,7 @@ func newLoop(clock *latency.Clock, timeout time.Duration, sleeps bool, stop *ato
 
 // run returns once stop is set. The caller has locked the thread and pinned it to its core.
 func (l *loop) run() {
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1000, 0, 0, 0) // ns: sleeps end when they should
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1000, 0, 0, 0) // ns: makes sleeps end on time
 	nextNap, nextShort, nextMargin, turn := l.clock.Ticks(nap), l.clock.Ticks(shortNap), l.clock.Ticks(margin), l.clock.Ticks(pinnedFor)
 	polling.Pin()
 	defer polling.Unpin()
@@ -108,7 +108,7 @@ func (l *loop) run() {
 		l.expire(now)
 		if len(l.plan.flows) > 0 && int64(now-l.due) >= 0 {
 			l.send(now)
-			continue // to look for the reply at once
+			continue // poll for the reply immediately
 		}
 		if len(l.plan.asks) > 0 && int64(now-l.askAt) >= 0 {
 			l.askAt = now + l.clock.Ticks(time.Second)
@@ -130,7 +130,7 @@ func (l *loop) run() {
 		case l.sleeps && l.awaited == 0 && left > nextMargin:
 			polling.Unpin()
 			ts := unix.NsecToTimespec(l.clock.Nanoseconds(left))
-			_ = unix.Nanosleep(&ts, nil) // a signal ends it early, which does no harm
+			_ = unix.Nanosleep(&ts, nil) // a signal may end it early, which is harmless
 			polling.Pin()
 			slept, heard = true, polling.TSC()
 		case now-heard > turn:
@@ -142,7 +142,7 @@ func (l *loop) run() {
 	}
 }
 
-// adopt begins to follow another plan. The probes that are under way stay so, if their flows do.
+// adopt starts to follow another plan. Outstanding probes are kept if their flows are.
 func (l *loop) adopt(p *plan, now uint64) {
 	for f, mac := range p.macs {
 		if f.codec.Flow().DstMAC != mac {
@@ -176,7 +176,7 @@ func (l *loop) adopt(p *plan, now uint64) {
 	if l.turn >= len(p.flows) {
 		l.turn = 0
 	}
-	if changed && len(p.flows) > 0 { // not at a moment that all watches share that were started together
+	if changed && len(p.flows) > 0 { // not at the same moment as other watches that were started together
 		l.start = now + l.random.Uint64()%p.slot
 		l.due = l.start
 	}
@@ -185,7 +185,8 @@ func (l *loop) adopt(p *plan, now uint64) {
 	}
 }
 
-// receive takes what has come. after says that the loop looked away before: when it came is then not known.
+// receive processes received messages. after means that the loop was not polling before, so that their arrival times
+// are unknown.
 func (l *loop) receive(after bool) {
 	for i := range l.plan.wires {
 		w := &l.plan.wires[i]
@@ -208,7 +209,7 @@ func (l *loop) receive(after bool) {
 	}
 }
 
-// take judges a reply.
+// take processes a reply.
 func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 	e := event{flow: f.id, untimed: after}
 	switch f.codec.Check(b, &l.reply) {
@@ -229,7 +230,7 @@ func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 	s := f.find(l.reply.Seq)
 	switch {
 	case s == nil:
-		e.kind = duplicate // of what is forgotten: nothing else is known of it
+		e.kind = duplicate // for a forgotten probe nothing else is known
 		l.events.put(e)
 		return
 	case f.stamp && s.t1 != l.reply.Stamped.T1: // the reflector has to copy it
@@ -261,7 +262,7 @@ func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 	l.events.put(e)
 }
 
-// expire gives up the probes whose time is over.
+// expire gives up the probes whose timeout has expired.
 func (l *loop) expire(now uint64) {
 	for ; l.head != l.tail; l.head++ {
 		e := &l.pending[l.head%uint64(len(l.pending))]
@@ -286,9 +287,10 @@ func (l *loop) giveUp(f *flow, s *slot) {
 	l.events.put(event{flow: f.id, kind: missed, probe: s.seq, sent: s.sent, until: s.sent + 2*l.timeout, wire: f.wire, corrupt: s.corrupt})
 }
 
-// send sends the probe that is due, and says when the next one is. Each has its own time slot and leaves at a random
-// moment of its middle half: what happens at regular intervals on the way is then met by chance (RFC 2330 §11.1.1),
-// and no two follow on each other's heels. A loop that comes late does not catch up by a burst: the schedule moves.
+// send sends the probe that is due, and determines when the next one is due. Each has a separate time slot and is sent
+// at a random moment in the slot's middle half: periodic events on the path then affect probes at random (RFC 2330
+// §11.1.1), and no two follow each other closely. A loop that is late does not catch up with a burst: the schedule
+// moves.
 func (l *loop) send(now uint64) {
 	p := l.plan
 	f := p.flows[l.turn]
@@ -308,7 +310,7 @@ func (l *loop) send(now uint64) {
 		t1 = engine.NTP(time.Now())
 	}
 	s := &f.slots[seq&uint64(len(f.slots)-1)]
-	if s.state == waiting { // more are under way than the flow remembers, which its size rules out
+	if s.state == waiting { // more are outstanding than the flow remembers, which its size makes impossible
 		l.giveUp(f, s)
 	}
 	frame := f.codec.Build(uint32(seq), t1)
@@ -317,7 +319,7 @@ func (l *loop) send(now uint64) {
 	l.events.put(event{flow: f.id, kind: sent})
 	if err != nil {
 		*s = slot{}
-		f.next = seq // the number was not used: a reflector's count would take it for lost on the way there
+		f.next = seq // the number was not used: a reflector's count would show it as lost on the way there
 		f.missed++
 		l.events.put(event{flow: f.id, kind: unsent})
 		if f.wire.device != nil && !errors.Is(err, nic.ErrFull) {

@@ -22,37 +22,37 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// manager follows the sources of targets, and the ways to them, and offers the loop a plan whenever something changed. One goroutine
-// uses it at a time.
+// manager follows the sources of targets, and the paths to them, and offers the loop a plan whenever something changes.
+// One goroutine uses it at a time.
 type manager struct {
 	*watch
 	targets []targets.Target
-	entries map[string]*entry // by the targets' names
+	entries map[string]*entry // by target name
 	wires   map[string]*wire
 	current *plan
 	retry   map[string]time.Time // wires that could not be opened: when to try again
-	reasons map[string]error     // why not
+	reasons map[string]error     // why they could not be opened
 }
 
-// entry is a target with the way to it.
+// entry is a target with the path to it.
 type entry struct {
 	targets.Target
 	state *state
 
 	addr   netip.Addr
 	path   route.Path
-	looked time.Time // when addr and path were looked up
+	looked time.Time // when addr and path were determined
 	flow   *flow
 	mac    [6]byte
-	known  bool      // mac is
-	asked  time.Time // since when mac has been asked for; zero if known
+	known  bool      // mac is valid
+	asked  time.Time // since when mac has been requested; zero if known
 }
 
 func newManager(w *watch, first []targets.Target) *manager {
 	return &manager{watch: w, targets: first, entries: map[string]*entry{}, wires: map[string]*wire{}, retry: map[string]time.Time{}, reasons: map[string]error{}}
 }
 
-// follow keeps the plan right until ctx is done. What comes in force says that all sources are to be read again.
+// follow keeps the plan up to date until ctx is done. A value from force means that all sources must be read again.
 func (m *manager) follow(ctx context.Context, force <-chan bool) {
 	look := time.NewTicker(soonEvery)
 	defer look.Stop()
@@ -76,7 +76,7 @@ func (m *manager) follow(ctx context.Context, force <-chan bool) {
 	}
 }
 
-// unsettled reports whether something may come about soon: a neighbour answer, or a wire be opened again.
+// unsettled reports whether a change is expected soon: a neighbour's reply, or another attempt to open a wire.
 func (m *manager) unsettled(now time.Time) bool {
 	for _, w := range m.wires {
 		if w.failure.Load() != nil {
@@ -104,7 +104,7 @@ func (m *manager) read(ctx context.Context, force bool, now time.Time) {
 	}
 }
 
-// update looks up what is to be looked up, and offers a new plan if it is another one.
+// update looks up everything that is due, and offers a new plan if it has changed.
 func (m *manager) update(ctx context.Context, all bool) {
 	now := time.Now()
 	wanted := map[string]bool{}
@@ -137,7 +137,7 @@ func (m *manager) update(ctx context.Context, all bool) {
 	m.build(now)
 }
 
-// look finds the target's address and the way to it.
+// look determines the target's address and the path to it.
 func (m *manager) look(ctx context.Context, e *entry, now time.Time) {
 	e.looked = now
 	addr, err := m.resolve(ctx, e.Host)
@@ -153,7 +153,7 @@ func (m *manager) look(ctx context.Context, e *entry, now time.Time) {
 	m.lost(e, err)
 }
 
-// lost notes why a target cannot be probed.
+// lost records why a target cannot be probed.
 func (m *manager) lost(e *entry, why error) {
 	e.addr, e.path, e.flow, e.known = netip.Addr{}, route.Path{}, nil, false
 	m.say(e, why.Error())
@@ -170,7 +170,8 @@ func (m *manager) say(e *entry, why string) {
 	}
 }
 
-// await notes that a target's neighbour is not known yet, which is a warning only if it stays so: every start begins with that.
+// await records that a target's neighbour is not known yet. Every start begins with that, so it is a warning only if it
+// persists.
 func (m *manager) await(e *entry, now time.Time) {
 	if e.asked.IsZero() {
 		e.asked = now
@@ -205,7 +206,7 @@ func (m *manager) resolve(ctx context.Context, host string) (netip.Addr, error) 
 	return netip.Addr{}, fmt.Errorf("%s has no address of the family of the source: %v", host, all)
 }
 
-// source and gateway are what the user chose for the family of a; the zero Addr if nothing.
+// source and gateway are the user's choice for the family of a; the zero Addr if there is none.
 func (m *manager) source(a netip.Addr) netip.Addr  { return ofFamily(m.options.Source, a) }
 func (m *manager) gateway(a netip.Addr) netip.Addr { return ofFamily(m.options.Gateway, a) }
 
@@ -218,7 +219,7 @@ func ofFamily(list []netip.Addr, a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// way finds how a is reached.
+// way determines how a is reached.
 func (m *manager) way(a netip.Addr) (p route.Path, err error) {
 	iface := m.options.NIC.Device
 	if cards.IsPCIDevice(iface) {
@@ -243,7 +244,7 @@ func (m *manager) way(a netip.Addr) (p route.Path, err error) {
 	return p, probe.CheckSize(probe.ICMP, a.Is6(), max(m.options.Size, probe.MinSize(probe.ICMP, a.Is6())), 0, p.MTU)
 }
 
-// wireKey names the wire that an entry goes through.
+// wireKey identifies the wire that an entry uses.
 func (m *manager) wireKey(e *entry) string {
 	if m.options.Transport == "raw" {
 		return e.path.Interface
@@ -255,7 +256,7 @@ func (m *manager) wireKey(e *entry) string {
 	return fmt.Sprintf("%s %v %s", kind, e.addr.Is6(), m.options.NIC.Device)
 }
 
-// build makes a plan of the entries that have a way, and offers it if it is another one.
+// build creates a plan from the entries with a path, and offers it if it has changed.
 func (m *manager) build(now time.Time) {
 	groups := map[string][]*entry{}
 	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
@@ -351,21 +352,21 @@ func (p *plan) same(q *plan) bool {
 		slices.Equal(p.asks, q.asks)
 }
 
-// explain says of all entries of a wire why they cannot be probed.
+// explain records for all entries of a wire why they cannot be probed.
 func (m *manager) explain(of []*entry, err error) {
 	for _, e := range of {
 		m.say(e, err.Error())
 	}
 }
 
-// forget takes the flows of entries whose wire is gone.
+// forget removes the flows of entries whose wire was closed.
 func (m *manager) forget(of []*entry) {
 	for _, e := range of {
 		e.flow, e.known = nil, false
 	}
 }
 
-// retire closes wires once the loop has let go of them.
+// retire closes wires when the loop no longer uses them.
 func (m *manager) retire(gone []*wire) {
 	if len(gone) == 0 {
 		return
@@ -401,7 +402,7 @@ func (m *manager) retire(gone []*wire) {
 	}
 }
 
-// close gives all wires back. The loop has ended.
+// close closes all wires. The loop must have ended.
 func (m *manager) close() (err error) {
 	for _, w := range m.wires {
 		err = errors.Join(err, w.close())
@@ -410,7 +411,7 @@ func (m *manager) close() (err error) {
 	return err
 }
 
-// serves reports whether an open wire has what the entries are sent from.
+// serves reports whether an open wire has the addresses that the entries send from.
 func (w *wire) serves(of []*entry) bool {
 	return w.socket != nil || !slices.ContainsFunc(of, func(e *entry) bool { return w.locals[e.path.Source] == nil })
 }
@@ -492,7 +493,7 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 	return w, nil
 }
 
-// prepare makes the flow of an entry, if it has none, and finds out its neighbour's MAC.
+// prepare creates the flow of an entry, if it has none, and determines its neighbour's MAC.
 func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 	o := &m.options
 	test := probe.TestPacket{SSID: e.SSID, Key: e.Key.Bytes(), Authenticated: e.Key.Bytes() != nil}
@@ -536,7 +537,7 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 		if mac, ok := tables.of(e.path)[e.path.Next.WithZone("")]; ok {
 			e.mac, e.known = mac, true
 		} else if !e.known {
-			_ = e.path.AskKernel() // without the right to it, the kernel may learn it from other traffic
+			_ = e.path.AskKernel() // without that privilege, the kernel may learn it from other traffic
 		}
 	default:
 		w.mu.Lock()
@@ -552,7 +553,8 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 	return nil
 }
 
-// asks returns the question that finds an entry's neighbour, where it is ours to ask. It is asked again and again: the answer may change.
+// asks returns the request that resolves an entry's neighbour, if the kernel does not do this. It is repeated, because
+// the reply may change.
 func (w *wire) asks(e *entry) (ask, bool) {
 	if w.device == nil || e.path.Owned {
 		return ask{}, false

@@ -13,7 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 )
 
-// collector collects the metrics of a watch. It describes nothing beforehand: each target has its own labels.
+// collector collects the metrics of a watch. It does not describe them in advance, because each target has its own
+// labels.
 type collector struct{ *watch }
 
 func (collector) Describe(chan<- *prometheus.Desc) {}
@@ -96,7 +97,7 @@ func one(b bool) int {
 	return 0
 }
 
-// native is a metric of what a histogram has, each value taken for the middle of its bucket.
+// native converts a histogram to a metric, with each value at the middle of its bucket.
 func native(d *prometheus.Desc, h *latency.Histogram, schema int32, since time.Time) prometheus.Metric {
 	return metrics.Histogram(d, func(yield func(float64, uint64) bool) {
 		for b := range h.Buckets {
@@ -133,7 +134,7 @@ func describe(t targets.Target) descs {
 	}
 }
 
-// probeInfo describes what all probes have in common, as the labels of a 1.
+// probeInfo describes the common properties of all probes, as labels of a metric with the value 1.
 func (o *Options) probeInfo() *prometheus.Desc {
 	return prometheus.NewDesc("rebound_watch_info", "What all probes of this watch have in common; always 1.", nil, prometheus.Labels{
 		"rate": fmt.Sprint(o.Rate), "size": fmt.Sprint(o.Size), "timeout": o.Timeout.String(), "transport": o.Transport, "driver": o.NIC.Driver,

@@ -6,24 +6,24 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// minutes is how many whole minutes the status page shows of a target, beside the one that has begun.
+// minutes is how many complete minutes the status page shows for a target, in addition to the current one.
 const minutes = 5
 
-// minute is what became of the probes of a minute, in the order in which it was decided: a probe is missed in the minute in which its
-// timeout ends.
+// minute counts the probes of a minute by outcome, at the time when the outcome is known: a probe is missed in the
+// minute in which its timeout expires.
 type minute struct {
 	answered, missed int64 // within the timeout
-	p50, p99, max    int64 // ns, of replies that were timed; 0 where there is none
+	p50, p99, max    int64 // ns, of timed replies; 0 if there are none
 }
 
-// recent is what a target did in the last minutes.
+// recent has a target's last minutes.
 type recent struct {
-	done []minute // whole ones, the latest last
+	done []minute // complete ones, latest last
 	minute
 	rtt latency.Tally
 }
 
-// count notes what became of a probe.
+// count records the outcome of a probe.
 func (r *recent) count(e *event) {
 	switch e.kind {
 	case missed:
@@ -36,7 +36,7 @@ func (r *recent) count(e *event) {
 	}
 }
 
-// current is the minute that has begun.
+// current returns the current minute.
 func (r *recent) current() minute {
 	m := r.minute
 	if h := r.rtt.Histogram(); h.Count > 0 {
@@ -54,8 +54,8 @@ func (r *recent) turn() {
 	r.rtt.Reset()
 }
 
-// turnMinutes ends the minutes of all targets if one is over. Minutes in which the program did not run, or the clock was set back, are left
-// out. The keeper's lock is held.
+// turnMinutes ends the minutes of all targets if one is over. Minutes during which the program did not run, or by which
+// the clock was set back, are left out. The keeper's lock must be held.
 func (k *archive) turnMinutes(now time.Time) {
 	at := now.Truncate(time.Minute)
 	if at.Equal(k.minute) {

@@ -9,14 +9,14 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// samples are readings of how many frames this host has dropped on a wire, where no send error said so. The counters are read once a second; the
-// keeper asks whether they moved while a probe was under way.
+// samples are readings of the number of frames that this host has dropped on a wire without a send error. The counters
+// are read once a second; the keeper checks whether they changed while a probe was outstanding.
 type samples struct {
 	mu    sync.Mutex
 	last  drops.Reading
 	list  []sample // ascending
 	ended bool     // the wire is closed
-	blind bool     // no counter has what the device drops
+	blind bool     // no counter includes the device's drops
 }
 
 type sample struct {
@@ -24,12 +24,12 @@ type sample struct {
 	dropped int64 // frames in either direction, since the first reading
 }
 
-// kept is how many readings are remembered: as many seconds, more than twice the longest timeout.
+// kept is the number of readings kept: one per second, for more than twice the longest timeout.
 const kept = 150
 
 // read reads the counters, and returns how many received frames were dropped since the last reading.
 func (s *samples) read(from drops.Source) int64 {
-	now, _ := from.Read() // the error is a responder's, which a watch does not ask
+	now, _ := from.Read() // the error is a responder's, which a watch does not query
 	return s.add(now, from, polling.TSC())
 }
 
@@ -40,7 +40,7 @@ func (s *samples) add(now drops.Reading, from drops.Source, tick uint64) (grew i
 	if n := len(s.list); n > 0 {
 		next.dropped = s.list[n-1].dropped
 		if now.Here.Restarted(s.last.Here) {
-			next.dropped++ // what was on the rings: how many is unknown
+			next.dropped++ // frames on the rings: their number is unknown
 		}
 		for _, d := range from.Grown(s.last, now) {
 			if d.Place == report.DroppedHere {
@@ -64,7 +64,8 @@ func (s *samples) end() {
 	s.ended = true
 }
 
-// moved reports whether this host may have dropped a frame between two ticks. known is false while it is too early to say.
+// moved reports whether this host may have dropped a frame between two ticks. known is false while it is too early to
+// decide.
 func (s *samples) moved(from, to uint64) (moved, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +81,7 @@ func (s *samples) moved(from, to uint64) (moved, known bool) {
 	return true, s.ended
 }
 
-// countDrops reads a wire's counters now, before its first probe, and from now on until the wire is closed.
+// countDrops reads a wire's counters now, before its first probe, and then periodically until the wire is closed.
 func (w *wire) countDrops(k *archive) {
 	from := w.counters()
 	w.drops.read(from)
@@ -103,12 +104,13 @@ func (w *wire) countDrops(k *archive) {
 	}
 }
 
-// overdueProbe is a probe without a reply in time. It is decided at the tick until where it was dropped: a reply that comes before is late.
+// overdueProbe is a probe without a timely reply. At the tick until, it is decided where it was dropped: a reply before
+// that is late.
 type overdueProbe struct {
 	key         probeKey
 	sent, until uint64
 	wire        *wire
-	closed      bool // the target had reported that nothing is at the port
+	closed      bool // the target had reported that nothing listens at the port
 	corrupt     bool // a corrupt reply came
 }
 
@@ -117,7 +119,7 @@ type probeKey struct {
 	seq  uint64
 }
 
-// miss notes a probe that is overdue.
+// miss records an overdue probe.
 func (k *archive) miss(e *event) {
 	p := overdueProbe{key: probeKey{e.flow, e.probe}, sent: e.sent, until: e.until, wire: e.wire, closed: k.byID[e.flow].closed, corrupt: e.corrupt}
 	k.missing = append(k.missing, p)
@@ -132,15 +134,15 @@ func (k *archive) tooLate(e *event) bool {
 	return !was
 }
 
-// decide counts those overdue probes as lost whose replies would be too late now. The loss is uncertain if this host dropped frames
-// meanwhile, since the reply may be among them, or if the target reports that nothing is at the port: a host limits how many such ICMP
-// errors it sends, so it may have refused a probe without one.
+// decide counts overdue probes as lost if their replies would be too late now. The loss is uncertain if this host
+// dropped frames meanwhile, because the reply may be among them, or if the target reports that nothing listens at the
+// port: a host limits the rate of such ICMP errors, so it may have refused a probe without one.
 func (k *archive) decide(all bool) {
 	n := 0
 	for _, p := range k.missing {
 		if k.undecided[p.key] {
 			moved, known := p.wire.drops.moved(p.sent, p.until)
-			moved = moved || p.wire.failure.Load() != nil // nothing was received from then on
+			moved = moved || p.wire.failure.Load() != nil // nothing was received after that
 			if !known && !all {
 				break
 			}
@@ -156,8 +158,8 @@ func (k *archive) decide(all bool) {
 	k.missing = append(k.missing[:0], k.missing[n:]...)
 }
 
-// unanswered counts a probe without a good reply. here and there say that this host may have dropped it and that the target may have
-// refused it.
+// unanswered counts a probe without a good reply. here and there mean that this host may have dropped it and that the
+// target may have refused it.
 func (t *tally) unanswered(corrupt, here, there bool) {
 	if corrupt {
 		t.CorruptOnly++
@@ -177,7 +179,7 @@ func (t *tally) unanswered(corrupt, here, there bool) {
 	}
 }
 
-// drop notes frames that this host dropped on a wire.
+// drop records frames that this host dropped on a wire.
 func (k *archive) drop(wire string, frames int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -23,8 +23,8 @@ type blind struct{ nic.Port }
 
 func (blind) Info() nic.Info { return nic.Info{NoDropCounter: true} }
 
-// A probe without a reply is lost for certain only if this host dropped nothing while it was under way, and is no longer lost if its
-// reply comes late.
+// A probe without a reply is certainly lost only if this host dropped nothing while it was outstanding, and is no
+// longer lost if its reply comes late.
 func TestOverdueIsPlaced(t *testing.T) {
 	k := newArchive(time.Minute, nil, 0, time.Unix(0, 0), slog.New(slog.DiscardHandler))
 	s := k.target(targets.Target{Host: "10.0.0.2"}, time.Unix(0, 0))
@@ -121,7 +121,7 @@ func TestOverdueIsPlaced(t *testing.T) {
 	}
 }
 
-// A probe that only a corrupt reply answered is not lost. If a good one comes as well, the probe is answered.
+// A probe that only a corrupt reply answered is not lost. If a good one arrives as well, the probe is answered.
 func TestCorruptReplyIsNoLoss(t *testing.T) {
 	clock, err := latency.NewClock()
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	keptChanges = 100  // of targets' states, on the status page
-	mostRows    = 2000 // of the status page: those that are not up come first
+	keptChanges = 100  // number of state changes on the status page
+	mostRows    = 2000 // number of rows on the status page: targets that are not up come first
 )
 
 // noted is a change of a target's state with its time.
@@ -37,7 +37,7 @@ func (k *archive) note(name string, c change) {
 	k.changes = append(k.changes, noted{c, k.now, name})
 }
 
-// ServeHTTP is the status page.
+// ServeHTTP serves the status page.
 func (w *watch) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	var b bytes.Buffer
 	if err := page.WriteStatus(&b, w.status(time.Now())); err != nil {
@@ -52,7 +52,7 @@ func (w *watch) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	to.Write(b.Bytes())
 }
 
-// status is what the page shows at a time.
+// status is the content of the page at a given time.
 func (w *watch) status(now time.Time) *page.Status {
 	k := w.archive
 	k.mu.Lock()
@@ -104,7 +104,7 @@ func (w *watch) status(now time.Time) *page.Status {
 	return s
 }
 
-// detail are a change's arguments beside its target.
+// detail formats a change's arguments other than its target.
 func (c *change) detail() string {
 	var parts []string
 	for i := 0; i+1 < len(c.args); i += 2 {
@@ -120,7 +120,7 @@ func (c *change) detail() string {
 	return strings.Join(parts, ", ")
 }
 
-// stateText names what a target is.
+// stateText names a target's state.
 func stateText(s *state) string {
 	up, known := s.up()
 	switch {
@@ -167,7 +167,7 @@ func (s *state) row() page.StatusRow {
 	return r
 }
 
-// lines are a minute as a cell shows it.
+// lines formats a minute for a cell.
 func (m minute) lines() []string {
 	if m.answered+m.missed == 0 {
 		return []string{"–"}

@@ -20,7 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// stepped is a watch whose loop is the test: events at times that it chooses.
+// stepped is a watch whose loop is replaced by the test, which sends events at chosen times.
 type stepped struct {
 	*watch
 	now  time.Time
@@ -39,7 +39,7 @@ func newStepped(t *testing.T) *stepped {
 	return &stepped{w, noon, newRing(1 << 12)}
 }
 
-// second gives a target a probe a second later: answered after ns, or missed if ns is 0.
+// second records a target's probe one second later: answered after ns, or missed if ns is 0.
 func (s *stepped) second(of *state, ns int64) {
 	s.ring.put(event{flow: of.id, kind: sent})
 	if ns > 0 {
@@ -54,7 +54,8 @@ func (s *stepped) pass() {
 	s.archive.drain(s.ring, s.now)
 }
 
-// outage is a watch of four targets: one answers, one stopped in the second minute, one never answered, one cannot be probed.
+// outage is a watch of four targets: one answers, one stopped in the second minute, one never answered, and one cannot
+// be probed.
 func outage(t *testing.T) *stepped {
 	s := newStepped(t)
 	good, dead := s.archive.target(target(t, "10.0.0.2"), noon), s.archive.target(target(t, "10.0.0.3"), noon)
@@ -77,7 +78,8 @@ func outage(t *testing.T) *stepped {
 	return s
 }
 
-// The page has each target's state and since when, its last minutes, and the changes. What a source names is shown as text.
+// The page shows each target's state with its start, its last minutes, and the changes. Names from a source are shown
+// as text.
 func TestStatus(t *testing.T) {
 	s := outage(t)
 	p := s.status(s.now)
@@ -136,7 +138,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// The page is bounded: it keeps the latest changes, the latest minutes, and leaves out targets that are up if there are too many.
+// The page is bounded: it keeps the latest changes and minutes, and leaves out targets that are up if there are too
+// many.
 func TestStatusIsBounded(t *testing.T) {
 	s := newStepped(t)
 	flapping := s.archive.target(target(t, "10.0.0.2"), noon)

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// A target is down when downProbes in a row have no reply, the first and the last of them downFor apart: at a high rate, a moment's
-// loss is no outage.
+// A target is down if downProbes consecutive probes have no reply, and the first and the last of them are at least
+// downFor apart: at a high rate, a momentary loss is no outage.
 const (
 	downProbes = 3
 	downFor    = time.Second
 )
 
-// health is whether a target answers.
+// health is the state of whether a target answers.
 type health struct {
-	heard  bool      // it has answered
+	heard  bool      // it has answered at least once
 	down   bool      // it is down, or has never answered and was reported
 	silent int64     // probes since the last reply
-	first  time.Time // the first of them was sent
+	first  time.Time // when the first of them was sent
 	since  time.Time // of the state
 }
 
@@ -28,7 +28,7 @@ type change struct {
 	args  []any
 }
 
-// missed notes a probe that got no reply within the timeout, which ends now.
+// missed records a probe without a reply within the timeout, which expires now.
 func (h *health) missed(now time.Time, timeout time.Duration) *change {
 	sent := now.Add(-timeout)
 	if h.silent++; h.silent == 1 {
@@ -45,7 +45,7 @@ func (h *health) missed(now time.Time, timeout time.Duration) *change {
 	return c
 }
 
-// answered notes a reply.
+// answered records a reply.
 func (h *health) answered(now time.Time) (c *change) {
 	switch {
 	case h.down && h.heard:
@@ -60,12 +60,12 @@ func (h *health) answered(now time.Time) (c *change) {
 	return c
 }
 
-// up reports whether the target answers. That is not known before its first probes are decided.
+// up reports whether the target answers. known is false before the outcome of its first probes.
 func (s *state) up() (up, known bool) {
 	return s.health.heard && !s.health.down, s.health.heard || s.health.down
 }
 
-// report keeps a change of a target's state to be logged; nil is none. The reason is added where there is one.
+// report queues a change of a target's state for the log; nil means none. The reason is added if there is one.
 func (k *archive) report(s *state, c *change) {
 	if c == nil {
 		return

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// The log has each change of a target's state once: up at its first reply, down since the first of the probes that were not answered, up
-// again with the length of the outage, and no reply at all.
+// The log has each change of a target's state once: up at its first reply, down since the first unanswered probe, up
+// again with the length of the outage, and a target that never answered.
 func TestStateChanges(t *testing.T) {
 	var log bytes.Buffer
 	now := noon
@@ -79,7 +79,7 @@ func TestStateChanges(t *testing.T) {
 	}
 }
 
-// Probes that are lost within a moment, at a high rate, are no outage.
+// A short loss of probes at a high rate is no outage.
 func TestShortLossIsNoOutage(t *testing.T) {
 	var log bytes.Buffer
 	k := newArchive(time.Minute, nil, 0, noon, slog.New(slog.NewTextHandler(&log, nil)))
@@ -97,7 +97,7 @@ func TestShortLossIsNoOutage(t *testing.T) {
 	}
 }
 
-// A neighbour that is not known at the start is a warning only if it stays unknown.
+// A neighbour that is unknown at the start is a warning only if it remains unknown.
 func TestUnknownNeighbour(t *testing.T) {
 	var log bytes.Buffer
 	w := &watch{options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}

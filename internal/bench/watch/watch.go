@@ -1,6 +1,6 @@
-// Package watch measures many targets forever at a low rate: one loop on a dedicated core sends and receives; a
-// keeper beside it counts, writes a log for each hour and judges changes; a manager follows the sources of targets
-// and the ways to them.
+// Package watch continuously measures many targets at a low rate: a loop on a dedicated core sends and receives; a
+// keeper counts, writes a log for each hour and evaluates changes; a manager follows the sources of targets and the
+// paths to them.
 package watch
 
 import (
@@ -26,20 +26,20 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// Options are what a user can choose about a watch.
+// Options are the user's settings for a watch.
 type Options struct {
 	Sources targets.Sources
 
-	Rate      float64 // probes a second to each target
+	Rate      float64 // probes per second to each target
 	Size      int     // bytes of the frame without FCS; 0 for the smallest
 	Timeout   time.Duration
 	TOS, TTL  uint8
-	Source    []netip.Addr // at most one of each family; they may be addresses that the kernel does not have
-	Gateway   []netip.Addr // likewise
+	Source    []netip.Addr // at most one of each family; they need not be the kernel's
+	Gateway   []netip.Addr // at most one of each family
 	Transport string       // "raw" or "socket"
 	NIC       cards.Config
 
-	Core int    // -1 for the last that this process may use
+	Core int    // -1 for the last CPU available to this process
 	Idle string // "sleep" or "poll"
 
 	Dir      string // of the logs; empty for none
@@ -48,13 +48,13 @@ type Options struct {
 	Days     int
 
 	Listen string
-	Hosts  []string // names that the metrics are requested by, beside IP addresses
+	Hosts  []string // names in URLs of the metrics page, in addition to IP addresses
 	Schema int32    // of the native histograms of round trips
 
 	Log *slog.Logger
 }
 
-// watch is a running one.
+// watch is a running watch.
 type watch struct {
 	options Options
 	start   time.Time
@@ -68,17 +68,17 @@ type watch struct {
 
 const (
 	drainEvery        = 50 * time.Millisecond
-	lookEvery         = 2 * time.Second // for changes of files, and for neighbours that are not known yet
-	sampleEvery       = time.Second     // of the counters of dropped frames
+	lookEvery         = 2 * time.Second // checks for changed files, and for neighbours that are not known yet
+	sampleEvery       = time.Second     // reads the counters of dropped frames
 	soonEvery         = 200 * time.Millisecond
 	neighbourPatience = 3 * time.Second  // before an unknown MAC address is a warning
-	routeEvery        = 30 * time.Second // names and ways are looked up again
-	garbage           = 400              // GOGC: collections are rare, since each stops the loop for some microseconds
+	routeEvery        = 30 * time.Second // resolves names and paths again
+	garbage           = 400              // GOGC: garbage collections are rare, because each stops the loop for some microseconds
 	stopPatience      = 30 * time.Second
 )
 
-// Run watches until ctx is done. hup has an element whenever all sources must be read again. It returns the error
-// that prevented the start, or the first fatal error.
+// Run watches until ctx is done. A value from hup means that all sources must be read again. It returns the error that
+// prevented the start, or the first fatal error.
 func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) (err error) {
 	manager, err := notify.Open()
 	if err != nil {
@@ -112,7 +112,7 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	if err != nil {
 		return err
 	}
-	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 4)) // the loop holds one
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 4)) // the loop occupies one
 	defer debug.SetGCPercent(debug.SetGCPercent(garbage))
 
 	var stop atomic.Bool
@@ -163,12 +163,12 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 
 func isFile(f targets.Failure) bool { return f.File }
 
-// serve does all but the measuring, until ctx is done.
+// serve does everything except measuring, until ctx is done.
 func (w *watch) serve(ctx context.Context, m *manager, service *notify.Manager, hup <-chan struct{}) {
 	drain := time.NewTicker(drainEvery)
 	defer drain.Stop()
 	updates, done := make(chan bool, 1), make(chan struct{})
-	go func() { // looking up may take its time: counting does not wait for it
+	go func() { // lookups may take long: counting does not wait for them
 		defer close(done)
 		m.follow(ctx, updates)
 	}()
@@ -180,7 +180,7 @@ func (w *watch) serve(ctx context.Context, m *manager, service *notify.Manager, 
 		select {
 		case <-ctx.Done():
 			<-done
-			<-judged // a log that is being written is finished
+			<-judged // a log being written is completed
 			_ = service.Stopping()
 			return
 		case <-hup:
@@ -197,7 +197,7 @@ func (w *watch) serve(ctx context.Context, m *manager, service *notify.Manager, 
 					w.archive.turn(now, false)
 					judged <- struct{}{}
 				}()
-			default: // the one before still writes
+			default: // the previous one is still writing
 			}
 			if every := service.Every(); every > 0 && now.Sub(alive) >= every {
 				if passes := w.loop.passes.Load(); passes != turned {

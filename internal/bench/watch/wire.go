@@ -16,10 +16,10 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// wire is an open device, or a socket, with all flows that go through it.
+// wire is an open device or a socket, with all flows that use it.
 type wire struct {
 	key    string
-	iface  string         // the kernel's, or what the driver took for it
+	iface  string         // the kernel's, or the driver's name for it
 	device nic.Device     // nil for a socket
 	socket *socket.Shared // nil for a device
 	echo   bool           // socket: for echo requests
@@ -28,22 +28,22 @@ type wire struct {
 	stopCounting func()
 	mac          [6]byte
 	locals       map[netip.Addr]*local
-	neighbours   []*route.Neighbour // that answer for addresses which the kernel does not have
-	holds        []int              // sockets that keep our UDP ports from the kernel's "port unreachable"
+	neighbours   []*route.Neighbour // answer for addresses that the kernel does not have
+	holds        []int              // sockets on our UDP ports, which prevent the kernel's "port unreachable"
 
-	failure atomic.Pointer[error] // of receiving: the loop leaves the wire alone from there on
+	failure atomic.Pointer[error] // of receiving: the loop no longer uses the wire
 
 	mu      sync.Mutex
 	learned map[netip.Addr][6]byte // next hops that answered a neighbour
 }
 
-// local is an address that a device's flows are sent from.
+// local is a source address of a device's flows.
 type local struct {
 	port uint16 // UDP
 	id   uint16 // ICMP
 }
 
-// flowKey is what a reply's flow is found by: who answers, and what.
+// flowKey identifies a reply's flow: the sender of the reply, and the protocol data.
 type flowKey struct {
 	from netip.Addr // without a zone
 	udp  bool
@@ -68,7 +68,7 @@ func (w *wire) send(f *flow, frame []byte) error {
 	return w.device.Send(frame)
 }
 
-// recv takes one message and finds its flow: n is 0 if there is no message, the flow nil if it is none's.
+// recv receives one message and finds its flow: n is 0 if there is no message, the flow nil if it belongs to none.
 func (w *wire) recv(buf []byte, flows map[flowKey]*flow) (n int, at int64, f *flow, err error) {
 	if w.socket != nil {
 		n, from, at, err := w.socket.Recv(buf)
@@ -93,15 +93,15 @@ func (w *wire) recv(buf []byte, flows map[flowKey]*flow) (n int, at int64, f *fl
 	return n, at, nil, nil
 }
 
-// answer is for the neighbours' frames: their questions about our addresses, and their answers to ours.
+// answer handles the neighbours' frames: requests for our addresses, and replies to our requests.
 func (w *wire) answer(b []byte) {
 	for _, nb := range w.neighbours {
 		if out := nb.Answer(b); out != nil {
-			_ = w.device.Send(out) // who gets no answer asks again
+			_ = w.device.Send(out) // a neighbour without a reply asks again
 			return
 		}
 	}
-	if len(w.neighbours) == 0 || !w.mu.TryLock() { // the loop never waits: who is not heard now is asked again
+	if len(w.neighbours) == 0 || !w.mu.TryLock() { // the loop never waits: a missed reply is requested again
 		return
 	}
 	defer w.mu.Unlock()
@@ -124,7 +124,7 @@ func (w *wire) ask(asks []ask) {
 	}
 }
 
-// ask is a question of one of our addresses to a next hop.
+// ask is a request from one of our addresses to a next hop.
 type ask struct {
 	wire *wire
 	by   *route.Neighbour
@@ -141,14 +141,14 @@ const (
 	typeIPv6 = 0x86dd
 )
 
-// keyOf reads whose reply a frame is: echo replies, datagrams, and ICMP errors that quote a probe. ok is false for anything else, and
-// what is read may be no reply of ours all the same: a codec judges it.
+// keyOf returns the flow of a reply frame: echo replies, datagrams, and ICMP errors that quote a probe. ok is false for
+// anything else, and even with ok the frame may not be a reply of ours: a codec checks it.
 func keyOf(b []byte) (k flowKey, ok bool) {
 	be := binary.BigEndian
 	if len(b) < l4of4+8 {
 		return k, false
 	}
-	quoted := 0 // where a quoted packet begins
+	quoted := 0 // start of a quoted packet
 	switch be.Uint16(b[typeAt:]) {
 	case typeIPv4:
 		k.from = netip.AddrFrom4([4]byte(b[ip4+12:]))
@@ -203,7 +203,7 @@ func keyOf(b []byte) (k flowKey, ok bool) {
 	return k, false
 }
 
-// counters are where this host counts what it drops of the wire's frames.
+// counters are the sources of this host's drop counters for the wire's frames.
 func (w *wire) counters() drops.Source {
 	s := drops.Source{Interface: w.iface}
 	if w.socket != nil {
