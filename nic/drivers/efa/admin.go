@@ -25,16 +25,16 @@ const (
 	adminTimeout = 30 * time.Second
 )
 
-// leastAdmin is what a command has at least, whatever the device says. Tests raise it: the thread of a model may be
-// delayed.
+// leastAdmin is the minimum timeout of a command, whatever the device specifies. Tests increase it, because a model's
+// thread may be delayed.
 var leastAdmin time.Duration
 
-// admin is the control of a function that this process has to itself: registers, the admin queue and the event queue.
+// admin controls a function that belongs to this process alone: registers, the admin queue and the event queue.
 type admin struct {
 	d   *Device
 	bar *mmio.Window // registers, BAR 0
 	mem *mmio.Window // LLQ entries, BAR 2
-	db  *mmio.Window // doorbells, in the BAR that the device names
+	db  *mmio.Window // doorbells, in the BAR that the device specifies
 
 	regs    *amazonadmin.Regs
 	aq      *amazonadmin.Queue
@@ -42,9 +42,9 @@ type admin struct {
 	host    dma.Block
 	pd, uar uint16
 
-	sinceReset int        // looks of the watch
-	eventMu    sync.Mutex // held to take events
-	fatal      string     // what the device said of a fatal error
+	sinceReset int        // number of watchdog checks
+	eventMu    sync.Mutex // held while processing events
+	fatal      string     // the device's description of a fatal error
 	keepAlives atomic.Uint64
 	unknown    atomic.Uint64 // events
 }
@@ -92,7 +92,7 @@ func (a *admin) start(reason uint32) error {
 		kit.Stage{Name: "read features", Do: a.identify}, d.card.Evidence(a.evidence), kit.Learned)
 }
 
-// startAdmin resets the device and gives it its admin and event queues, in the order of the published driver.
+// startAdmin resets the device and sets up its admin and event queues, in the order of the published driver.
 func (a *admin) startAdmin(reason uint32) error {
 	d := a.d
 	if err := a.regs.Reset(reason); err != nil {
@@ -146,7 +146,7 @@ func get[T any](a *admin, name string, id uint8) (v T, err error) {
 
 func (a *admin) has(id uint8) bool { return a.d.attr.features>>id&1 != 0 }
 
-// lacks notes a feature that the device refuses, where that costs no more than the feature.
+// lacks records a feature that the device refuses, if the driver can work without it.
 func (a *admin) lacks(what string, err error) error {
 	d := a.d
 	var refused *amazonadmin.CommandError
@@ -157,7 +157,7 @@ func (a *admin) lacks(what string, err error) error {
 	return err
 }
 
-// identify learns what the device is, and tells it who we are.
+// identify reads the device's attributes, and sends it information about the host.
 func (a *admin) identify() (err error) {
 	d := a.d
 	d.features = nil
@@ -225,7 +225,8 @@ func (a *admin) enableEvents() error {
 	return amazonadmin.Exec(a.aq, "set event groups", &c, new(amazonadmin.Completion))
 }
 
-// tellHost sends the device a page on its host. ENA's firmware is known to want one before it makes completion queues.
+// tellHost gives the device a page with information about its host. ENA firmware is known to require one before it
+// creates completion queues.
 func (a *admin) tellHost() (err error) {
 	d := a.d
 	if !a.has(featHost) {
@@ -259,7 +260,7 @@ func (h *hostInfo) setKernel() {
 	h.kernelNumber = major<<16 | minor<<8 | min(patch, 255) // as LINUX_VERSION_CODE
 }
 
-// address is a function's bus, device and function, 0 for a name that has none.
+// address is a function's bus, device and function, 0 for a name without them.
 func address(name string) (bdf uint16) {
 	var domain, bus, device, function uint16
 	if n, _ := fmt.Sscanf(name, "%x:%x:%x.%x", &domain, &bus, &device, &function); n == 4 {
@@ -268,11 +269,12 @@ func address(name string) (bdf uint16) {
 	return bdf
 }
 
-// release quiets the device, by its own reset and by bus mastering off in case it does not listen, and frees its memory.
+// release stops the device, by its own reset and by disabling bus mastering in case it does not respond, and frees its
+// memory.
 func (a *admin) release() error {
 	d := a.d
 	if a.regs != nil && !a.regs.Gone() {
-		a.regs.Announce() // another process's reset makes it forget
+		a.regs.Announce() // another process's reset clears it
 		if err := a.regs.Reset(resetShutdown); err != nil {
 			d.card.Log.Warn("reset at close failed", "err", err)
 		}
@@ -298,8 +300,8 @@ func (a *admin) check(polled bool) (*kit.Symptom, error) {
 	return nil, nil
 }
 
-// status reads what the device says of itself, since it has neither a keep-alive that is promised nor a link: a device that
-// hangs shows here.
+// status reads the device's status. A device has no link and does not guarantee keep-alives, so this is how a hang is
+// detected.
 func (a *admin) status() (*kit.Symptom, error) {
 	status, err := a.regs.Read(amazonadmin.DEV_STS)
 	switch {
@@ -315,8 +317,8 @@ func (a *admin) status() (*kit.Symptom, error) {
 	return nil, nil
 }
 
-// serveEvents takes all events that are there, with eventMu held. Why the device has to be reset, if an event says so, is
-// kept for the watch.
+// serveEvents processes all pending events, with eventMu held. If an event requires a device reset, the reason is
+// stored for the watchdog.
 func (a *admin) serveEvents() {
 	for {
 		e, ok := a.aenq.Next()
@@ -340,7 +342,7 @@ func (a *admin) serveEvents() {
 	a.aenq.Done()
 }
 
-// count asks the device. Older ones know only some of the groups.
+// count reads the device's counters. Older devices support only some of the groups.
 func (a *admin) count() (s nic.Stats, err error) {
 	s.Extra = map[string]uint64{}
 	for _, g := range statGroups {

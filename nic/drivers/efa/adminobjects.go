@@ -36,7 +36,7 @@ func (a *admin) register(size int) (dma.Block, uint32, error) {
 	if d.attr.pageSizes>>huge&1 != 0 {
 		b, err = d.card.Block(round(), 1<<huge)
 	}
-	if d.attr.pageSizes>>huge&1 == 0 || errors.Is(err, dma.ErrNoRoom) { // pages of the host that are no larger
+	if d.attr.pageSizes>>huge&1 == 0 || errors.Is(err, dma.ErrNoRoom) { // no larger host pages are available
 		if shift = small; d.attr.pageSizes>>small&1 == 0 {
 			return b, 0, d.card.Errorf("%w: no memory region in pages of 4 KiB (page sizes %#x)", amazonadmin.ErrDevice, d.attr.pageSizes)
 		}
@@ -152,7 +152,7 @@ func (a *admin) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 	return nil
 }
 
-// doorbell returns where the doorbell at off lies.
+// doorbell returns the address of the doorbell at off.
 func (a *admin) doorbell(off uint32) (*uint32, error) {
 	d := a.d
 	if uint64(off)+4 > a.db.Size() || off%4 != 0 {

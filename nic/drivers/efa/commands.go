@@ -39,7 +39,7 @@ type feature struct {
 	_      uint8
 	id     uint8
 	_      [2]uint8
-	data   [44]byte // of the command's bytes, from 20 on
+	data   [44]byte // bytes of the command from 20 on
 }
 
 type gotFeature struct {
@@ -48,7 +48,7 @@ type gotFeature struct {
 }
 
 type deviceAttr struct {
-	features    uint64 // bit n: feature n can be had
+	features    uint64 // bit n: feature n is available
 	pageSizes   uint64 // bit n: pages of 2^n bytes
 	firmware    uint32
 	adminAPI    uint32
@@ -84,10 +84,10 @@ type queueAttr1 struct {
 
 type queueAttr2 struct{ inlineEx uint16 }
 
-// hints are times in ms; 0 leaves the driver its own.
+// hints are times in ms; 0 selects the driver's own.
 type hints struct{ mmioRead, watchdog, adminCompletion, poll uint16 }
 
-// hostInfo tells the device about its host (efa_admin_host_info); the page it is in is 4 KiB.
+// hostInfo describes the host to the device (efa_admin_host_info); it is in a page of 4 KiB.
 type hostInfo struct {
 	distribution  [128]byte
 	osType        uint32 // 0: Linux
@@ -99,7 +99,7 @@ type hostInfo struct {
 	flags         uint32
 }
 
-// specVersion is that of the published driver's definitions.
+// specVersion is the version of the published driver's definitions.
 const specVersion = 2 << 8
 
 type allocPD struct{ amazonadmin.Header }
@@ -115,12 +115,12 @@ type regMR struct {
 	amazonadmin.Header
 	pd          uint16
 	_           uint16
-	pages       [maxInlinePages]uint64 // or in the first 12 bytes the page list's length and address
+	pages       [maxInlinePages]uint64 // or the page list's length and address in the first 12 bytes
 	length      uint64
 	flags       uint8 // 4:0 page shift
 	permissions uint8
 	_           uint16
-	pageNum     uint32 // the published driver leaves it zero
+	pageNum     uint32 // zero in the published driver
 	iova        uint64
 }
 
@@ -134,7 +134,7 @@ type regdMR struct {
 type createCQ struct {
 	amazonadmin.Header
 	caps1  uint8 // bit 5: interrupts; ours are polled
-	caps2  uint8 // 4:0 entry size in words, 5: the sender's GID where it has no handle
+	caps2  uint8 // 4:0 entry size in words, 5: includes the sender's GID if it has no handle
 	depth  uint16
 	eqn    uint16
 	_      uint16
@@ -149,7 +149,7 @@ const senderGID = 1 << 5
 type createdCQ struct {
 	amazonadmin.Completion
 	index    uint16
-	_        uint16 // the depth, in a field whose name changed
+	_        uint16 // the depth, in a field whose name has changed
 	doorbell uint32
 	flags    uint16 // bit 0: there is a doorbell
 }
@@ -159,7 +159,7 @@ type createQP struct {
 	pd             uint16
 	kind           uint8 // 1 UD, 2 SRD
 	flags          uint8
-	sqBase         uint64 // none: the send queue is in the device
+	sqBase         uint64 // unused: the send queue is in the device
 	rqBase         uint64
 	sendCQ, recvCQ uint32
 	sqKey, rqKey   uint32
@@ -237,7 +237,7 @@ type gotStats struct {
 	value [7]uint64
 }
 
-// The layouts, held by the compiler.
+// The compiler checks the layouts.
 var (
 	_ [amazonadmin.EntrySize]byte = [unsafe.Sizeof(feature{})]byte{}
 	_ [amazonadmin.EntrySize]byte = [unsafe.Sizeof(gotFeature{})]byte{}

@@ -9,15 +9,16 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// control creates the device's objects and reads its state. The queues on those objects are the same whichever implements it.
+// control creates the device's objects and reads its state. The queues on those objects are the same for every
+// implementation.
 type control interface {
 	// open checks that the device can be used. It is called once.
 	open() error
-	// start brings the device from any state to where objects can be created, with nothing left of those before, and sets
-	// what Device knows of it.
+	// start brings the device from any state to one in which objects can be created, without any earlier objects, and
+	// sets Device's information about it.
 	start(reason uint32) error
 
-	// protect creates what all objects belong to. It comes first after start.
+	// protect creates the protection domain of all objects. It comes first after start.
 	protect() error
 	// register returns size bytes or more for messages, and their local key.
 	register(size int) (dma.Block, uint32, error)
@@ -29,21 +30,21 @@ type control interface {
 
 	// count returns the device's own counters.
 	count() (nic.Stats, error)
-	// events adds counters of events to extra.
+	// events adds event counters to extra.
 	events(extra map[string]uint64)
 	// check returns what is wrong with the device.
 	check(polled bool) (*kit.Symptom, error)
 	// answers returns an error if the device is gone.
 	answers() error
-	// revive makes a device that does not answer ready for start.
+	// revive makes a device that does not respond ready for start.
 	revive() error
 	// release stops the device and frees its memory.
 	release() error
 }
 
-// createdRings is a new completion queue: its rings lie one after the other.
+// createdRings is a new completion queue, whose rings are contiguous.
 type createdRings struct {
 	index    uint32 // for createQP
 	at       unsafe.Pointer
-	doorbell *uint32 // nil unless the device wants to know what was consumed
+	doorbell *uint32 // nil unless the device requires reports of consumed completions
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
-// startQueues makes what all queue pairs share, and then the queues.
+// startQueues creates the objects that all queue pairs share, followed by the queues.
 func (d *Device) startQueues() error {
 	if err := d.control.protect(); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (d *Device) startQueue(q *Queue) error {
 	q.entry, q.maxInline = d.entry, d.inline
 	q.sqMask, q.sqShift = d.sqDepth-1, uint32(bits.TrailingZeros32(d.sqDepth))
 	q.burst = d.sqDepth
-	if d.queue.minSQDepth != 0 { // the device then holds one less than its ring
+	if d.queue.minSQDepth != 0 { // the device then holds one entry less than the ring size
 		q.burst = d.sqDepth - 1
 	}
 	if batch := uint32(d.queue.maxBatch) * 64 / d.entry; d.queue.maxBatch != 0 {
@@ -63,7 +63,7 @@ func (d *Device) startQueue(q *Queue) error {
 		}
 		q.burst = min(q.burst, batch)
 	}
-	scratch, err := d.card.Block(128, 128) // zeros behind what transmit writes
+	scratch, err := d.card.Block(128, 128) // zeros after the bytes that transmit writes
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ type completionQueue struct {
 	doorbell    *uint32
 }
 
-// createCQ makes a completion queue for n completions at a time in each of its rings, and sets those.
+// createCQ creates a completion queue for n outstanding completions in each of its rings, and sets rings.
 func (d *Device) createCQ(name string, n, entry int, rings []ring) (cq completionQueue, err error) {
 	cq.subs, cq.depth = uint32(d.queue.subCQs), 1
 	for cq.depth < uint32(n) {
@@ -114,7 +114,7 @@ func (d *Device) createCQ(name string, n, entry int, rings []ring) (cq completio
 	return cq, nil
 }
 
-// createPair makes a queue pair and takes it to the state in which it sends and receives.
+// createPair creates a queue pair and moves it to the state in which it sends and receives.
 func (d *Device) createPair(p *pair, s nic.Service, rx, tx uint32) error {
 	*p = pair{stamp: s.STAMP(), free: array(d.ring), sendFree: array(sendSlots)}
 	if !s.Reliable() {

@@ -2,9 +2,10 @@ package efa
 
 import "unsafe"
 
-// Descriptors are whole words, and written and read as such: the copy into an LLQ entry loads more than one field at a time.
+// Descriptors are arrays of whole words, and are written and read as such, because the copy into an LLQ entry loads
+// more than one field at a time.
 
-// A work queue entry of the send queue begins with a meta descriptor (efa_io_tx_meta_desc), written by software:
+// A work queue entry of the send queue starts with a meta descriptor (efa_io_tx_meta_desc), written by software:
 //
 //	word 0  15:0 request ID, 23:16 ctrl1, 31:24 ctrl2, 47:32 destination queue pair, 63:48 bytes of data or number of pointers
 //	word 1  31:0 immediate data, 47:32 address handle
@@ -22,7 +23,7 @@ const (
 	txPhase     = 24 // ctrl2: 0 in the first round
 	txFirst     = 1 << (24 + 2)
 	txLast      = 1 << (24 + 3)
-	txCompReq   = 1 << (24 + 4) // every send is completed: the provider refuses those that request none
+	txCompReq   = 1 << (24 + 4) // every send is completed: the provider refuses sends without a completion request
 	txAlways    = txIsMeta | txFirst | txLast | txCompReq
 
 	txDestination, txLength = 32, 48 // of word 0
@@ -42,15 +43,16 @@ const (
 	rxWhole  = 1<<62 | 1<<63
 )
 
-// Completions (efa_io_cdesc_common): written by the device, the phase last. The first word is of one form on both sides:
+// Completions (efa_io_cdesc_common): written by the device, the phase last. The first word has the same layout for
+// sends and receives:
 //
 //	15:0 request ID, 23:16 status, 24 phase (1 in the first round), 26:25 queue, 27 immediate, 30:28 operation, 31 unsolicited,
-//	47:32 queue pair; and of a receive 63:48 bytes
+//	47:32 queue pair; and for a receive 63:48 bytes
 const (
 	cqPhase     = 24
 	cqStatus    = 16
 	cqImmediate = 1 << 27
-	cqKind      = 0xFF<<16 | 3<<25 | 7<<28 | 1<<31 // what tells a good completion of the expected kind
+	cqKind      = 0xFF<<16 | 3<<25 | 7<<28 | 1<<31 // the bits that identify a good completion of the expected kind
 	cqSent      = 1 << 25                          // queue 1, operation 0 (send)
 	cqReceived  = 2 << 25                          // queue 2
 	cqPair      = 32
@@ -72,8 +74,8 @@ const (
 	txCQE    = 16
 	descSize = 16
 	metaSize = 32
-	grh      = 40 // in front of each datagram
-	room     = 64 // in front of each message in its slot
+	grh      = 40 // before each datagram
+	room     = 64 // before each message in its slot
 )
 
 var (

@@ -20,7 +20,7 @@ const (
 	minBAR       = 0x6C // the registers up to EQ_DB
 )
 
-// What the device allows of these is known only once it is asked. A ring is that of one queue pair.
+// The device's limits for these are known only after querying it. A ring is that of one queue pair.
 var limits = kit.Limits{Driver: "efa", Ring: 256, MinRing: 32, MaxRing: 4096, MinMTU: 64, MaxMTU: 1<<16 - 1 - grh, Queues: 64}
 
 // DefaultQKey is the Q_Key of ibv_ud_pingpong and perftest.
@@ -36,12 +36,12 @@ var models = map[uint16]string{
 
 // Options are the settings of this driver. A zero field selects the default.
 type Options struct {
-	// Push is "off" to have the device fetch every message from memory; "" and "auto" push what fits. Queue entries are
-	// pushed either way: an EFA takes them in no other.
+	// Push is "off" to make the device fetch every message from memory; "" and "auto" push messages that fit. Queue
+	// entries are pushed in any case, because an EFA accepts them in no other way.
 	Push string
-	// MaxInline is the longest message in bytes that is to be pushed whole; 0 for the device's maximum.
+	// MaxInline is the longest message in bytes that is pushed completely; 0 for the device's maximum.
 	MaxInline int
-	// Services are the queue pairs of each queue, in this order; UD and SRD echo where it is nil.
+	// Services are the queue pairs of each queue, in this order; UD and SRD echo if nil.
 	Services []nic.Service
 	QKey     uint32 // of all queue pairs; DefaultQKey if zero
 }
@@ -80,17 +80,17 @@ type Device struct {
 	own     Options
 	name    string
 
-	// What the device said of itself, and what was made on it.
+	// Information from the device, and the objects created on it.
 	version  string
 	attr     deviceAttr
 	queue    queueAttr1
-	inline   uint32 // bytes that a queue entry holds at most
+	inline   uint32 // maximum bytes in a queue entry
 	gid      netip.Addr
 	ring     int
 	sqDepth  uint32
 	entry    uint32
 	narrow   bool     // it refused entries of 128 bytes
-	features []string // what the device lacks, for Notes
+	features []string // features that the device lacks, for Notes
 	queues   []*Queue
 
 	endpoints atomic.Pointer[[]nic.Endpoint]
@@ -98,17 +98,17 @@ type Device struct {
 	ended     chan struct{} // closed to end the goroutine that looks up unknown senders
 	looking   sync.WaitGroup
 
-	sends     [][]uint32 // of each queue: the words of its slots as the watch last saw them
-	looks     [][]uint16 // and for how many looks they were being sent
+	sends     [][]uint32 // for each queue: the words of its slots at the watchdog's last check
+	looks     [][]uint16 // and for how many checks they were being sent
 	missed    [][maxPairs]kit.Progress
-	counted   map[string]uint64 // by the device, when it was started
-	abandoned atomic.Uint64     // messages whose peers did not take them in time
+	counted   map[string]uint64 // by the device, before it was started
+	abandoned atomic.Uint64     // messages that their peers did not accept in time
 }
 
 var _ nic.Messenger = (*Device)(nil)
 
-// Open resets the device, programs it and starts its queues. A verbs.Function is used beside the kernel's driver and not reset. It takes
-// fn over: Close closes it, and so does an Open that fails.
+// Open resets the device, programs it and starts its queues. A verbs.Function is used beside the kernel's driver and
+// not reset. The device owns fn: Close closes it, and so does an Open that fails.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, ended: make(chan struct{})}
 	d.control = &admin{d: d}
@@ -170,7 +170,7 @@ func (d *Device) notes() []string {
 // Queue returns the rings of queue n, for benchmarks and stepped tests that call Poll themselves.
 func (d *Device) Queue(n int) *Queue { return d.queues[n] }
 
-// Endpoints are the open queue pairs: of each queue, one for each service.
+// Endpoints are the open queue pairs: for each queue, one per service.
 func (d *Device) Endpoints() []nic.Endpoint { return slices.Clone(*d.endpoints.Load()) }
 
 // Serve polls queue until stop is set.
@@ -193,7 +193,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 	return nil
 }
 
-// Send pushes a copy of message through a queue pair of queue 0 now.
+// Send pushes a copy of message through a queue pair of queue 0 immediately.
 func (d *Device) Send(from nic.Service, to nic.Peer, message []byte) error {
 	if len(message) > d.card.MTU {
 		return d.card.Errorf("%w: a message of %d bytes, the device takes up to %d", nic.ErrFrameSize, len(message), d.card.MTU)
@@ -225,7 +225,7 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	return d.card.Received(buf, n, at)
 }
 
-// Link is up while the device answers: it reports no link.
+// Link is up while the device responds, because it does not report a link.
 func (d *Device) Link() (l nic.Link, err error) {
 	err = d.card.Ask(func() error {
 		if err := d.control.answers(); err != nil {
@@ -233,7 +233,7 @@ func (d *Device) Link() (l nic.Link, err error) {
 		}
 		speed := int(d.attr.linkSpeed)
 		if speed == 0 {
-			speed = 100 // as the published driver takes it
+			speed = 100 // as the published driver assumes
 		}
 		l = nic.Link{Up: true, Speed: speed * 1000}
 		return nil
@@ -241,7 +241,7 @@ func (d *Device) Link() (l nic.Link, err error) {
 	return l, err
 }
 
-// Close stops the device and gives everything back.
+// Close stops the device and releases everything.
 func (d *Device) Close() error {
 	close(d.ended)
 	d.looking.Wait()

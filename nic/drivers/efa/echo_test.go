@@ -28,7 +28,7 @@ func TestEcho(t *testing.T) {
 					x.size = int(8 + x.next*131%8000)
 					x.until("echo", x.echo)
 				}
-				n := x.next // on a busy machine more than were waited for: an echo that comes late is requested again
+				n := x.next // on a busy machine more than were awaited: a late echo is requested again
 				x.until("each message to be answered", func() bool { return x.resp.Stats()[fastpath.AnsweredMessage] >= n })
 				x.settle()
 				if st := x.resp.Stats(); st[fastpath.AnsweredMessage] != n || st.Refused() != 0 {
@@ -71,7 +71,7 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// A sender that the device does not know is answered all the same, a little later; from then on it is known.
+// A message from an unknown sender is also answered, slightly later; from then on the sender is known.
 func TestUnknownSender(t *testing.T) {
 	for _, s := range []nic.Service{nic.EchoUD, nic.EchoSRD, nic.STAMPSRD} {
 		x := start(t, efasim.Options{}, s)
@@ -110,7 +110,7 @@ func TestSTAMP(t *testing.T) {
 	x.until("the refusal", func() bool { return x.resp.Stats()[fastpath.RefusedSTAMPShort] == 1 })
 }
 
-// Two responders that are joined do not bounce: the reply that one sends is not answered by the other.
+// Two connected responders do not bounce messages: the reply of one is not answered by the other.
 func TestNoBounce(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoSRD)
 	other := messages(t)
@@ -143,7 +143,8 @@ func TestQKey(t *testing.T) {
 	}
 }
 
-// Bus cost of a reply: nothing is read before the wire if it goes inline, one stretch of memory otherwise.
+// Bus cost of a reply: nothing is read before sending if the message is inline, otherwise one contiguous range of
+// memory.
 func TestCost(t *testing.T) {
 	const n, refill = 1024, 16
 	for _, c := range []struct {
@@ -154,7 +155,7 @@ func TestCost(t *testing.T) {
 		for _, s := range []nic.Service{nic.EchoUD, nic.EchoSRD} {
 			for _, size := range []int{32, 33, 80, 81, 4096} {
 				if c.limit == 32 && size > 33 && (c.p.Name != efasim.EFA1.Name || s == nic.EchoUD) {
-					continue // as the others
+					continue // the same as for the others
 				}
 				k, desc := cost(t, c.p, s, size, n)
 				reads := uint64(0)
@@ -169,7 +170,7 @@ func TestCost(t *testing.T) {
 					low, high = low+n/refill, high+2*n/refill+2
 				}
 				t.Logf("%s, %v, %d bytes: %d replies cost %+v, %d of the DMA reads for receive descriptors", c.p.Name, s, size, n, k, desc)
-				const watch = 40 // the watch looks at the device's status once a second, and takes keep-alives
+				const watch = 40 // the watchdog reads the device's status once a second, and receives keep-alives
 				if k.MMIORead > watch || k.MMIOWrite < low || k.MMIOWrite > high+watch || k.DMARead-desc != reads || k.DMAWrite < 4*n || k.DMAWrite > 4*n+watch {
 					t.Errorf("%s, %v, %d bytes: %d replies cost %+v; want %d to %d MMIO writes, %d DMA reads beside %d for descriptors, %d DMA writes",
 						c.p.Name, s, size, n, k, low, high, reads, desc, 4*n)
@@ -203,7 +204,8 @@ func cost(t *testing.T, p efasim.Profile, s nic.Service, size int, n int) (sim.C
 	return x.port.Counts().Since(before), x.m.Counters().RxDescReads - desc
 }
 
-// A flood of unknown senders displaces unknown senders: a sender that announced itself keeps its address handle, and so does a bench's target.
+// A flood of unknown senders only displaces unknown senders: a sender that announced itself keeps its address handle,
+// and so does a bench's target.
 func TestUnknownSendersDisplaceEachOther(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoUD)
 	gid := func(n int) netip.Addr {
@@ -230,7 +232,7 @@ func TestUnknownSendersDisplaceEachOther(t *testing.T) {
 	if x.recv(1000) == nil {
 		t.Error("the sender that announced itself is not answered at once")
 	}
-	x.busy(func() (err error) { // those that announce themselves displace each other only, and are bounded, too
+	x.busy(func() (err error) { // senders that announce themselves displace only each other, and are bounded, too
 		for n := 5000; n < 5900 && err == nil; n++ {
 			err = x.dev.Prewarm(gid(n))
 		}

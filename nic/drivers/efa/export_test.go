@@ -7,10 +7,10 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// Gate is where the loops and the watch meet.
+// Gate synchronises the loops and the watchdog.
 func (d *Device) Gate() *kit.Gate { return &d.card.Gate }
 
-// A model grants a command one second, for which a busy machine may not run the model's thread.
+// A model allows one second for a command, during which a busy machine may not run the model's thread.
 func init() { leastAdmin = 3 * time.Second }
 
 const NoHandle = noHandle

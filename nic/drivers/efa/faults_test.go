@@ -29,8 +29,8 @@ func (x *pair) reset(reason int) func() bool {
 	}
 }
 
-// TestRecovers breaks the device in one way at a time: the driver resets it for the right reason, counts that, and answers
-// again.
+// TestRecovers breaks the device in one way at a time: the driver resets it for the right reason, counts the reset, and
+// answers again.
 func TestRecovers(t *testing.T) {
 	for _, c := range []struct {
 		name, extra string
@@ -84,7 +84,7 @@ func TestRecovers(t *testing.T) {
 	}
 }
 
-// again is echo, with the responder looked up again: a restart may have changed its queue pair's number.
+// again is echo, after looking up the responder again: a restart may have changed its queue pair's number.
 func (x *pair) again() bool {
 	var err error
 	if x.to, err = x.client.dev.Resolve(x.address(x.from)); err != nil {
@@ -150,8 +150,8 @@ func TestUnplugged(t *testing.T) {
 	x.port.Stop()
 }
 
-// A peer that dies with replies on their way holds its own buffers for a bounded time: until the device gives up, and where
-// the device does not, until the driver takes them back.
+// A peer that disappears while replies to it are in flight holds only its own buffers, and for a bounded time: until
+// the device gives up or, if the device does not, until the driver takes them back.
 func TestDeadPeer(t *testing.T) {
 	needs.Long(t)
 	for _, c := range []struct {
@@ -173,7 +173,7 @@ func TestDeadPeer(t *testing.T) {
 				return n
 			}
 			first, before := back(), x.stats()
-			x.client.m.DropReceives(true) // it takes nothing and acknowledges nothing
+			x.client.m.DropReceives(true) // it accepts nothing and acknowledges nothing
 			for range 5 {
 				x.send(message(1, 16))
 			}
@@ -187,7 +187,7 @@ func TestDeadPeer(t *testing.T) {
 	}
 }
 
-// A device that says of every sender that it does not know it is answered for all the same.
+// A device that reports every sender as unknown still answers all of them.
 func TestForgetful(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoSRD)
 	x.m.Forget(true)
@@ -214,7 +214,7 @@ func TestUnknownSenderRefused(t *testing.T) {
 	x.until("echo", x.echo)
 }
 
-// TestOpenRefuses lists devices that cannot be driven and options that cannot be, each with what the error has to name.
+// TestOpenRefuses lists unsupported devices and invalid options, each with the expected part of the error.
 func TestOpenRefuses(t *testing.T) {
 	fail := func(command string) func(*efasim.Model) {
 		return func(m *efasim.Model) {
@@ -267,7 +267,7 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("error %v, expected one with %q", err, c.text)
 		}
 		if c.o.Width != 0 {
-			x.port.ForgetViolations() // it has to be told where to answer before it can say how wide it is
+			x.port.ForgetViolations() // it needs the response address before it can report its DMA width
 		}
 		if n := x.port.Mappings(); n != 0 || x.port.BusMaster() {
 			t.Errorf("%q: %d mappings and bus master %v are left", c.text, n, x.port.BusMaster())

@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// Whatever the device completes, a pass ends, a slot is in one place only, and what cannot be stops the queue until a reset, after
-// which it answers.
+// Whatever the device completes, a pass ends, each slot is in only one place, and invalid completions stop the queue
+// until a reset, after which it answers.
 func FuzzCompletions(f *testing.F) {
 	f.Add(make([]byte, 24))
 	f.Add([]byte{1, 0, 0, 0, 5, 0, 77, 0, 16, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
@@ -33,16 +33,16 @@ func FuzzCompletions(f *testing.F) {
 			rxRound, txRound := uint64(rx.head>>b.rxShift&1^1)<<cqPhase, uint64(tx.head>>b.txShift&1^1)<<cqPhase
 			slot, number := uint64(binary.LittleEndian.Uint16(s[2:]))%(pairs2+8), uint64(40+s[1]%3)
 			switch s[0] % 5 {
-			case 0: // a receive completion, anything goes
+			case 0: // a receive completion with arbitrary content
 				*c = rxCompletion{common: w, from: w}
 			case 1: // of a message
 				length := uint64(binary.LittleEndian.Uint16(s[8:]))
 				*c = rxCompletion{common: slot | rxRound | cqReceived | number<<cqPair | length<<cqLength, from: w >> 16 & 0xFFFF_FFFF}
 			case 2: // of a send
 				*sent = slot | uint64(s[4])<<cqStatus | txRound | cqSent | number<<cqPair
-			case 3: // anything goes
+			case 3: // arbitrary content
 				*sent = w
-			case 4: // as it should be, as far as the test knows
+			case 4: // correct, as far as the test knows
 				if b.rx == rx.head && b.tx == tx.head {
 					b.arrive(int(s[1]%32) + 1)
 				}
@@ -74,5 +74,5 @@ func FuzzCompletions(f *testing.F) {
 	})
 }
 
-// pairs2 is how many receive slots the two queue pairs have.
+// pairs2 is the number of receive slots of the two queue pairs.
 const pairs2 = 2 * ringSize

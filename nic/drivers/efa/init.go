@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
-// errNarrow says that the device has to be started again, with entries of 64 bytes.
+// errNarrow means that the device has to be started again, with entries of 64 bytes.
 var errNarrow = errors.New("the device refuses entries of 128 bytes")
 
 // start brings the device from any state to polling.
@@ -22,7 +22,7 @@ func (d *Device) start(reason uint32) error {
 	return err
 }
 
-// tryStart makes all memory over again: a device that was reset in mid-traffic may not find old addresses.
+// tryStart allocates all memory again: a device that was reset under traffic may not find old addresses.
 func (d *Device) tryStart(reason uint32) error {
 	if err := d.control.start(reason); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (d *Device) setMTU(most uint32) error {
 	return nil
 }
 
-// limits chooses sizes of what the device allows.
+// limits chooses sizes within the device's limits.
 func (d *Device) limits() error {
 	a, pairs := &d.queue, len(d.own.Services)
 	queues := d.card.Options.Queues
@@ -70,7 +70,7 @@ func (d *Device) limits() error {
 	case d.inline == 0 && a.maxLLQ == 0:
 		return d.card.Errorf("the device has no low-latency queues: an EFA sends in no other way")
 	}
-	// An entry of 128 bytes where it is known to be taken, and wanted for what it holds.
+	// Use an entry of 128 bytes if the device is known to accept it, and if its size is needed.
 	const small, large = 64, 128
 	d.entry = small
 	push := d.inline
@@ -114,7 +114,7 @@ func (d *Device) limits() error {
 	return nil
 }
 
-// endpoint is a queue pair as others find it.
+// endpoint is a queue pair's address for clients.
 func (d *Device) endpoint(queue int, s nic.Service, number uint32) nic.Endpoint {
 	return nic.Endpoint{Address: nic.Address{GID: d.gid, QPN: number, QKey: d.own.QKey}, Queue: queue, Service: s}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
-// What nictest asks of a driver in its life, where it fits messages.
+// The life-cycle tests of nictest that apply to messages.
 
-// The device vanishes after some accesses of Open: an error that says so, and nothing left mapped.
+// The device disappears after some accesses of Open: Open returns that error, and nothing remains mapped.
 func TestRemovedOpening(t *testing.T) {
 	needs.Long(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// What the device counted for a driver before is not told as this one's.
+// The device's earlier counts for another driver are not reported as this one's.
 func TestCountsAreOurs(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoSRD)
 	for range 10 {
@@ -81,7 +81,7 @@ func TestCountsAreOurs(t *testing.T) {
 	x.settle()
 	x.until("echo", x.againStepped)
 	x.settle()
-	most := x.next - before + 1 // and one of before
+	most := x.next - before + 1 // including an earlier one
 	x.busy(func() error {
 		if s := x.stats(); s.RxFrames == 0 || s.RxFrames > most || s.Extra["recv_wrs"] > most {
 			t.Errorf("%d messages received since Open, %d by the other count; at most %d came", s.RxFrames, s.Extra["recv_wrs"], most)
@@ -95,7 +95,7 @@ func (x *pair) againStepped() bool {
 	return x.echo()
 }
 
-// Whatever the device writes where completions go: no crash, no hang, and the next driver has a working device.
+// Whatever the device writes as completions: no crash, no hang, and the next driver has a working device.
 func TestFlippedWriteBacks(t *testing.T) {
 	for range 4 {
 		x := start(t, efasim.Options{}, nic.EchoSRD)
@@ -113,14 +113,14 @@ func TestFlippedWriteBacks(t *testing.T) {
 		}
 		x.fault.FlipWriteBacks(0, 0)
 		x.end.close()
-		x.port.ForgetViolations() // what the driver was made to say
+		x.port.ForgetViolations() // violations that the corrupt completions caused
 		x.end.open(nic.Options{}, efa.Options{})
 		x.settle()
 		x.until("echo", x.againStepped)
 	}
 }
 
-// The same driver over vfio-user: registers are messages there, and queues shared memory.
+// The same driver over vfio-user, where registers are accessed by messages, and queues are in shared memory.
 func TestOverVFIOUser(t *testing.T) {
 	x := start(t, efasim.Options{Profile: efasim.EFA2}, nic.EchoUD)
 	x.end.close()
@@ -148,5 +148,5 @@ func TestOverVFIOUser(t *testing.T) {
 		t.Errorf("info %+v", i)
 	}
 	x.end.close()
-	x.end.open(nic.Options{}, efa.Options{}) // what the rig closes
+	x.end.open(nic.Options{}, efa.Options{}) // closed by the rig
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// maxHandles bounds the device's address handles. Senders that announced themselves (Prewarm, Resolve) have three quarters of them and
-// unknown senders the rest. In each part the oldest is evicted for the next, so unknown senders displace only each other. A sender whose
-// handle went is unknown again.
+// maxHandles bounds the device's address handles. Senders that announced themselves (Prewarm, Resolve) have three
+// quarters of them and unknown senders the rest. In each part the oldest is evicted for a new one, so unknown senders
+// displace only each other. A sender whose handle was evicted is unknown again.
 const maxHandles = 1024
 
 // handle is the device's address handle of one GID.
@@ -29,11 +29,11 @@ type target struct {
 	handle atomic.Pointer[handle]
 }
 
-// peers are the address handles there are, each GID's once: the device must not be asked twice for one.
+// peers has the existing address handles, one per GID: the device must not be asked twice for the same GID.
 type peers struct {
 	mu      sync.Mutex
 	byGID   map[netip.Addr]*handle
-	age     []*handle // the oldest first
+	age     []*handle // oldest first
 	targets map[nic.Address]nic.Peer
 	list    atomic.Pointer[[]*target] // by nic.Peer, read by Send
 }
@@ -47,7 +47,7 @@ func (t *peers) peer(p nic.Peer) (*target, error) {
 	return nil, fmt.Errorf("%w: %d", errPeer, p)
 }
 
-// Resolve has the device make an address handle for a's GID, if there is none.
+// Resolve has the device create an address handle for a's GID, if there is none.
 func (d *Device) Resolve(a nic.Address) (p nic.Peer, err error) {
 	if !a.GID.Is6() || a.GID.IsUnspecified() || a.QPN>>16 != 0 {
 		return 0, d.card.Errorf("%v cannot be reached: expected a GID and a queue pair of 16 bits", a)
@@ -85,7 +85,8 @@ func (d *Device) Resolve(a nic.Address) (p nic.Peer, err error) {
 	return p, err
 }
 
-// Prewarm has the device make an address handle for a GID, so that the first message from there is answered as quickly as any.
+// Prewarm has the device create an address handle for a GID, so that the first message from there is answered as
+// quickly as any other.
 func (d *Device) Prewarm(gid netip.Addr) error {
 	if !gid.Is6() || gid.IsUnspecified() || gid.Is4In6() {
 		return d.card.Errorf("%v is not the GID of an EFA", gid)
@@ -98,7 +99,7 @@ func (d *Device) Prewarm(gid netip.Addr) error {
 	})
 }
 
-// reach returns the handle of a GID, with the table locked and the device not being restarted.
+// reach returns the handle of a GID. The table is locked, and the device must not be restarting.
 func (d *Device) reach(gid netip.Addr, known bool) (*handle, error) {
 	places := min(maxHandles, int(d.queue.maxAH))
 	room := max(places/4, 1)
@@ -130,7 +131,7 @@ func (d *Device) reach(gid netip.Addr, known bool) (*handle, error) {
 	return h, nil
 }
 
-// oldest returns the oldest handle of those that are known or not, and how many there are.
+// oldest returns the oldest handle among the known or the unknown, and how many there are.
 func (t *peers) oldest(known bool) (first *handle, n int) {
 	for _, h := range t.age {
 		if h.known == known {
@@ -151,7 +152,7 @@ func (d *Device) createAH(h *handle) error {
 	return nil
 }
 
-// forget destroys a handle: what is under way to it is flushed.
+// forget destroys a handle: messages in flight to it are flushed.
 func (d *Device) forget(h *handle) error {
 	for i, o := range d.peers.age {
 		if o == h {
@@ -163,8 +164,8 @@ func (d *Device) forget(h *handle) error {
 	return d.control.destroyAH(uint16(h.number.Swap(noHandle)))
 }
 
-// giveUp takes back what is under way to a handle, with the table locked: it is destroyed, and made again where Send
-// has a use for it.
+// giveUp takes back the messages in flight to a handle, with the table locked: the handle is destroyed, and created
+// again if Send uses it.
 func (d *Device) giveUp(h *handle) error {
 	if err := d.forget(h); err != nil {
 		return err
@@ -203,11 +204,11 @@ func (t *peers) revive(d *Device) error {
 	return nil
 }
 
-// lookEvery is how often the goroutine looks for unknown senders: what the first message of one waits, and the
-// command to the device.
+// lookEvery is the interval at which the goroutine checks for unknown senders. It delays the first message of one, in
+// addition to the command to the device.
 const lookEvery = time.Millisecond
 
-// lookUp finds the handles of unknown senders. It does not run on a polling core, and the loops do not wait for it.
+// lookUp creates handles for unknown senders. It does not run on a polling core, and the loops do not wait for it.
 func (d *Device) lookUp() {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -219,7 +220,7 @@ func (d *Device) lookUp() {
 		}
 		for _, q := range d.queues {
 			if s := &q.unknownSender; s.asked.Load() != s.answered.Load() {
-				// An error is reported to the loop as an unreachable sender; what broke the device, the watch sees as
+				// An error is reported to the loop as an unreachable sender; the watchdog detects a broken device as
 				// well.
 				_ = d.card.Ask(func() error { d.introduce(s); return nil })
 			}
@@ -227,7 +228,7 @@ func (d *Device) lookUp() {
 	}
 }
 
-// introduce answers what a loop asked, while the device is not being restarted.
+// introduce handles a loop's requests, while the device is not being restarted.
 func (d *Device) introduce(s *unknownSender) {
 	for n := s.answered.Load(); n != s.asked.Load(); n++ {
 		e := &s.entry[n%maxUnknownSenders]

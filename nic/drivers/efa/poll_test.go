@@ -12,14 +12,14 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
-// benchQueue is a queue whose device is the test: rings, buffers and send queues in ordinary memory, doorbells that nobody
-// hears.
+// benchQueue is a queue with the test as its device: rings, buffers and send queues are in ordinary memory, and
+// doorbells are ignored.
 type benchQueue struct {
 	*Queue
-	pair     int    // that messages come to
+	pair     int    // receiving pair of the messages
 	length   uint32 // bytes of each message
-	handle   uint64 // and who from
-	imm      uint64 // with cqImmediate's word above, 0 for none
+	handle   uint64 // and their sender
+	imm      uint64 // including cqImmediate's word, 0 for none
 	rxDone   [maxPairs]uint32
 	rx, tx   uint32 // completions written
 	txDone   [maxPairs]uint32
@@ -36,7 +36,7 @@ func newBenchQueue(t testing.TB, length, entry uint32, stamp bool) *benchQueue {
 	stride := kit.Stride(room + benchMTU)
 	slots := pairs * (ringSize + sendSlots)
 	pages := nictest.HugePages(t, slots*int(stride)+pairs*ringSize*(rxCQE+txCQE+descSize+int(entry))+4096)
-	mem := func(n int) unsafe.Pointer { // 64-byte aligned, as CopyWC asks
+	mem := func(n int) unsafe.Pointer { // 64-byte aligned, as CopyWC requires
 		p := unsafe.Pointer(&pages[0])
 		pages = pages[(n+63)&^63:]
 		return p
@@ -185,7 +185,7 @@ func TestPushedEntry(t *testing.T) {
 	}
 }
 
-// Every second round of the send queue has the other phase, from 0 on, and 16 bits are all that a doorbell has.
+// Every second round of the send queue has the other phase, starting with 0, and a doorbell has only 16 bits.
 func TestRounds(t *testing.T) {
 	b, r := newBenchQueue(t, 8, 64, false), newResponder(t)
 	b.pair = 1
@@ -244,7 +244,7 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
-	// A completion twice, and of a send that never was.
+	// A duplicate completion, and one of a send that never was.
 	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
 	b.arrive(1)
 	b.Poll(r)
@@ -268,8 +268,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// An unknown sender's message waits in its slot, and is answered once the handle is known; those beyond the room for
-// it are refused.
+// An unknown sender's message waits in its slot, and is answered once the handle is known; messages beyond the limit
+// are refused.
 func TestUnknownSenders(t *testing.T) {
 	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
 	b.pair, b.handle = 1, noHandle|9<<16
@@ -294,7 +294,7 @@ func TestUnknownSenders(t *testing.T) {
 	}
 }
 
-// The send queue is full: what does not fit is dropped and counted, and its buffer comes back.
+// If the send queue is full, messages that do not fit are dropped and counted, and their buffers are returned.
 func TestFull(t *testing.T) {
 	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
 	b.sqMask, b.sqShift, b.burst = 7, 3, 4
@@ -314,7 +314,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// send fills its own slots, and recv copies out what is not the device's prefix.
+// send uses separate slots, and recv copies the message without the device's prefix.
 func TestSendRecv(t *testing.T) {
 	b := newBenchQueue(t, 16, 64, false)
 	message := []byte("sixteen bytes ok")
@@ -375,7 +375,7 @@ func BenchmarkPoll(b *testing.B) {
 		b.Run(bm.name, func(b *testing.B) {
 			q, r := newBenchQueue(b, bm.length, bm.entry, false), newResponder(b)
 			q.pair = bm.pair
-			loop := q.Queue // a load less before each pass
+			loop := q.Queue // saves a load before each pass
 			nictest.Cycles(b, r, bm.batch, q.arrive, func() int { return loop.Poll(r) })
 		})
 	}

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	maxBatch    = 32 // messages that one pass takes at most of each completion ring
-	refillBatch = 16 // free buffers that are posted at once
+	maxBatch    = 32 // most messages that one pass processes from each completion ring
+	refillBatch = 16 // number of free buffers posted together
 	reclaimAt   = 32 // free buffers or sends that may wait for reclaim while each pass answers something
-	maxSubs     = 8  // rings in a completion queue that this driver takes
-	sendSlots   = 64 // buffers of a queue pair for what send sends
+	maxSubs     = 8  // most rings in a completion queue that this driver supports
+	sendSlots   = 64 // buffers of a queue pair for send
 
-	pairBits = 2 // of a slot's number: its queue pair
+	pairBits = 2 // low bits of a slot's number: its queue pair
 	maxPairs = 1 << pairBits
 )
 
 var _ [maxPairs]struct{} = [nic.Services]struct{}{}
 
-// What a slot is to the device, in the low bits of its word. Bits 15:2 of the word count its sends, 31:16 are the address
-// handle that it was last sent to: the watch finds by them what was not taken, and whose it is.
+// State of a slot, in the low bits of its word. Bits 15:2 of the word count its sends, 31:16 are the address handle of
+// its last send: the watchdog uses them to find messages that were not accepted, and their peers.
 const (
 	slotOurs    = 0
 	slotPosted  = 1
@@ -32,8 +32,8 @@ const (
 	slotState   = 3
 )
 
-// ring is a completion ring. Its numbers run freely; their low bits index it, and the bit above those tells the round and so
-// the phase.
+// ring is a completion ring. Its indices are free-running; their low bits index the ring, and the next bit is the round
+// and so the phase.
 type ring struct {
 	at   unsafe.Pointer
 	head uint32 // completions consumed
@@ -43,67 +43,67 @@ type ring struct {
 type pair struct {
 	llq          unsafe.Pointer // send queue entries, in the device
 	rq           unsafe.Pointer // receive descriptors
-	free         unsafe.Pointer // uint16, a stack of receive slots to post, frees high
+	free         unsafe.Pointer // uint16, a stack of receive slots to post; frees is its height
 	sqDB, rqDB   *uint32
 	frees        uint32
-	posted, done uint32 // sends pushed, of these completed
+	posted, done uint32 // sends pushed, and how many of these are completed
 	rung         uint32 // sends reported to the device
 	rxTail       uint32 // receive descriptors written
 	number       uint32
-	skip         uint32 // bytes in front of each received message: 40 for datagrams
+	skip         uint32 // bytes before each received message: 40 for datagrams
 	stamp        bool
 	sends        uint32         // free send slots
-	sendFree     unsafe.Pointer // uint16, a stack of them
+	sendFree     unsafe.Pointer // uint16, a stack of free send slots
 	_            [32]byte
 }
 
-// Queue is what one loop polls: up to four queue pairs that share a completion queue for receives and one for sends. A
-// completion queue of some devices is several rings, and the device says which one a queue pair goes by.
+// Queue is the unit that one loop polls: up to four queue pairs that share a completion queue for receives and one for
+// sends. A completion queue of some devices has several rings, and the device says which one a queue pair uses.
 //
-// A request ID is a slot, see the package's documentation. The device may complete in any order; an ID that it does not have
-// sets fault, and the device is reset, not trusted.
+// A request ID is a slot, see the package documentation. The device may complete in any order. If it completes an ID
+// that it does not have, fault is set and the device is reset.
 type Queue struct {
 	rx, tx           [maxSubs]ring
 	rxSubs, txSubs   uint32
 	rxMask, rxShift  uint32 // of each completion ring: entries - 1, and their binary logarithm
 	txMask, txShift  uint32
-	rxCQDB, txCQDB   *uint32 // completions consumed, on devices that want to know; or nil
-	rxTaken, txTaken uint32  // of all rings, of that reported to the device, and when reclaim saw it last
+	rxCQDB, txCQDB   *uint32 // completions consumed, on devices that require it; or nil
+	rxTaken, txTaken uint32  // of all rings: consumed, reported to the device, and at the last reclaim
 	rxTold, txTold   uint32
 	rxTidied         uint32
 
 	pairs     [maxPairs]pair
 	npairs    uint32
-	pairShift uint32 // receive slots of a queue pair are 1 << pairShift
-	slots     uint32 // receive slots of all; those that send fills come after
+	pairShift uint32 // a queue pair has 1 << pairShift receive slots
+	slots     uint32 // receive slots of all pairs; those of send follow
 	all       uint32
 	word      unsafe.Pointer // uint32, by slot
 
 	buf       unsafe.Pointer // slots: room, then the message
 	iova      uint64
 	stride    uint32
-	size      uint32 // bytes of a message that a slot holds
+	size      uint32 // greatest length of a message in a slot
 	key       uint64 // local key of the memory
 	qkey      uint64
 	sqMask    uint32 // entries of a send queue - 1
 	sqShift   uint32
 	burst     uint32 // entries that may be pushed between doorbells
-	entry     uint32 // bytes of one
-	maxInline uint32 // bytes of data in one
+	entry     uint32 // size of an entry in bytes
+	maxInline uint32 // greatest number of data bytes in an entry
 	scratch   unsafe.Pointer
 
 	unknownSender unknownSender
 
-	fault atomic.Uint32 // why the device has to be reset (faultXxx); the loop stops here
+	fault atomic.Uint32 // why the device has to be reset (faultXxx); the loop stops then
 
-	// One writer, this loop; ReadStats loads them.
+	// Written only by this loop; ReadStats loads them.
 	badRx, txFull polling.Counter
-	failed        [statuses + 1]polling.Counter // sends by status, the last for those unknown
+	failed        [statuses + 1]polling.Counter // sends by status; the last counts unknown statuses
 
-	_ [56]byte // to whole cache lines, so that the heap puts no two queues into one
+	_ [56]byte // pads to whole cache lines, so that two queues on the heap never share one
 }
 
-// Why the loop stopped.
+// Reasons for which the loop stopped.
 const (
 	faultNone = iota
 	faultRxID
@@ -111,9 +111,9 @@ const (
 	faultFlushed
 )
 
-// Poll makes one pass: it takes the messages that are there, at most maxBatch of each ring, makes replies of those that want
-// one where they lie, pushes them, and rings the doorbells. It calls reclaim where nothing was there to answer, or where much
-// waits to be. It returns the number of replies.
+// Poll makes one pass: it takes the available messages, at most maxBatch from each ring, turns those that need one into
+// replies in place, pushes them, and rings the doorbells. It calls reclaim if there was nothing to answer, or if much
+// is waiting for reclaim. It returns the number of replies.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.fault.Load() != faultNone {
 		return 0
@@ -181,10 +181,10 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 
 func (q *Queue) slotWord(slot uint32) *uint32 { return (*uint32)(unsafe.Add(q.word, slot*4)) }
 
-// take checks a receive completion's request ID and takes the buffer back from the device. It returns the queue pair, nil
-// where the device has no such buffer of it.
+// take checks a receive completion's request ID and takes the buffer back from the device. It returns the queue pair,
+// or nil if the device does not have such a buffer.
 func (q *Queue) take(slot, number uint32) *pair {
-	if slot < q.slots { // before there is a pointer to its word: the collector may look at any
+	if slot < q.slots { // before there is a pointer to its word, because the garbage collector checks pointers
 		p, word := &q.pairs[slot>>(q.pairShift&31)&(maxPairs-1)], q.slotWord(slot)
 		if *word&slotState == slotPosted && p.number == number {
 			polling.Publish(word, *word^slotPosted)
@@ -195,44 +195,44 @@ func (q *Queue) take(slot, number uint32) *pair {
 	return nil
 }
 
-// give puts a receive slot among those to post.
+// give adds a receive slot to those to be posted.
 func (q *Queue) give(p *pair, slot uint32) {
 	*(*uint16)(unsafe.Add(p.free, p.frees*2)) = uint16(slot)
 	p.frees++
 }
 
-// bad counts a message that cannot be, or a receive that was not one.
+// bad counts an impossible message, or a failed receive.
 //
 //go:noinline
 func (q *Queue) bad(r *fastpath.Responder, p *pair, slot uint32, w uint64) {
 	q.badRx.Add(1)
 	switch {
 	case uint8(w>>cqStatus) == statusFlushed:
-		q.fault.Store(faultFlushed) // nobody but the device took the queue pair from us
+		q.fault.Store(faultFlushed) // only the device could have flushed the queue pair
 	case uint8(w>>cqStatus) == statusOK && r != nil:
 		r.RefuseFor(fastpath.RefusedMessage)
 	}
 	q.give(p, slot)
 }
 
-// message is where a slot's message begins.
+// message is the start of a slot's message.
 func (q *Queue) message(slot uint32) unsafe.Pointer { return unsafe.Add(q.buf, slot*q.stride+room) }
 
-// reflect makes the reply to a test packet. It returns its length, 0 where there is none.
+// reflect turns a test packet into its reply. It returns the reply's length, or 0 if there is none.
 //
 //go:noinline
 func (q *Queue) reflect(r *fastpath.Responder, slot, m uint32, sender uint64, imm uint32) uint32 {
 	return uint32(r.ReflectMessage(unsafe.Slice((*byte)(q.message(slot)), q.size), int(m), sender, imm))
 }
 
-// What transmit makes of a message.
+// How transmit sends a message.
 const (
 	reply   uint64 = txAlways | txImmediate // with fastpath.ReplyMark
 	request uint64 = txAlways
 )
 
-// transmit pushes the entry that sends the m bytes of slot to an address handle (15:0) and a queue pair (31:16). The slot is
-// the device's until that is completed.
+// transmit pushes the entry that sends the m bytes of slot to an address handle (15:0) and a queue pair (31:16). The
+// slot belongs to the device until the send is completed.
 func (q *Queue) transmit(p *pair, slot, m uint32, to, kind uint64) bool {
 	place := p.posted & q.sqMask
 	if p.posted-p.done > q.sqMask {
@@ -263,7 +263,7 @@ func (q *Queue) transmit(p *pair, slot, m uint32, to, kind uint64) bool {
 	return true
 }
 
-// ring tells the device of everything that was pushed, which must have left the write-combining buffers before.
+// ring notifies the device of all pushed entries, which must have left the write-combining buffers before.
 func (q *Queue) ring() {
 	mmio.FenceWC() // docs/memory-order.md: entries, then the doorbell
 	for i := uint32(0); i < q.npairs; i++ {
@@ -274,7 +274,7 @@ func (q *Queue) ring() {
 	}
 }
 
-// reclaim takes back the sends that are done and posts the buffers that are free.
+// reclaim collects completed sends and posts free buffers.
 func (q *Queue) reclaim() {
 	q.rxTidied = q.rxTaken
 	for s := uint32(0); s < q.txSubs; s++ {
@@ -293,7 +293,7 @@ func (q *Queue) reclaim() {
 	}
 	for i := uint32(0); i < q.npairs; i++ {
 		if p := &q.pairs[i&(maxPairs-1)]; p.frees >= refillBatch {
-			if q.rxTold != q.rxTaken { // first, so that what is posted never completes to more than the ring's entries
+			if q.rxTold != q.rxTaken { // first, so that posted buffers never complete to more entries than the ring has
 				q.rxTold = q.rxTaken
 				if q.rxCQDB != nil {
 					mmio.Store32(q.rxCQDB, q.rxTaken&0xFFFF)
@@ -310,7 +310,7 @@ func (q *Queue) reclaim() {
 	}
 }
 
-// sent takes the slot of a send completion back.
+// sent takes back the slot of a send completion.
 func (q *Queue) sent(w uint64) bool {
 	slot := uint32(w & 0xFFFF)
 	i := slot >> (q.pairShift & 31)
@@ -352,7 +352,7 @@ func (q *Queue) refill(p *pair) {
 	mmio.Store32(p.rqDB, p.rxTail&0xFFFF) // docs/memory-order.md: descriptors, then the doorbell
 }
 
-// reset empties the rings, as they are when the device has new queue pairs. fill then posts all buffers.
+// reset empties the rings, for new queue pairs of the device. fill then posts all buffers.
 func (q *Queue) reset() {
 	for s := range q.rxSubs {
 		q.rx[s].head = 0
@@ -383,7 +383,7 @@ func (q *Queue) fill() {
 	}
 }
 
-// send pushes a copy of a message, from a slot that no receive has.
+// send pushes a copy of a message, from one of send's slots.
 func (q *Queue) send(p *pair, message []byte, to uint64) bool {
 	q.reclaim()
 	if q.fault.Load() != faultNone || p.sends == 0 {
@@ -399,7 +399,7 @@ func (q *Queue) send(p *pair, message []byte, to uint64) bool {
 	return true
 }
 
-// recv copies the next message out. It returns -1 where there is none.
+// recv copies the next message out. It returns -1 if there is none.
 func (q *Queue) recv(buf []byte) (n int, at int64) {
 	for s := uint32(0); s < q.rxSubs && q.fault.Load() == faultNone; s++ {
 		c := &q.rx[s&(maxSubs-1)]

@@ -30,13 +30,13 @@ type end struct {
 	dev   *efa.Device
 	log   *said
 
-	virtual bool // the test is a virtual
+	virtual bool // the test uses virtual time
 }
 
-// virtual is a test in a bubble of testing/synctest, whose clock is that of the models.
+// virtual is a test in a testing/synctest bubble, whose clock the models share.
 type virtual struct{ *testing.T }
 
-// said is a log that tests look into.
+// said is a log that tests can inspect.
 type said struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -54,8 +54,8 @@ func (s *said) String() string {
 	return s.buf.String()
 }
 
-// adapter makes a model on a wire. Its violations fail the test, except for those that a function taken from it in
-// mid-traffic has: what is about to be written then finds bus mastering off.
+// adapter creates a model on a wire. Its violations fail the test, except for those of a function that is removed under
+// traffic: pending writes then find bus mastering disabled.
 func adapter(t testing.TB, o efasim.Options, n byte, wire sim.Wire) *end {
 	t.Helper()
 	o.MAC = [6]byte{2, 0x52, 0x62, 0, 0, n}
@@ -84,7 +84,7 @@ func adapter(t testing.TB, o efasim.Options, n byte, wire sim.Wire) *end {
 func (x *end) tryOpen(o nic.Options, own efa.Options) error {
 	x.Helper()
 	fn, err := x.port.Function()
-	await.Holds(func() bool { // a server finds out by itself that its client left
+	await.Holds(func() bool { // a server detects on its own that its client has disconnected
 		if err != nil {
 			fn, err = x.port.Function()
 		}
@@ -103,7 +103,7 @@ func (x *end) tryOpen(o nic.Options, own efa.Options) error {
 	return err
 }
 
-// run has the device run freely.
+// run lets the device run freely.
 func (x *end) run() {
 	if x.virtual {
 		x.port.StartVirtual()
@@ -152,7 +152,7 @@ func (x *end) address(s nic.Service) nic.Address {
 	return nic.Address{}
 }
 
-// pair is a responder and a client on one wire, stepped in turns by the test: what fails once fails always. If
+// pair is a responder and a client on one wire, stepped alternately by the test, so that failures are reproducible. If
 // serving is set, both devices and the responder's loop run freely instead.
 type pair struct {
 	*end    // the responder
@@ -205,7 +205,7 @@ func startWith(t testing.TB, o efasim.Options, own, client efa.Options) *pair {
 		x.to, err = x.client.dev.Resolve(x.address(client.Services[0]))
 		return err
 	})
-	x.settle() // the devices have seen what was posted
+	x.settle() // the devices have seen the posted buffers
 	return x
 }
 
@@ -316,7 +316,7 @@ func (x *pair) echo() bool {
 	return false
 }
 
-// until waits for what must come.
+// until waits for a condition that must become true.
 func (x *pair) until(what string, ok func() bool) {
 	x.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); x.turn() {

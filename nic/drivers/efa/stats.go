@@ -6,11 +6,11 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// statGroup is one answer of the device's statistics (efa_admin_get_stats_type), with its counters by their names there.
+// statGroup is one response of the device's statistics (efa_admin_get_stats_type), with its counters by name.
 type statGroup struct {
 	name   string
 	kind   uint8
-	needs  uint32 // capability without which the device is not asked
+	needs  uint32 // capability without which the device is not queried
 	values []string
 }
 
@@ -22,7 +22,8 @@ var statGroups = []statGroup{
 	{"network", 4, 0, []string{"retrans_bytes", "retrans_pkts", "retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"}},
 }
 
-// count returns the device's own counts since it was last started: whether a reset clears them is not public.
+// count returns the device's own counts since it was last started, because it is not public whether a reset clears
+// them.
 func (d *Device) count() (s nic.Stats, err error) {
 	if s, err = d.control.count(); err != nil {
 		return s, err

@@ -9,32 +9,32 @@ import (
 // maxUnknownSenders is the number of unknown senders' messages that may wait for an address handle.
 const maxUnknownSenders = 16
 
-// unknownSender connects a loop and the goroutine that asks the device for address handles. The loop writes an entry and
-// then asked, the goroutine reads it, writes the handle and then answered: each number says that what lies before it
-// is whole (docs/memory-order.md: unknown senders).
+// unknownSender connects a loop and the goroutine that gets address handles from the device. The loop writes an entry
+// and then asked; the goroutine reads it, writes the handle and then answered: each number means that the entries
+// before it are complete (docs/memory-order.md: unknown senders).
 type unknownSender struct {
 	asked    atomic.Uint32 // entries written, running freely
-	answered atomic.Uint32 // of these, looked up
-	waiting  uint32        // the loop's own: entries whose messages wait in their slots
+	answered atomic.Uint32 // entries looked up
+	waiting  uint32        // used by the loop only: entries whose messages wait in their slots
 	entry    [maxUnknownSenders]struct {
 		gid       [16]byte
 		slot      uint32
 		length    uint32
 		pair      *pair
-		to        uint64 // address handle 15:0, once it is known, and queue pair 31:16
+		to        uint64 // address handle 15:0, when it is known, and queue pair 31:16
 		imm       uint32
 		reachable bool
 	}
 }
 
-// reset forgets all, while no loop uses the queue and no command is in progress.
+// reset clears everything, while no loop uses the queue and no command is in progress.
 func (s *unknownSender) reset() {
 	s.asked.Store(0)
 	s.answered.Store(0)
 	s.waiting = 0
 }
 
-// park has a message wait in its slot until its sender can be answered, if there is room for it to.
+// park makes a message wait in its slot until its sender can be answered, if there is room.
 //
 //go:noinline
 func (q *Queue) park(r *fastpath.Responder, p *pair, slot, m uint32, from uint64, imm uint32, gid *[16]byte) {
@@ -55,7 +55,7 @@ func (q *Queue) park(r *fastpath.Responder, p *pair, slot, m uint32, from uint64
 	q.give(p, slot)
 }
 
-// unpark answers the messages whose senders are known now, each as Poll would have.
+// unpark answers the messages whose senders are now known, as Poll would have.
 //
 //go:noinline
 func (q *Queue) unpark(r *fastpath.Responder) {
@@ -94,7 +94,8 @@ func (q *Queue) unpark(r *fastpath.Responder) {
 	}
 }
 
-// unsettled answers the message that Message turned down if its sender is within its rate, and returns the number of replies.
+// unsettled answers a message that Message turned down if its sender is within its rate, and returns the number of
+// replies.
 //
 //go:noinline
 func (q *Queue) unsettled(r *fastpath.Responder, p *pair, slot, m uint32, sender uint64, imm uint32) int {

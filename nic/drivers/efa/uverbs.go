@@ -19,19 +19,19 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// uverbs is the control of a device that the kernel's driver has. The kernel allocates the rings, of which this process has a mapping, and
-// the objects go with its context.
+// uverbs controls a device that belongs to the kernel's driver. The kernel allocates the rings, which this process
+// maps, and the objects are destroyed with its context.
 type uverbs struct {
 	d   *Device
 	fn  *verbs.Function
 	ctx *verbs.Context
 
 	mu      sync.Mutex
-	handles map[uint16]uint32 // the kernel's, by the device's number of an address handle
+	handles map[uint16]uint32 // the kernel's handles, by the device's number of an address handle
 	unknown atomic.Uint64     // events
 }
 
-// reappears is how long a device may be away while the kernel resets it or its driver is loaded again.
+// reappears is how long a device may be absent while the kernel resets it or reloads its driver.
 const reappears = 10 * time.Second
 
 func (u *uverbs) open() error { return nil }
@@ -103,10 +103,10 @@ func (u *uverbs) protect() error {
 	return nil
 }
 
-// register allocates all memory at once: each piece that the arena grows by would have another key.
+// register allocates all memory at once, because memory added to the arena later would have another key.
 func (u *uverbs) register(size int) (b dma.Block, key uint32, err error) {
 	d := u.d
-	const scratch = 256 // of each queue, and its alignment
+	const scratch = 256 // for each queue, with its alignment
 	if err := d.card.Allocate(size + scratch*(d.card.Options.Queues+1)); err != nil {
 		return b, 0, err
 	}
@@ -237,7 +237,7 @@ func (u *uverbs) destroyAH(number uint16) error {
 	return u.ctx.DestroyAH(handle)
 }
 
-// count returns the device's counters, which count what all of its users send and receive.
+// count returns the device's counters, which include the traffic of all of its users.
 func (u *uverbs) count() (s nic.Stats, err error) {
 	s.Extra, err = u.fn.Counters("ports/1/hw_counters")
 	return s, err
@@ -245,7 +245,7 @@ func (u *uverbs) count() (s nic.Stats, err error) {
 
 func (u *uverbs) events(extra map[string]uint64) { extra["unknown_events"] = u.unknown.Load() }
 
-// check takes the asynchronous events that are there.
+// check processes pending asynchronous events.
 func (u *uverbs) check(bool) (*kit.Symptom, error) {
 	for {
 		e, ok := u.ctx.Event()
@@ -265,7 +265,7 @@ func (u *uverbs) check(bool) (*kit.Symptom, error) {
 
 func (u *uverbs) answers() error { return nil }
 
-// revive waits for a device that the kernel removed and makes again.
+// revive waits for a device that the kernel removes and adds again.
 func (u *uverbs) revive() error {
 	for limit := kit.NewDeadline(reappears, 10); ; time.Sleep(kit.Every) {
 		_, err := verbs.Find(u.fn.Function.Address)
@@ -275,5 +275,5 @@ func (u *uverbs) revive() error {
 	}
 }
 
-// release destroys what was created, by closing the context, and frees the memory then.
+// release destroys the created objects by closing the context, and then frees the memory.
 func (u *uverbs) release() error { return errors.Join(u.fn.Stop(), u.d.card.Deallocate()) }

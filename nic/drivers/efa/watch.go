@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
-// Why a device is reset (efa_regs_reset_reason_types): the device keeps it for those who look after it.
+// Reasons for a device reset (efa_regs_reset_reason_types), which the device records for its operators.
 const (
 	resetNormal       = 0
 	resetAdminTimeout = 2
@@ -23,19 +23,19 @@ const (
 )
 
 const (
-	statusEvery  = 10               // looks from one read of the device's status to the next
-	peerPatience = 5 * time.Second  // a message that its peer does not take, before it is taken back
-	sendPatience = 20 * time.Second // sends of a queue pair that all stall, before the device is reset
+	statusEvery  = 10               // number of checks between reads of the device's status
+	peerPatience = 5 * time.Second  // time after which a message that its peer does not accept is taken back
+	sendPatience = 20 * time.Second // time after which the device is reset if all sends of a queue pair stall
 )
 
-// refused reports whether err is the device's or the kernel's answer to a command, not its silence.
+// refused reports whether err is a refusal by the device or the kernel, rather than a timeout.
 func refused(err error) bool {
 	var e *amazonadmin.CommandError
 	var errno unix.Errno
 	return errors.As(err, &e) || errors.As(err, &errno) && errno != unix.EIO && errno != unix.ENODEV
 }
 
-// check finds a device that is broken or silent, or that reports an error.
+// check detects a device that is broken or silent, or that reports an error.
 func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	for i, q := range d.queues {
 		switch q.fault.Load() {
@@ -56,8 +56,8 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	return d.control.check(polled)
 }
 
-// abandon takes back messages that their peers have not taken for long, by destroying the peers' address handles: the device
-// then flushes them. A dead peer holds buffers no longer than that, and disturbs no other.
+// abandon takes back messages that their peers have not accepted for a long time, by destroying the peers' address
+// handles: the device then flushes them. This bounds how long a dead peer holds buffers, and affects no other peer.
 func (d *Device) abandon(i int, q *Queue) {
 	limit := uint16(peerPatience / kit.Every)
 	for slot := range d.sends[i] {

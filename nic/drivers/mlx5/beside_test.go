@@ -18,7 +18,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// besideRig is a card that a kernel drives, and our driver beside it.
+// besideRig is a card driven by a kernel, with our driver beside the kernel's.
 type besideRig struct {
 	testing.TB
 	model  *mlx5sim.Model
@@ -30,7 +30,7 @@ type besideRig struct {
 	log    devrig.Log
 	own    mlx5.Options
 
-	violates string // what the card may complain of
+	violates string // what the card may report as a violation
 }
 
 func newBeside(t testing.TB, o mlx5sim.Options) *besideRig {
@@ -111,7 +111,7 @@ func (x *besideRig) close() {
 	})
 }
 
-// settle steps the card and both drivers until none has work, and returns how many frames each queue answered.
+// settle steps the card and both drivers until all are idle, and returns how many frames each queue answered.
 func (x *besideRig) settle() (answered []int) {
 	answered = make([]int, len(x.resp))
 	for idle := 0; idle < 8; idle++ {
@@ -127,7 +127,7 @@ func (x *besideRig) settle() (answered []int) {
 	return answered
 }
 
-// reaches sends a frame from the wire and says whose it became: "ours" if it was answered, "kernel", or "nobody".
+// reaches sends a frame from the wire and returns who received it: "ours" if it was answered, "kernel", or "nobody".
 func (x *besideRig) reaches(frame []byte) string {
 	x.Helper()
 	x.far.Send(0, frame)
@@ -156,7 +156,7 @@ func (x *besideRig) reaches(frame []byte) string {
 	return "?"
 }
 
-// to4 returns an IPv4 packet to an address: protocol, and what begins its payload.
+// to4 returns an IPv4 packet to an address, with a protocol and the start of its payload.
 func to4(mac [6]byte, dst [4]byte, protocol byte, payload ...byte) []byte {
 	f := append([]byte{}, request(mac, 64, -1)...)
 	f[23] = protocol
@@ -180,7 +180,7 @@ func udp(port byte) []byte { return []byte{0x30, 0x39, 0, port} }
 
 var ours, others = [4]byte{10, 0, 0, 2}, [4]byte{10, 0, 0, 3}
 
-// Only what is answered is taken from the kernel, and all of it is the kernel's again after Close.
+// Only frames that are answered are diverted from the kernel, and after Close the kernel receives everything again.
 func TestBeside(t *testing.T) {
 	x := newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, ICMP: true})
 	ping := request(ourMAC, 64, -1)
@@ -213,7 +213,7 @@ func TestBeside(t *testing.T) {
 		}
 	}
 	fixed := to4(ourMAC, ours, 17, udp(7)...)
-	fixed[20] = 0x20 // a fragment; the header's sum changes with it
+	fixed[20] = 0x20 // a fragment; the header's checksum changes with it
 	binary.BigEndian.PutUint16(fixed[24:], binary.BigEndian.Uint16(fixed[24:])-0x2000)
 	if got := x.reaches(fixed); got != "kernel" {
 		t.Errorf("a fragment is %s", got)
@@ -247,7 +247,8 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// Without a parser for ICMP's types, pings are taken with all of ICMP, to addresses of the responder alone.
+// Without a parser for ICMP types, pings are diverted together with all ICMP, but only for dedicated addresses of the
+// responder.
 func TestBesideDedicated(t *testing.T) {
 	x := newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5})
 	x.open(nic.Options{})
@@ -269,7 +270,7 @@ func TestBesideDedicated(t *testing.T) {
 	x.close()
 }
 
-// A tag that is named restricts the rules: frames of other VLANs stay with the kernel.
+// A configured tag restricts the rules: frames of other VLANs stay with the kernel.
 func TestBesideVLAN(t *testing.T) {
 	x := newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, ICMP: true})
 	match := answers
@@ -299,7 +300,7 @@ func TestBesideQueues(t *testing.T) {
 	x.close()
 }
 
-// Without write-combining the kernel has no such pages, and a doorbell tells the card.
+// Without write-combining the kernel has no such pages, and a doorbell notifies the card.
 func TestBesideUncached(t *testing.T) {
 	x := newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, ICMP: true})
 	x.kernel.NoWC = true
@@ -363,7 +364,8 @@ func TestBesideRefuses(t *testing.T) {
 	})
 }
 
-// A device that the kernel resets is opened again. One whose address changed is not: the rules and the replies are for the old one.
+// A device that the kernel resets is opened again, unless its address has changed: the rules and the replies use the
+// old one.
 func TestBesideRestart(t *testing.T) {
 	x := newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, ICMP: true})
 	x.open(nic.Options{})

@@ -75,8 +75,8 @@ const (
 	maxMessage = entryInline + (mailboxes-1)*boxData
 )
 
-// commandQueue sends commands to firmware, one at a time, and polls for their completion. Page management has its own
-// entry: firmware may request pages before it completes another command.
+// commandQueue sends commands to firmware, one at a time, and polls for their completion. Page management uses a
+// separate entry: firmware may request pages before it completes another command.
 type commandQueue struct {
 	name   string
 	trace  *trace.Ring
@@ -84,7 +84,7 @@ type commandQueue struct {
 	base   dma.Block
 	stride uint32
 	slots  [2]slot
-	alive  func() error // returns why the function does not answer
+	alive  func() error // returns why the function does not respond
 
 	// waiting is called while a command other than page management is in progress, because firmware may need pages for it.
 	waiting func()

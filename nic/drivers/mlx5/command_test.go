@@ -16,7 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// scripted is a function with nothing behind it but an initialization segment and a script: it executes each command as its
+// scripted is a function that consists of an initialization segment and a script: it executes each command when its
 // doorbell is written.
 type scripted struct {
 	pci.Function // the rest is unused
@@ -25,14 +25,14 @@ type scripted struct {
 	maps    map[uint64][]byte
 	next    uint64
 	pool    *dma.Pool
-	window  []byte // what of the BAR does not trap
+	window  []byte // the part of the BAR that does not trap
 	master  bool
 	removed bool
 
 	sent   []message
 	answer func(in message, outLen int) message // nil loses the command
-	spoil  func(entry []byte, boxes [][]byte)   // after the answer is in place
-	seen   func(entry []byte, in, out [][]byte) // what the entry pointed to
+	spoil  func(entry []byte, boxes [][]byte)   // called after the answer is in place
+	seen   func(entry []byte, in, out [][]byte) // called with the data that the entry points to
 }
 
 func newFirmware(t testing.TB) *scripted { return newFirmwareOn(t, make([]byte, 1<<20)) }
@@ -118,7 +118,7 @@ func (f *scripted) WriteBAR(off uint64, p []byte) error {
 	return nil
 }
 
-// chain returns the mailboxes from ptr on that n bytes take, and checks what a driver must have written into each.
+// chain returns the mailboxes for n bytes from ptr on, and checks their content written by the driver.
 func (f *scripted) chain(ptr uint64, n int, token byte) (boxes [][]byte) {
 	for i := 0; n > 0; i++ {
 		if ptr%mailboxPitch != 0 {
@@ -256,7 +256,7 @@ func TestCommandDelivery(t *testing.T) {
 	}
 }
 
-// A command without an answer is the last, and its error says which it was and what the device says of itself.
+// No command follows one without an answer, and its error names the command and the device's state.
 func TestCommandTimeout(t *testing.T) {
 	defer func(d time.Duration) { commandTimeout = d }(commandTimeout)
 	commandTimeout = 20 * time.Millisecond
@@ -276,7 +276,7 @@ func TestCommandTimeout(t *testing.T) {
 	}
 }
 
-// A command to a device that left, was reset or asks to be does not wait for the timeout.
+// A command to a device that was removed, was reset or requests a reset does not wait for the timeout.
 func TestCommandGone(t *testing.T) {
 	defer func(d time.Duration) { commandTimeout = d }(commandTimeout)
 	commandTimeout = time.Hour
@@ -321,8 +321,8 @@ func TestInitializationSegment(t *testing.T) {
 	}
 }
 
-// Firmware may request pages while it works on a command, and completes it only then. It gets them through an entry
-// of their own.
+// Firmware may request pages while it executes a command, and complete the command only afterwards. Page commands use a
+// separate entry.
 func TestPagesDuringCommand(t *testing.T) {
 	f := newFirmware(t)
 	d := f.started()
@@ -340,7 +340,7 @@ func TestPagesDuringCommand(t *testing.T) {
 		case opCreateCQ:
 			e := d.events.mem[0:eqeSize]
 			e[eqeType] = eventPageRequest
-			binary.BigEndian.PutUint32(e[eqeData+4:], 600) // more than one command holds
+			binary.BigEndian.PutUint32(e[eqeData+4:], 600) // more than fits into one command
 			e[eqeOwner] = 0
 			return nil
 		case opManagePages:
@@ -358,7 +358,8 @@ func TestPagesDuringCommand(t *testing.T) {
 	}
 }
 
-// Pages that the host does not have are refused in words that firmware understands; those it returns must be its own.
+// If the host has no pages, the driver refuses them in the format that firmware expects; firmware may only return its
+// own pages.
 func TestPagesRefused(t *testing.T) {
 	f := newFirmware(t)
 	d := f.started()

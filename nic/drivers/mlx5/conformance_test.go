@@ -40,8 +40,8 @@ func slow(why string) map[string]string {
 	return map[string]string{"lost write": why, "stalled": why, "stalled while opening": why}
 }
 
-// One newer physical function, which needs no headers in its WQEs, and one virtual function. What all others differ in is in
-// TestEveryID.
+// One newer physical function, which needs no inline headers in its WQEs, and one virtual function. TestEveryID covers
+// the differences of all others.
 func TestConformanceOfOthers(t *testing.T) {
 	for name, p := range map[string]mlx5sim.Profile{"ConnectX-6 Dx": mlx5sim.ConnectX6Dx, "ConnectX VF": mlx5sim.ConnectXVF} {
 		t.Run(name, func(t *testing.T) {

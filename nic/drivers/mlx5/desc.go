@@ -30,8 +30,9 @@ type cqe struct {
 	counterOwn uint32 // wqe_counter 31:16, signature 15:8, opcode 7:4, format 3:2, solicited 1, owner 0
 }
 
-// What headers has of a datagram whose checksums the device found right: l3_ok, l4_ok, and UDP for l4_hdr_type (PRM, CQE Format; Linux's
-// mlx5e_handle_csum takes the first two for CHECKSUM_UNNECESSARY, of tunnels for the inner headers).
+// The value of headers for a datagram whose checksums the device found right: l3_ok, l4_ok, and UDP as l4_hdr_type
+// (PRM, CQE Format; Linux's mlx5e_handle_csum uses the first two for CHECKSUM_UNNECESSARY, for tunnels with the inner
+// headers).
 const (
 	cqeHeaders  = 7<<12 | 1<<2 | 1<<1
 	cqeGoodUDP  = 2<<12 | 1<<2 | 1<<1

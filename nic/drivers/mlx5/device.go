@@ -25,7 +25,8 @@ var limits = kit.Limits{
 	MTU: 1500, MinMTU: 68, MaxMTU: 9978 /* frames of 10000 bytes with two tags */, Queues: 64,
 }
 
-// models are what the package drives; a virtual function shares all but the port's registers with its physical one.
+// models are the supported devices; a virtual function shares everything except the port's registers with its physical
+// one.
 var models = map[uint16]struct {
 	name    string
 	virtual bool
@@ -65,7 +66,7 @@ type Device struct {
 	steps    mlxkit.Steps
 	lacks    []string // missing capabilities, for Notes
 
-	// What the device said of itself, and what was made on it.
+	// Information from the device, and the objects created on it.
 	caps             capabilities
 	minInline        uint32
 	uar              uar
@@ -79,14 +80,14 @@ type Device struct {
 	wanted         atomic.Pointer[kit.Symptom] // what an event reported
 	sends          []kit.Progress
 	beat           kit.Progress // of the health counter
-	syndrome       uint32       // as the watch saw it last
+	syndrome       uint32       // as the watchdog last saw it
 	sendRecoveries atomic.Uint64
 	outOfBuffer    kit.Wide
 }
 
-// Open resets the function, programs it and starts its queues. A verbs.Function stays with the kernel's driver, and queues are added to
-// those that this has. It takes fn over: Close closes it, and so does an Open that
-// fails. The link need not be up.
+// Open resets the function, programs it and starts its queues. A verbs.Function stays with the kernel's driver, and
+// queues are added to the kernel's. The device owns fn: Close closes it, and so does an Open that fails. The link need
+// not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own}
 	d.fw = owned{d}
@@ -117,7 +118,7 @@ func (d *Device) open() (err error) {
 		return err
 	}
 	t, err := d.fw.counts()
-	d.card.Totals.Start(t) // earlier counts are not ours
+	d.card.Totals.Start(t) // exclude counts from before
 	return err
 }
 
@@ -155,7 +156,7 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 	return nil
 }
 
-// Send pushes or posts a copy of frame on queue 0 now.
+// Send pushes or posts a copy of frame on queue 0 immediately.
 func (d *Device) Send(frame []byte) error {
 	if err := d.card.Sending(frame); err != nil {
 		return err

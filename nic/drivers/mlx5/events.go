@@ -32,7 +32,7 @@ const (
 	portActive = 4
 )
 
-// eventQueue receives firmware's asynchronous events. It raises no interrupt: the watch polls it.
+// eventQueue receives firmware's asynchronous events. It raises no interrupt: the watchdog polls it.
 type eventQueue struct {
 	mu   sync.Mutex
 	mem  []byte

@@ -2,7 +2,7 @@ package mlx5
 
 import "time"
 
-// A model answers at once or never, but on a busy machine its thread may not run for half a second.
+// A model responds immediately or never, but on a busy machine its thread may not run for half a second.
 func init() {
 	commandTimeout, initTimeout, leastLooks = 2*time.Second, 2*time.Second, 150
 	proofMiss = 500 * time.Millisecond

@@ -12,8 +12,9 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// firmware is how the driver reaches the card's firmware: it has the function and so a command queue, or it shares the function with the
-// kernel's driver, which passes commands on. The queues and their contexts are the same.
+// firmware is the driver's access to the card's firmware: either the driver owns the function and so a command queue,
+// or it shares the function with the kernel's driver, which forwards commands. The queues and their contexts are the
+// same.
 type firmware interface {
 	// prepare is called once, before start.
 	prepare() error
@@ -21,15 +22,15 @@ type firmware interface {
 	begin() []kit.Stage
 	end() []kit.Stage
 
-	// exec sends a command, and create one that creates an object: its number is in the low bits, up to hi, of the dword at 08h in the
-	// answer and in the command that destroys it.
+	// exec sends a command, and create one that creates an object: its number is in the low bits, up to hi, of the
+	// dword at 08h in the answer and in the command that destroys it.
 	exec(in message, outLen int) (message, error)
 	create(in message, destroy opcode, hi int) (uint32, error)
 
 	allocUAR() (uar, error)
-	// protect creates what all queues belong to: event queue, protection and transport domain, memory key.
+	// protect creates the objects that all queues need: event queue, protection and transport domain, memory key.
 	protect() error
-	// key returns the local key of memory, and place how a queue's context names it.
+	// key returns the local key of memory, and place its description in a queue's context.
 	key(b dma.Block) (uint32, error)
 	place(b dma.Block) place
 	// vport reads the address and the inline mode.
@@ -39,13 +40,14 @@ type firmware interface {
 	link() (nic.Link, error)
 	counts() (nic.Stats, error)
 	extra(map[string]uint64)
-	// look finds what is wrong with the device, apart from the queues, and health what may be where the queues are fine.
+	// look finds problems of the device other than those of queues, and health possible causes if the queues are fine.
 	look(polled bool) *kit.Symptom
 	health() *kit.Symptom
 	release() error
 }
 
-// place is memory as a queue's context names it: the addresses of its pages, or an offset in registered memory (umem).
+// place is memory as described in a queue's context: the addresses of its pages, or an offset in registered memory
+// (umem).
 type place struct {
 	umem bool
 	id   uint32
@@ -62,7 +64,7 @@ func (d *Device) ring(in message, b dma.Block, offset, id int) message {
 	return in.set64(offset, p.at)
 }
 
-// record has a context use a doorbell record: at and id are the places of its address and of the umem's ID in it.
+// record makes a context use a doorbell record: at and id are the positions of its address and of the umem's ID.
 func (d *Device) record(ctx message, b dma.Block, at, id int) {
 	p := d.fw.place(b)
 	ctx.set64(at, p.at)
@@ -71,7 +73,7 @@ func (d *Device) record(ctx message, b dma.Block, at, id int) {
 	}
 }
 
-// owned is the firmware of a function that this process has.
+// owned is the firmware of a function that belongs to this process.
 type owned struct{ *Device }
 
 func (d owned) prepare() (err error) {
@@ -92,8 +94,8 @@ func (d owned) prepare() (err error) {
 	return nil
 }
 
-// begin initializes the function, in the order of the PRM's Device Initialization. It allocates all memory again, because firmware that
-// died may still use the old pages.
+// begin initializes the function, in the order of the PRM's Device Initialization. It allocates all memory again,
+// because firmware that failed may still use the old pages.
 func (d owned) begin() []kit.Stage {
 	return []kit.Stage{
 		{Name: "reset the function", Do: d.quiet},

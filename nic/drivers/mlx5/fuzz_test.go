@@ -10,8 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 )
 
-// With arbitrary bytes in the completion rings, a pass ends, accesses only its own memory, and continues or reports why
-// not.
+// With arbitrary bytes in the completion rings, a pass ends, accesses only its own memory, and continues or reports the
+// reason for stopping.
 func FuzzCompletions(f *testing.F) {
 	good := cqe{byteCount: swap(64), counterOwn: 2 << 4 << 24}
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&good)), cqeSize)
@@ -49,7 +49,7 @@ func FuzzAnswers(f *testing.F) {
 		n := uint8(0)
 		fw.answer = func(in message, size int) message {
 			out := make(message, size)
-			switch in.opcode() { // as a card that works would
+			switch in.opcode() { // as a working card would
 			case opQueryISSI:
 				out.set("", 0x6C, 31, 0, 2)
 			case opQueryHCACap:

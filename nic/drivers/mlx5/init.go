@@ -186,12 +186,12 @@ type capabilities struct {
 	rqTimestamps  uint32
 	userContexts  bool   // log_max_uctx
 	parser        uint32 // flex_parser_protocols
-	inlineMode    uint32 // what determines the headers that must be inline: inlineL2, inlineVport, inlineNone
+	inlineMode    uint32 // which headers must be inline: inlineL2, inlineVport, inlineNone
 }
 
-// timestampsFree marks a device whose queues use only the free-running clock; it accepts no format but 0. A device with a
-// real-time clock refuses 0 for a queue that does not support it; 1 (default) selects the device's setting. (Linux, mlx5_ifc.h:
-// sq_ts_format, rq_ts_format of the HCA capabilities, ts_format of the contexts.)
+// timestampsFree marks a device whose queues use only the free-running clock; it accepts no format but 0. A device with
+// a real-time clock refuses 0 for a queue that does not support it; 1 (default) selects the device's setting. (Linux,
+// mlx5_ifc.h: sq_ts_format, rq_ts_format of the HCA capabilities, ts_format of the contexts.)
 const timestampsFree = 0
 
 // timestampFormat returns the ts_format of a queue for a device with that capability. The driver does not read the timestamps.
@@ -212,7 +212,7 @@ func (d *Device) access(id uint32, mode uint32, data message) (message, error) {
 	return out.at(0x10), nil
 }
 
-// The minimum inline mode: which headers a send WQE must hold itself (PRM, min_wqe_inline_mode).
+// The minimum inline mode: which headers must be inline in a send WQE (PRM, min_wqe_inline_mode).
 const (
 	inlineL2    = 0 // capability wqe_inline_mode
 	inlineVport = 1
@@ -257,7 +257,7 @@ func (d *Device) startVport() error {
 	return d.setMTU()
 }
 
-// setInline takes the minimum inline mode from the answer of QUERY_NIC_VPORT_CONTEXT.
+// setInline reads the minimum inline mode from the answer to QUERY_NIC_VPORT_CONTEXT.
 func (d *Device) setInline(vport message) error {
 	switch d.caps.inlineMode {
 	case inlineNone:
@@ -310,8 +310,8 @@ func (d *Device) startPort() error {
 	return d.optional("the port stays as it is", err)
 }
 
-// teardown undoes every step in reverse order and reclaims firmware's pages last. It leaves a device that does not answer to the
-// reset.
+// teardown undoes every step in reverse order and reclaims firmware's pages last. It stops if the device does not
+// respond, and leaves the rest to the reset.
 func (d *Device) teardown() error {
 	return d.steps.Undo(func() bool { return d.commands.dead.Load() != nil })
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// KernelPort is the interface of the kernel that a test plays.
+// KernelPort is the interface of the simulated kernel.
 type KernelPort struct {
 	MAC       [6]byte
 	MTU       int
@@ -26,13 +26,14 @@ type KernelPort struct {
 	Switchdev bool
 }
 
-// Kernel is the part of Linux that mlx5_core and mlx5_ib play: it has the function with this package's driver for it, passes on what user
-// contexts ask as DEVX does, and puts their rules before those it has. It fails the test for what Linux refuses.
+// Kernel simulates the relevant part of Linux's mlx5_core and mlx5_ib: it drives the function with this package's
+// driver, forwards the commands of user contexts as DEVX does, and inserts their rules before its own. It fails the
+// test for commands that Linux refuses.
 type Kernel struct {
 	testing.TB
 	Port    KernelPort
 	NoRaw   bool // the process has no CAP_NET_RAW
-	NoWC    bool // the test of write-combining failed
+	NoWC    bool // the write-combining test failed
 	model   *sim.Port
 	host    *Device
 	bypass  table
@@ -47,12 +48,12 @@ type context struct {
 	*Kernel
 	uid     uint32
 	pd      uint32
-	handles map[uint32]func() error // how to destroy each, the last first
+	handles map[uint32]func() error // how to destroy each, in reverse order of creation
 	order   []uint32
 	objects map[uint32]object
 	masks   map[uint32][]byte // matchers
 	enable  map[uint32]uint8
-	pages   map[uint64][]byte // what can be mapped
+	pages   map[uint64][]byte // mappable pages
 	events  [2]int
 }
 
@@ -67,7 +68,7 @@ func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Its rules, again, in a table behind that for user contexts.
+	// The kernel's rules again, in a table after that for user contexts.
 	own, err := k.host.createTable(1, rootLogSize)
 	k.must(err)
 	g, err := own.group(0, rootGroupBit-1, maskMAC)
@@ -75,7 +76,7 @@ func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
 	for i, mac := range [][6]byte{p.MAC, broadcast} {
 		k.must(own.set(uint32(i), g, match{mac: mac}, destTIR, k.host.queues[0].tir))
 	}
-	if k.host.caps.userContexts { // an event queue that user contexts may name
+	if k.host.caps.userContexts { // an event queue that user contexts may use
 		b, err := k.host.card.Block(eqEntries*eqeSize, 4096)
 		k.must(err)
 		for i := eqeOwner; i < len(b.Bytes); i += eqeSize {
@@ -114,7 +115,7 @@ func (k *Kernel) must(err error) {
 // Host is the kernel's own driver.
 func (k *Kernel) Host() *Device { return k.host }
 
-// Function is the function as a driver beside the kernel's gets it.
+// Function is the function as passed to a driver beside the kernel's.
 func (k *Kernel) Function(t testing.TB) *verbs.Function {
 	t.Helper()
 	sys := t.TempDir()
@@ -136,7 +137,7 @@ func (k *Kernel) Function(t testing.TB) *verbs.Function {
 	return fn
 }
 
-// Event tells the open context of an asynchronous event.
+// Event reports an asynchronous event to the open context.
 func (k *Kernel) Event(kind uint32) {
 	e := abi.AsyncEventDesc{EventType: kind}
 	_, err := unix.Write(k.context.events[1], verbs.Bytes(&e))
@@ -161,7 +162,8 @@ func (c *context) added(destroy func() error) uint32 {
 
 func (c *context) of(in message) message { return in.set("uid", 0x00, 15, 0, c.uid) }
 
-// pass executes a command of the context. What the firmware refuses is EREMOTEIO with the answer, as in Linux.
+// pass executes a command of the context. If the firmware refuses it, the result is EREMOTEIO with the answer, as in
+// Linux.
 func (c *context) pass(in, answer []byte) error {
 	out, err := c.host.commands.send(c.of(append(message{}, in...)), len(answer))
 	copy(answer, out)
@@ -227,7 +229,7 @@ func (c *context) open(attrs []verbs.Attr) error {
 	return nil
 }
 
-// write plays the calls of the older interface.
+// write implements the calls of the older interface.
 func (c *context) write(number uint32, in, out, own *verbs.Attr) error {
 	switch number {
 	case abi.CmdAllocPD:
@@ -268,7 +270,8 @@ func (c *context) write(number uint32, in, out, own *verbs.Attr) error {
 	return unix.EOPNOTSUPP
 }
 
-// hugeShift is the size of the pages in the lists for the card: lists of smaller ones would be longer than a command of this package.
+// hugeShift is the page size in the lists for the card: with smaller pages, the lists would not fit into a command of
+// this package.
 const hugeShift = 21
 
 func hugePages(in message, iova, length uint64) message {
@@ -278,7 +281,7 @@ func hugePages(in message, iova, length uint64) message {
 	return in
 }
 
-// pin shows memory of the process to the card until the context is closed.
+// pin makes memory of the process accessible to the card until the context is closed.
 func (c *context) pin(start, length uint64) (uint64, error) {
 	b := unsafe.Slice(*(**byte)(unsafe.Pointer(&start)), length)
 	iova, err := c.model.MapAnywhere(sim.Mapping{Size: length, Bytes: b, Read: true, Write: true})
@@ -301,7 +304,7 @@ func (c *context) devx(method uint16, attrs []verbs.Attr) error {
 		return c.pass(in, attrs[2].Data)
 	}
 	destroy, hi := opcode(0), 23
-	switch in.opcode() { // devx_set_umem_valid, and what destroys the object
+	switch in.opcode() { // devx_set_umem_valid, and the command that destroys the object
 	case opCreateCQ:
 		destroy = opDestroyCQ
 		in.set("cq_umem_valid", 0x5C, 31, 31, 1).set("dbr_umem_valid", 0x10, 25, 25, 1)
@@ -377,7 +380,7 @@ func (c *context) uar(attrs []verbs.Attr) error {
 	return nil
 }
 
-// flow puts a rule into the table that comes before the kernel's, in a group for itself.
+// flow inserts a rule into the table before the kernel's, in a separate group.
 func (c *context) flow(attrs []verbs.Attr) error {
 	if c.NoRaw {
 		return unix.EPERM
@@ -423,7 +426,7 @@ func (c *context) Map(key uint64, size int, _ bool) ([]byte, error) {
 
 func (c *context) Unmap([]byte) error { return nil }
 
-// Close destroys everything, the last first, as the kernel does when the file is closed.
+// Close destroys everything in reverse order, as the kernel does when the file is closed.
 func (c *context) Close() error {
 	for i := len(c.order) - 1; i >= 0; i-- {
 		if destroy := c.handles[c.order[i]]; destroy != nil {

@@ -38,13 +38,13 @@ func TestPushModes(t *testing.T) {
 	}
 }
 
-// cost is what n frames of a size cost the device on the bus once the driver has settled in, one at a time on the wire.
+// cost is the bus cost of n frames of a size in steady state, with one at a time on the wire.
 func cost(t testing.TB, push string, size, n int, answered bool) sim.Counts {
 	x := newRig(t, mlx5sim.Options{})
 	x.own.Push = push
 	x.Open(nic.Options{})
 	defer x.Close()
-	if !answered { // another address: the frame is received, looked at and dropped
+	if !answered { // another address: the frame is received, inspected and dropped
 		r, err := fastpath.New(fastpath.Config{MAC: ourMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}})
 		if err != nil {
 			t.Fatal(err)
@@ -88,7 +88,7 @@ func TestBusCost(t *testing.T) {
 		per := func(a, b uint64) float64 { return float64(int64(a-b)) / n }
 		reads, writes, mmio := per(with.DMARead, idle.DMARead), per(with.DMAWrite, idle.DMAWrite), per(with.MMIOWrite, idle.MMIOWrite)
 		t.Logf("%-6s %4d bytes: %.2f DMA reads, %.2f DMA writes (completions), %.2f MMIO writes a reply", c.push, c.size, reads, writes, mmio)
-		if reads > c.reads+0.02 || c.reads > 0 && reads < c.reads-0.02 || mmio > c.mmio+0.06 || mmio < c.mmio-0.06 { // the watch writes too, by the clock
+		if reads > c.reads+0.02 || c.reads > 0 && reads < c.reads-0.02 || mmio > c.mmio+0.06 || mmio < c.mmio-0.06 { // the watchdog writes too, periodically
 			t.Errorf("%s, %d bytes: %.2f DMA reads and %.2f MMIO writes a reply, want %v and %v", c.push, c.size, reads, mmio, c.reads, c.mmio)
 		}
 		if with.MMIORead != 0 || writes > 0.5 {
@@ -110,8 +110,8 @@ func TestPushMax(t *testing.T) {
 	}
 }
 
-// Each command that firmware may refuse while the device is opened is an error that names it, or one that the driver can do
-// without; nothing is left of the attempt.
+// For each command that firmware may refuse while the device is opened, Open either returns an error that names it or
+// continues without it; nothing is left over from a failed attempt.
 func TestEachCommandRefused(t *testing.T) {
 	var all []uint16
 	x := newRig(t, mlx5sim.Options{Status: func(op uint16) (uint8, uint32) {
@@ -205,7 +205,7 @@ func TestPortOfAnother(t *testing.T) {
 	x.Port.ForgetViolations()
 }
 
-// The firmware's pages come and go while frames are answered, and all are back when the driver has closed.
+// Firmware's pages are requested and returned while frames are answered, and all are back when the driver has closed.
 func TestPagesUnderTraffic(t *testing.T) {
 	x := newRig(t, mlx5sim.Options{})
 	x.Open(nic.Options{})
@@ -227,7 +227,7 @@ func TestPagesUnderTraffic(t *testing.T) {
 	}
 	x.Exchange(5, 98)
 	var s nic.Stats
-	await.Holds(func() bool { // the driver counts one when its command is over, which is after the firmware has the pages
+	await.Holds(func() bool { // the driver counts a page when its command has completed, after the firmware received it
 		s = x.Stats()
 		return s.Extra["page_requests"] == 4
 	})

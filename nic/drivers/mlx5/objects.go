@@ -16,8 +16,8 @@ func (d *Device) create(in message, destroy opcode, hi int) (uint32, error) {
 	return d.fw.create(in, destroy, hi)
 }
 
-// startCommon creates the objects shared by all queues: a doorbell page, the event queue, protection and transport domains, the
-// memory key, and the counter of frames dropped for want of a buffer.
+// startCommon creates the objects shared by all queues: a doorbell page, the event queue, protection and transport
+// domains, the memory key, and the counter of frames dropped for lack of a buffer.
 func (d *Device) startCommon() error {
 	if d.caps.driverVersion && d.commands != nil {
 		in := command(opSetDriverVersion, 0, 0x50)

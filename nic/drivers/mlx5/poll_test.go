@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
-// benchQueue is a queue with rings, buffers, doorbell records and BlueFlame in ordinary memory. The test plays the
+// benchQueue is a queue with rings, buffers, doorbell records and BlueFlame in ordinary memory. The test acts as the
 // device.
 type benchQueue struct {
 	*Queue
@@ -103,7 +103,7 @@ func newResponder(t testing.TB) *fastpath.Responder {
 	return r
 }
 
-// A WQE is, byte for byte, what the manual says, in the send queue and in BlueFlame alike.
+// A WQE equals the manual's layout byte for byte, both in the send queue and in BlueFlame.
 func TestPushedWQE(t *testing.T) {
 	f := echo4(98)
 	b, r := newBenchQueue(t, f, true), newResponder(t)
@@ -140,7 +140,8 @@ func TestPushedWQE(t *testing.T) {
 	}
 }
 
-// A frame that is not pushed whole leaves its headers in the WQE and a pointer to the rest, for every minimum inline mode.
+// A frame that is not pushed completely has its headers in the WQE and a pointer to the rest, for every minimum inline
+// mode.
 func TestPointerWQE(t *testing.T) {
 	for headers, blocks := range map[uint32]uint32{0: 1, 18: 1, 62: 2, 82: 2} {
 		f := echo4(300)
@@ -163,7 +164,7 @@ func TestPointerWQE(t *testing.T) {
 	}
 }
 
-// WQEs of every length go round the ring, wrapped ones included, and are found in it as they were pushed.
+// WQEs of every length, including those that wrap, are identical in the ring and in the push.
 func TestWrappedWQE(t *testing.T) {
 	r := newResponder(t)
 	for _, n := range []int{60, 99, 170, 226} {
@@ -186,7 +187,7 @@ func TestWrappedWQE(t *testing.T) {
 	}
 }
 
-// A slot whose frame is pointed to is not returned before the send completed.
+// A slot whose WQE has a pointer is not returned before the send completed.
 func TestSlotWaitsForSend(t *testing.T) {
 	b, r := newBenchQueue(t, echo4(1000), true), newResponder(t)
 	slotsGiven := func() uint32 { return swap(b.records[0]) - (b.mask + 1) }
@@ -210,7 +211,7 @@ func TestSlotWaitsForSend(t *testing.T) {
 	}
 }
 
-// Whatever a completion says that it must not, the queue stops and says what it saw.
+// The queue stops at every invalid completion and reports what it saw.
 func TestBadCompletions(t *testing.T) {
 	for name, c := range map[string]struct {
 		cqe  cqe
@@ -268,7 +269,7 @@ func BenchmarkPoll(b *testing.B) {
 	}{{64, 1, true}, {64, 32, true}, {226, 1, true}, {227, 1, true}, {64, 1, false}, {64, 32, false}} {
 		b.Run(fmt.Sprintf("size=%d/batch=%d/push=%v", bm.size, bm.batch, bm.push), func(b *testing.B) {
 			q, r := newBenchQueue(b, echo4(bm.size), bm.push), newResponder(b)
-			loop := q.Queue // a load less before each pass
+			loop := q.Queue // saves a load before each pass
 			nictest.Cycles(b, r, bm.batch, q.arrive, func() int { return loop.Poll(r) })
 		})
 	}
@@ -305,7 +306,7 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.HotLoop(t, p, "(*Queue).reclaim", "mmio.Store32", "mlx5.(*Queue).fail", "mlx5.(*Queue).freeSends")
 }
 
-// Send finds its buffers free after Serve has answered for any length of time: block numbers wrap.
+// Send finds free buffers after Serve has answered for any length of time: block numbers wrap.
 func TestSendAfterManyReplies(t *testing.T) {
 	b := newBenchQueue(t, echo4(64), true)
 	for range 3 {

@@ -12,8 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// Each ID that the package drives is opened, answers on two queues in each way to the wire, tells its link, serves
-// page requests, and is closed with all of it returned.
+// Each supported ID is opened, answers on two queues in each push mode, reports its link, serves page requests, and is
+// closed with everything returned.
 func TestEveryID(t *testing.T) {
 	modelled := map[uint16]bool{}
 	for _, p := range mlx5sim.Profiles() {
@@ -64,7 +64,8 @@ func TestEveryID(t *testing.T) {
 	}
 }
 
-// A virtual function has the address that its host gave it, or draws one, which a restart keeps; pages may be the host's affair.
+// A virtual function has the address that its host assigned, or a random one, which a restart keeps; its pages may be
+// managed by the host.
 func TestVirtualFunction(t *testing.T) {
 	t.Run("given", func(t *testing.T) {
 		x := newRig(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5VF, MAC: ourMAC, HostPages: true})
@@ -110,8 +111,8 @@ func TestVirtualFunction(t *testing.T) {
 	})
 }
 
-// Nothing turns round in the device: a frame for our own address goes out, whether the vport loops frames back by
-// default or not.
+// The device loops nothing back: a frame for our own address is sent on the wire, whether the vport loops frames back
+// by default or not.
 func TestLoopback(t *testing.T) {
 	for _, p := range []mlx5sim.Profile{mlx5sim.ConnectX6Dx, mlx5sim.ConnectX4LxVF} {
 		for _, off := range []bool{true, false} {
@@ -145,7 +146,7 @@ func TestLoopbackOfOldFirmware(t *testing.T) {
 	}
 }
 
-// A card whose clock is the time of day, alone or besides the free-running one, is opened and answers.
+// A card with a real-time clock, with or without a free-running one, is opened and answers.
 func TestClocks(t *testing.T) {
 	for _, c := range []mlx5sim.Clock{mlx5sim.FreeRunning, mlx5sim.RealTime, mlx5sim.BothClocks} {
 		x := newRig(t, mlx5sim.Options{Clock: c})

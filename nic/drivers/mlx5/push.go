@@ -15,14 +15,15 @@ import (
 
 // Options are the settings of this driver. A zero field selects the default.
 type Options struct {
-	// Push chooses how replies reach the card: "full", "header" or "off"; "" and "auto" stand for the best it has, full.
+	// Push selects how replies reach the card: "full", "header" or "off"; "" and "auto" select the best supported mode,
+	// full.
 	Push string
-	// MaxInline is the longest frame in bytes that is pushed whole; 0 for the card's maximum.
+	// MaxInline is the longest frame in bytes that is pushed completely; 0 for the card's maximum.
 	MaxInline int
-	// NoSteering lets every frame in, to queue 0, by one rule. It is for finding out why a card does not receive.
+	// NoSteering sends every frame to queue 0, by one rule. It is for diagnosing why a card does not receive.
 	NoSteering bool
-	// Dedicated are addresses of the interface that exist for the responder alone, beside the kernel's driver: the kernel sends nothing from
-	// them.
+	// Dedicated are addresses of the interface that only the responder uses, beside the kernel's driver: the kernel
+	// sends nothing from them.
 	Dedicated []netip.Addr
 }
 
@@ -33,8 +34,8 @@ func (o Options) check() error {
 // Push modes.
 const (
 	pushAuto   = "auto"   // full
-	pushFull   = "full"   // the frame inline, up to MaxInline bytes; of longer ones the headers and a pointer
-	pushHeader = "header" // the headers that the vport demands inline, and a pointer
+	pushFull   = "full"   // the frame inline, up to MaxInline bytes; for longer ones the headers and a pointer
+	pushHeader = "header" // the headers that the vport requires inline, and a pointer
 	pushOff    = "off"    // as header, and no BlueFlame: a doorbell notifies the device, which fetches everything
 )
 
@@ -57,7 +58,7 @@ func (d *Device) choosePush() {
 			d.lacks = append(d.lacks, fmt.Sprintf("frames are pushed whole up to %d bytes, %d were asked for", most, d.own.MaxInline))
 		}
 	}
-	// A frame that is all headers has nothing to point to.
+	// A frame that consists only of headers leaves nothing to point to.
 	d.maxInline = max(d.maxInline, int(headerBytes[d.minInline]))
 }
 
@@ -88,23 +89,23 @@ func (d *Device) noBlueFlame(why string) {
 	d.card.FallBack("BlueFlame", "plain doorbells, after which the device fetches each WQE", "%s", why)
 }
 
-// proof is what showed that a queue works, and whether BlueFlame is in force.
+// proof is the result of the push test of a queue.
 type proof struct {
-	pushed, used int // WQEs pushed, and of these the ones that the device took from BlueFlame
+	pushed, used int // WQEs pushed, and how many of these the device read from BlueFlame
 	timing       mmio.Timing
 }
 
 const (
 	proofWQEs  = 16
 	proofLimit = 2 * time.Second
-	proofGive  = 3 // so many misses are enough
+	proofGive  = 3 // this many misses suffice
 )
 
-var proofMiss = 20 * time.Millisecond // without a completion, the device did not look at BlueFlame
+var proofMiss = 20 * time.Millisecond // without a completion, the device did not read BlueFlame
 
-// provePush sends empty WQEs through each queue to see by which way the device takes them. Those that are pushed
-// request a completion in BlueFlame and not in the send queue, so a completion says where the device has it from.
-// (Linux proves write-combining in the same way.) The time that the stores take says whether the window combines.
+// provePush sends empty WQEs through each queue to determine how the device fetches them. Pushed ones request a
+// completion in BlueFlame and not in the send queue, so a completion shows that the device used BlueFlame. (Linux tests
+// write-combining in the same way.) The duration of the stores shows whether the window combines writes.
 func (d *Device) provePush() error {
 	for i, q := range d.queues {
 		if err := q.prove(); err != nil {
@@ -123,7 +124,7 @@ func (q *Queue) prove() error {
 	for q.bf != nil && q.proof.pushed < proofWQEs && q.proof.pushed-q.proof.used < proofGive {
 		rec, w := q.nop(false)
 		*(*uint64)(unsafe.Add(w, 8)) = ceAlways
-		// The ring's own WQE requests no completion, so that one says which of the two the device took. The push
+		// The WQE in the ring requests no completion, so a completion shows which of the two the device used. The push
 		// writes to a ring of one block beside it.
 		aside := mmio.SendRing{Base: unsafe.Add(q.scratch, wqebb), Record: q.wq.Record}
 		began := time.Now()
@@ -200,7 +201,7 @@ func (q *Queue) proven(limit time.Duration) (bool, error) {
 	}
 }
 
-// pushName is the mode in force.
+// pushName is the active mode.
 func (d *Device) pushName() string {
 	way := "doorbell"
 	if d.queues[0].bf != nil {

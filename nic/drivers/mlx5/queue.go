@@ -97,9 +97,9 @@ func (q *Queue) completion(cq unsafe.Pointer, n uint32) *cqe {
 // pending returns the send queue index up to which blocks must be done before slot n is free.
 func (q *Queue) pending(n uint32) *uint32 { return (*uint32)(unsafe.Add(q.pend, n&q.mask*4)) }
 
-// Poll makes one pass: it receives at most maxBatch frames, rewrites those that need a reply in place, and pushes each reply at
-// once, or rings the doorbell once for all if there is no BlueFlame. It calls reclaim if there was nothing to answer, or if
-// reclaimAt slots or half of the send queue are waiting. It returns the number of replies.
+// Poll makes one pass: it receives at most maxBatch frames, rewrites those that need a reply in place, and pushes each
+// reply immediately, or rings the doorbell once for all if there is no BlueFlame. It calls reclaim if there was nothing
+// to answer, or if reclaimAt slots or half of the send queue are waiting. It returns the number of replies.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.fault.Load() != faultNone {
 		return 0
@@ -130,7 +130,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 				continue
 			}
 		}
-		r.Departing() // the frame may be copied, whole or its head
+		r.Departing() // the frame may be copied, completely or only its head
 		at := unsafe.Add(unsafe.Pointer(h), -room)
 		if uint32(l) <= q.maxInline {
 			if !q.post(at, uint32(l+room+15)>>4, uint32(l)) {
@@ -199,7 +199,7 @@ func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
 		q.bfOff ^= q.bfHalf
 		return true
 	}
-	for i := range blocks { // which may wrap
+	for i := range blocks { // the blocks may wrap
 		copyBlock(unsafe.Add(q.wq.Base, (tail+i)&q.txMask*wqebb), unsafe.Add(w, i*wqebb))
 	}
 	q.doorWord = word

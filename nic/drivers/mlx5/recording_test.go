@@ -64,8 +64,8 @@ func recording(t *testing.T) (all []recorded) {
 	return all
 }
 
-// Our start is answered by the card's own answers. What we send is what Linux sent where both send the same command,
-// except for the fields that each driver chooses for itself, which are listed here.
+// Our start gets the card's recorded answers. When both send the same command, ours equals Linux's, except for the
+// fields that each driver chooses, which are listed here.
 func TestRecordedCommands(t *testing.T) {
 	rec := recording(t)
 	find := func(in message) *recorded {
@@ -76,16 +76,16 @@ func TestRecordedCommands(t *testing.T) {
 		}
 		return nil
 	}
-	// Fields that are each driver's choice: dword, bits.
+	// Fields that each driver chooses: dword, bits.
 	type field struct{ off, hi, lo int }
 	choice := map[opcode][]field{
 		opManagePages: {{0x0C, 31, 0}},                                                                     // how many pages in one command
 		opSetHCACap:   {{0x10 + 0x10, 4, 0}},                                                               // log_max_qp: we have no QPs
 		opCreateEQ:    {{0x10 + 0x0C, 28, 24}, {0x10 + 0x14, 11, 0}, {0x10 + 0x18, 28, 24}, {0x5C, 31, 0}}, // size, vector, pages, events
 	}
-	// What follows is addresses, or register data that the recording leaves out.
+	// The rest is addresses, or register data that the recording lacks.
 	head := map[opcode]int{opManagePages: 0x10, opCreateEQ: 0x110, opAccessReg: 0x10}
-	sized := map[opcode]bool{opManagePages: true, opCreateEQ: true} // whose length is a choice
+	sized := map[opcode]bool{opManagePages: true, opCreateEQ: true} // commands whose length a driver chooses
 
 	f := newFirmware(t)
 	compared := map[opcode]int{}

@@ -21,13 +21,13 @@ const (
 	regHealthSynd    reg = 0x023C // health_buffer: irisc_index 31:24, synd 23:16, ext_synd 15:0
 	regHealthCounter reg = 0x1010 // health_syndrome 31:24, health_counter 23:0
 
-	initSegment = 0x1014 // bytes of it that are used here
+	initSegment = 0x1014 // number of its bytes used here
 
 	initializing   uint32 = 1 << 31
 	embeddedCPU    uint32 = 1 << 23 // this is the function of a BlueField's own processor (Linux, MLX5_ECPU_BIT_NUM)
 	healthRFR      uint32 = 1 << 31
 	nicDisabled    uint32 = 1 // nic_interface: the function was taken out of service
-	cmdifRev              = 5 // the command interface revision that all of this is about
+	cmdifRev              = 5 // the supported command interface revision
 	maxCommandSlot        = 31
 )
 
@@ -37,8 +37,8 @@ const (
 	uarEQNoArm = 0x48  // EQ consumer index without arming
 	uarBF      = 0x800 // the first of four BlueFlame registers, each of two halves
 
-	// Below this offset BAR 0 is mapped uncached: the initialization segment. UARs lie above; the first that firmware gave
-	// in the recording is page 16.
+	// BAR 0 is mapped uncached below this offset: the initialization segment. UARs are above; the first that firmware
+	// assigned in the recording is page 16.
 	firstUAR = 0x10000
 )
 
@@ -131,7 +131,7 @@ func (o opcode) String() string {
 	return fmt.Sprintf("command %#x", uint16(o))
 }
 
-// Status is what firmware answers to a command (PRM, Command Return Status).
+// Status is firmware's status of a command (PRM, Command Return Status).
 type Status uint8
 
 var statusNames = map[Status]string{
@@ -143,7 +143,7 @@ var statusNames = map[Status]string{
 
 func (s Status) String() string { return mlxkit.Named(statusNames, s) }
 
-// delivery is the status of a command queue entry: what was wrong with how the command came (PRM, Command Queue Entry).
+// delivery is the status of a command queue entry: an error in the command's delivery (PRM, Command Queue Entry).
 type delivery uint8
 
 var deliveryNames = map[delivery]string{
@@ -154,7 +154,7 @@ var deliveryNames = map[delivery]string{
 
 func (s delivery) String() string { return mlxkit.Named(deliveryNames, s) }
 
-// healthSyndrome is why the device calls itself sick (PRM, health buffer).
+// healthSyndrome is the reason for a device failure (PRM, health buffer).
 type healthSyndrome uint8
 
 var healthNames = map[healthSyndrome]string{

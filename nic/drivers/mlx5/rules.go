@@ -13,16 +13,17 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// rule selects frames: those that have the bits of value where mask has ones. Both are match parameters (PRM, Flow Table Match Parameters).
+// rule selects frames whose bits equal value where mask has ones. Both are match parameters (PRM, Flow Table Match
+// Parameters).
 type rule struct {
 	what     string // "UDP port 7 of 10.0.0.2"
 	v6, udp  bool
-	criteria uint8 // what of the parameters is used: criteriaXxx
+	criteria uint8 // the parts of the parameters that are used: criteriaXxx
 	mask     message
 	value    message
 }
 
-// Parts of the match parameters, as match_criteria_enable names them, and where they are.
+// Parts of the match parameters, as match_criteria_enable names them, and their positions.
 const (
 	criteriaOuter = 1 << 0
 	criteriaMisc3 = 1 << 4
@@ -31,7 +32,7 @@ const (
 	misc3          = 0x100
 	matchMisc3Size = misc3 + 0x40
 
-	// What the parser can tell (flex_parser_protocols).
+	// Parser capabilities (flex_parser_protocols).
 	parserICMP4 = 1 << 8
 	parserICMP6 = 1 << 9
 
@@ -41,13 +42,13 @@ const (
 	typeEcho6  = 128
 )
 
-// with adds a field to a rule. Its place is that in fte_match_param.
+// with adds a field to a rule. Its position is that in fte_match_param.
 func (r *rule) with(name string, off, hi, lo int, v uint32) {
 	r.mask.set(name, off, hi, lo, ^uint32(0)>>(31-hi+lo))
 	r.value.set(name, off, hi, lo, v)
 }
 
-// newRule selects frames to one of our addresses in a protocol: in no fragment, since later fragments have no port.
+// newRule selects frames to one of our addresses in a protocol, except fragments, because later fragments have no port.
 func newRule(what string, mac [6]byte, to netip.Addr, protocol uint32, vlan int, criteria uint8) *rule {
 	size := matchOuterSize
 	if criteria&criteriaMisc3 != 0 {
@@ -80,9 +81,10 @@ func newRule(what string, mac [6]byte, to netip.Addr, protocol uint32, vlan int,
 // anyVLAN is a rule for frames with and without a tag.
 const anyVLAN = -1
 
-// rulesFor returns the rules for what is answered, and what is left to the kernel, with the reason. ARP and neighbour discovery are always
-// the kernel's. dedicated are addresses that the kernel sends nothing from: there all of ICMP may be taken from it where the parser cannot
-// tell its types. ICMPv6 may not, since it has neighbour discovery.
+// rulesFor returns the rules for frames that are answered, and what is left to the kernel, with the reason. ARP and
+// neighbour discovery always stay with the kernel. dedicated are addresses that the kernel sends nothing from: for
+// these, all ICMP may be diverted if the parser cannot distinguish its types. ICMPv6 may not, because it includes
+// neighbour discovery.
 func rulesFor(c *fastpath.Config, mac [6]byte, parser uint32, dedicated []netip.Addr) (rules []*rule, left []string) {
 	vlans := []int{anyVLAN}
 	if c.VLANs != nil {
@@ -125,7 +127,7 @@ func rulesFor(c *fastpath.Config, mac [6]byte, parser uint32, dedicated []netip.
 	return rules, left
 }
 
-// steer creates the rules. The first takes effect at once, so the queues have to be ready.
+// steer creates the rules. The first takes effect immediately, so the queues have to be ready.
 func (s *shared) steer() error {
 	rules, left := rulesFor(s.card.Options.Match, s.card.MAC, s.caps.parser, s.own.Dedicated)
 	s.lacks = append(s.lacks, left...)
@@ -154,7 +156,7 @@ func (s *shared) steer() error {
 	return nil
 }
 
-// ruleError says what a rule that the kernel refuses needs.
+// ruleError says what a rule requires that the kernel refused.
 func (s *shared) ruleError(r *rule, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
@@ -167,7 +169,7 @@ func (s *shared) ruleError(r *rule, err error) error {
 	return s.card.Errorf("rule for %s: %w", r.what, err)
 }
 
-// target is what frames a TIR takes: their hash depends on it.
+// target is the type of frames that a TIR receives, which determines their hash.
 type target struct{ v6, udp bool }
 
 // targets creates the TIRs: for several queues, one for each kind of hash.

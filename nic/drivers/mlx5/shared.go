@@ -20,8 +20,9 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
-// shared is the firmware of a function that the kernel's driver has, which passes commands on (DEVX). Objects belong to this process's
-// context and go with it. Rules of the kernel's flow tables send the frames that are answered to our queues; all others are the kernel's.
+// shared is the firmware of a function that belongs to the kernel's driver, which forwards commands (DEVX). Objects
+// belong to this process's context and are destroyed with it. Rules in the kernel's flow tables send the frames that
+// are answered to our queues; all others reach the kernel.
 type shared struct {
 	*Device
 	fn  *verbs.Function
@@ -29,10 +30,10 @@ type shared struct {
 
 	iface   string            // the card's interface
 	objects map[object]uint32 // the kernel's handles
-	umems   map[uint64]uint32 // registered memory by where it begins
+	umems   map[uint64]uint32 // registered memory by start address
 	failed  error             // why memory could not be registered
 	looks   int
-	kernel  atomic.Uint64 // asynchronous events that are not ours to handle
+	kernel  atomic.Uint64 // asynchronous events that the kernel handles
 
 	seen   []uint32 // receive slots of each queue, as counted last
 	frames uint64   // received
@@ -44,7 +45,7 @@ type object struct {
 	number  uint32
 }
 
-// prepare refuses what rules for one port cannot serve.
+// prepare rejects configurations that rules for one port cannot implement.
 func (s *shared) prepare() error {
 	o := &s.card.Options
 	switch {
@@ -70,7 +71,7 @@ func (s *shared) prepare() error {
 	return nil
 }
 
-// hostPort is the card's interface as the kernel has it.
+// hostPort is the kernel's view of the card's interface.
 type hostPort struct {
 	nic.Link
 	mac    [6]byte
@@ -78,10 +79,11 @@ type hostPort struct {
 	master string // the bond or bridge that it belongs to
 }
 
-// switchdev is a variable so that tests can replace it. (phys_switch_id does not tell: Linux gives it to ports of cards in legacy mode, too.)
+// switchdev is a variable so that tests can replace it. (phys_switch_id does not show it: Linux also assigns one to
+// ports of cards in legacy mode.)
 var switchdev = netif.Switchdev
 
-// readPort is a variable so that tests can replace it. An interface that is down has no link, and is no error.
+// readPort is a variable so that tests can replace it. An interface that is down has no link, which is not an error.
 var readPort = func(name string) (p hostPort, err error) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
@@ -107,7 +109,7 @@ func (s *shared) begin() []kit.Stage {
 	}
 }
 
-// open opens a context. What an earlier one had is destroyed before its memory is freed.
+// open opens a context. The objects of an earlier one are destroyed before their memory is freed.
 func (s *shared) open() error {
 	if err := s.release(); err != nil {
 		return err
@@ -151,12 +153,12 @@ func (s *shared) capabilities() error {
 	return s.learn()
 }
 
-// allocate allocates all memory at once: what the arena grows by would have another key.
+// allocate allocates all memory at once, because memory added to the arena later would have another key.
 func (s *shared) allocate() (err error) {
 	if s.pd, err = s.ctx.AllocPD(); err != nil {
 		return s.card.Errorf("%w", err)
 	}
-	const small = 10 * 4096 // records, scratch, and what alignment takes
+	const small = 10 * 4096 // records, scratch, and alignment
 	ring := s.card.Options.RingSize
 	each := ring*cqeSize + ring*maxBlocks*(cqeSize+wqebb) + ring*rxWQE + small
 	stride := int(kit.Stride(room + s.card.MaxFrame()))
@@ -168,7 +170,7 @@ func (s *shared) end() []kit.Stage {
 	return []kit.Stage{{Name: "prove pushes", Do: s.provePush}, {Name: "steer frames", Do: s.steer}}
 }
 
-// exec passes a command on: one of an object by the kernel's handle of it.
+// exec forwards a command; a command for an object uses the kernel's handle of it.
 func (s *shared) exec(in message, outLen int) (message, error) {
 	began := time.Now()
 	out := make(message, max(outLen, entryInline))
@@ -196,7 +198,7 @@ func (s *shared) of(o object, pass func(handle uint32, in, out []byte) error, in
 	return pass(handle, in, out)
 }
 
-// passed records a command, and makes an error of what the firmware or the kernel refused.
+// passed records a command, and returns an error if the firmware or the kernel refused it.
 func (s *shared) passed(in, out message, began time.Time, err error) error {
 	e := trace.Entry{Kind: trace.Command, Name: in.opcode().String(), Opcode: uint32(in.opcode()), OpMod: in.opMod(), In: trace.Bytes(in),
 		Out: trace.Bytes(out), Took: time.Since(began), Status: out.get(0x00, 31, 24), Syndrome: out.get(0x04, 31, 0)}
@@ -216,7 +218,7 @@ func (s *shared) passed(in, out message, began time.Time, err error) error {
 	return err
 }
 
-// kernelRefusal is a command that the kernel did not pass on, or, up to Linux 5.18, one that firmware refused.
+// kernelRefusal is a command that the kernel did not forward, or, up to Linux 5.18, one that firmware refused.
 type kernelRefusal struct{ err error }
 
 func (e *kernelRefusal) Error() string { return "the kernel refuses: " + e.err.Error() }
@@ -241,7 +243,7 @@ func (s *shared) create(in message, destroy opcode, hi int) (uint32, error) {
 	return n, nil
 }
 
-// allocUAR has the kernel map a page of doorbells, write-combining if its test of that passed.
+// allocUAR has the kernel map a page of doorbells, write-combining if its test for that passed.
 func (s *shared) allocUAR() (u uar, err error) {
 	combining := true
 	page, number, err := s.ctx.AllocUAR(true)
@@ -252,7 +254,7 @@ func (s *shared) allocUAR() (u uar, err error) {
 	if err != nil {
 		return u, s.card.Errorf("%w", err)
 	}
-	// A page of the host may hold several of the device's.
+	// A host page may contain several of the device's pages.
 	off := uint64(number) * uarPage % uint64(os.Getpagesize())
 	if off+uarPage > uint64(len(page)) {
 		return u, s.card.Errorf("%w: doorbells in %d bytes", nic.ErrHardware, len(page))
@@ -273,7 +275,7 @@ func (s *shared) key(b dma.Block) (uint32, error) {
 	return key, err
 }
 
-// place finds memory in what is registered for queues, or registers it.
+// place finds memory in the regions registered for queues, or registers it.
 func (s *shared) place(b dma.Block) place {
 	base, size, _, err := s.fn.Region(b.IOVA)
 	id, ok := s.umems[base]
@@ -303,7 +305,8 @@ func (s *shared) link() (nic.Link, error) {
 	return p.Link, err
 }
 
-// counts returns what our queues received and sent: the vport's counters are of the kernel's traffic, too.
+// counts returns the frames that our queues received and sent, because the vport's counters include the kernel's
+// traffic.
 func (s *shared) counts() (t nic.Stats, err error) {
 	for i, q := range s.queues {
 		now := q.received()
@@ -324,9 +327,9 @@ func (s *shared) extra(extra map[string]uint64) {
 	}
 }
 
-const lookEvery = 10 // looks from one at the interface to the next
+const lookEvery = 10 // number of looks between checks of the interface
 
-// look takes the kernel's events, and sees whether the interface is still what the rules are for.
+// look reads the kernel's events, and checks whether the interface still matches the rules.
 func (s *shared) look(bool) *kit.Symptom {
 	for {
 		e, ok := s.ctx.Event()
@@ -354,5 +357,5 @@ func (s *shared) look(bool) *kit.Symptom {
 
 func (s *shared) health() *kit.Symptom { return nil } // the kernel's driver watches it
 
-// release closes the context: the kernel destroys rules and queues, and releases the memory, which is freed then.
+// release closes the context: the kernel destroys rules and queues, and releases the memory, which is then freed.
 func (s *shared) release() error { return errors.Join(s.fn.Stop(), s.card.Deallocate()) }

@@ -6,8 +6,8 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Send and receive queues are made with the format of timestamps that each capability requests: a card with a
-// real-time clock refuses the other one.
+// Send and receive queues are created with the timestamp format that each capability requires: a card with a real-time
+// clock refuses the other one.
 func TestTimestampFormat(t *testing.T) {
 	for _, c := range []struct{ capability, sq, rq uint32 }{
 		{0, 0, 0}, {1<<30 | 1<<28, 1, 1}, {2<<30 | 2<<28, 1, 1}, {2 << 30, 1, 0}, {1 << 28, 0, 1},

@@ -18,12 +18,12 @@ const (
 	flushLimit  = time.Second      // for a send queue in error to flush its WQEs
 )
 
-// want records a device problem that an event reported, for the watch.
+// want records a device problem that an event reported, for the watchdog.
 func (d *Device) want(reason, why string) {
 	d.wanted.CompareAndSwap(nil, &kit.Symptom{Reason: reason, Why: why})
 }
 
-// check detects stopped queues, stalled sends, and what else is wrong with the device.
+// check detects stopped queues, stalled sends, and other problems of the device.
 func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	if s := d.fw.look(polled); s != nil || !polled {
 		return s, nil

@@ -21,8 +21,8 @@ type clock struct {
 	DeviceAt, DeviceTAI, DeviceRates uint64
 }
 
-// clockKeeper tells the program what the kernel's TAI does not: how far it is ahead of UTC, how wrong it may be, and what the
-// interface's own clock has to do with it.
+// clockKeeper gives the program the information that the kernel's TAI lacks: its offset from UTC, its error bound, and
+// the relation to the interface's own clock.
 type clockKeeper struct {
 	clocks *ebpf.Map
 	phc    *phc // nil if the interface has none
@@ -37,7 +37,7 @@ type clockKeeper struct {
 // sample is one reading of the device's clock, and of the kernel's TAI at the same moment.
 type sample struct{ device, tai uint64 }
 
-// run keeps the clock once a second until ctx is done.
+// run updates the clock once a second until ctx is done.
 func (k *clockKeeper) run(ctx context.Context) {
 	defer close(k.done)
 	t := time.NewTicker(time.Second)
@@ -52,7 +52,8 @@ func (k *clockKeeper) run(ctx context.Context) {
 	}
 }
 
-// update sets the clock. If that fails, replies say that the clock is not synchronised, rather than repeat an old error estimate.
+// update sets the clock. If that fails, replies say that the clock is not synchronised, rather than repeat an old error
+// estimate.
 func (k *clockKeeper) update() {
 	err := k.set()
 	if err == nil {
@@ -64,7 +65,7 @@ func (k *clockKeeper) update() {
 	_ = k.put(clock{Offset: k.offset, ErrorEstimate: uint64(fastpath.KernelEstimate(false, 0))}) // if the map cannot be written, nothing can be marked
 }
 
-// set reads the kernel's clock and hands it to the program.
+// set reads the kernel's clock and passes it to the program.
 func (k *clockKeeper) set() error {
 	var t unix.Timex
 	state, err := k.adjtimex(&t)
@@ -83,7 +84,7 @@ func (k *clockKeeper) set() error {
 	return k.put(v)
 }
 
-// put makes v the clock in force. The one that is so far stays as it is, since a frame may be looking at it.
+// put makes v the active clock. It does not modify the previous one, because the program may be reading it for a frame.
 func (k *clockKeeper) put(v clock) error {
 	var both programClockPair
 	if err := k.clocks.Lookup(uint32(0), &both); err != nil {
@@ -102,8 +103,9 @@ func (k *clockKeeper) put(v clock) error {
 	return nil
 }
 
-// rate is TAI's nanoseconds for each of the device's clock, with 32 bits of fraction, from two samples; 0 where they do not tell:
-// the first one, a clock that was set, one that is off by more than a part in a thousand.
+// rate is the number of TAI nanoseconds per nanosecond of the device's clock, with 32 fractional bits, from two
+// samples. It is 0 if the samples are unusable: the first one, a clock that was stepped, or one that deviates by more
+// than 0.1 %.
 func rate(a, b sample) uint64 {
 	device, tai := b.device-a.device, b.tai-a.tai
 	if a.device == 0 || device == 0 || device > math.MaxUint32 || tai > math.MaxUint32 {

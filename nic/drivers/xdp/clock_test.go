@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// An unreadable clock must not leave an old error estimate in force.
+// An unreadable clock must not leave an old error estimate active.
 func TestUnreadableClockIsNotSynchronised(t *testing.T) {
 	needs.Root(t, "creating a BPF map")
 	clocks, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(programClockPair{})), MaxEntries: 1})

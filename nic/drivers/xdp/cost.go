@@ -12,21 +12,21 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 )
 
-// Bench is the program for one configuration as it is measured: run again and again by the kernel itself
-// (BPF_PROG_TEST_RUN), with nothing around it but what is measured apart and taken off. A program that ran on its own
-// reply would refuse it, so another one runs before it, which puts the request back where the reply differs, and goes
-// on into it by a tail call. Close returns what it holds.
+// Bench is the program for one configuration in a form that can be measured: the kernel itself runs it repeatedly
+// (BPF_PROG_TEST_RUN), and the remaining overhead is measured separately and subtracted. The program would refuse its
+// own reply as input, so another program runs before it, which restores the request where the reply differs, and
+// continues with a tail call. Close releases its resources.
 type Bench struct {
 	Bytes   int // of the request
 	frame   []byte
 	maps    *maps
 	program *ebpf.Program
 	empty   *ebpf.Program
-	before  [2]*ebpf.Program // goes on into program, and into empty
+	before  [2]*ebpf.Program // continues into program, and into empty
 	jumps   [2]*ebpf.Map
 }
 
-// NewBench loads the program for c and the request frame, whose reply must have the length of the request. It takes
+// NewBench loads the program for c and the request frame, whose reply must have the length of the request. It requires
 // root.
 func NewBench(c fastpath.Config, frame []byte) (_ *Bench, err error) {
 	b := &Bench{Bytes: len(frame), frame: frame}
@@ -74,8 +74,8 @@ func NewBench(c fastpath.Config, frame []byte) (_ *Bench, err error) {
 // Actions of linux/bpf.h.
 const actionDrop, actionPass, actionTX = 1, 2, 3
 
-// pieces are the parts of a frame, offset and length, as a program loads them: a load that needed two stores would wait until both
-// are through, which it does not on a frame that a device wrote.
+// pieces are the parts of a frame, offset and length, as a program loads them: a load that spans two pending stores
+// would have to wait for both, which does not happen with a frame that a device wrote.
 func pieces(frame []byte) (p [][2]int) {
 	at := 0
 	take := func(lengths ...int) {
@@ -101,7 +101,7 @@ func pieces(frame []byte) (p [][2]int) {
 	return p
 }
 
-// restore is a program that makes a frame whose bytes are reply's frame again, and goes on into the program in jumps.
+// restore is a program that restores frame where reply differs, and continues into the program in jumps.
 func restore(frame, reply []byte, jumps int) asm.Instructions {
 	code := asm.Instructions{
 		asm.LoadMem(asm.R2, asm.R1, 0, asm.Word), // data
@@ -136,8 +136,8 @@ func restore(frame, reply []byte, jumps int) asm.Instructions {
 	)
 }
 
-// Run returns what one run of the program takes, the mean of n, and what was taken off for running it: putting the request back,
-// the tail call, and the kernel's loop.
+// Run returns the duration of one run of the program, as the mean of n, and the subtracted overhead: restoring the
+// request, the tail call, and the kernel's loop.
 func (b *Bench) Run(n int) (program, around time.Duration, err error) {
 	var took [2]time.Duration
 	for i, p := range b.before {
@@ -153,7 +153,7 @@ func (b *Bench) Run(n int) (program, around time.Duration, err error) {
 	return took[0] - took[1], took[1], nil
 }
 
-// Close returns what the bench holds.
+// Close releases the bench's resources.
 func (b *Bench) Close() {
 	for _, p := range []*ebpf.Program{b.program, b.empty, b.before[0], b.before[1]} {
 		if p != nil {
@@ -170,13 +170,13 @@ func (b *Bench) Close() {
 	}
 }
 
-// Guard is a guard, and a configuration without it.
+// Guard is a guard, with a configuration that lacks it.
 type Guard struct {
 	Name    string
 	Without func(*fastpath.Config)
 }
 
-// Guards are the guards that a configuration can be without, after one that has them all.
+// Guards are the guards that a configuration can omit, after an entry with all guards.
 func Guards() []Guard {
 	return []Guard{
 		{"all guards", func(*fastpath.Config) {}},

@@ -10,10 +10,10 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// compiler is the version of clang that made the committed object.
+// compiler is the version of clang that built the committed object.
 const compiler = "14.0.6"
 
-// The program's buckets are polling's, its verdicts fit.
+// The program's buckets are those of package polling, and its verdicts fit.
 var (
 	_ [polling.Buckets]uint64 = programCpuCounts{}.Turnaround.Counts
 	_ [64 - fastpath.Verdicts]struct{}
@@ -21,7 +21,8 @@ var (
 
 const cpuSize = int(unsafe.Sizeof(programCpuCounts{}))
 
-// Histogram is what a program recorded: how many values fell into each of polling's buckets of nanoseconds, and the greatest.
+// Histogram is a program's recording: the number of values in each of polling's buckets, in nanoseconds, and the
+// maximum.
 type Histogram struct {
 	Counts   [polling.Buckets]uint64
 	Greatest uint64
@@ -79,7 +80,7 @@ func (c *counts) delivery() Histogram {
 	return c.histogram(unsafe.Offsetof(programCpuCounts{}.Delivery))
 }
 
-// histogram sums those at offset of every CPU: struct histogram of state.h.
+// histogram sums the histograms at offset of every CPU: struct histogram of state.h.
 func (c *counts) histogram(offset uintptr) (h Histogram) {
 	for cpu := range c.cpus {
 		h.Greatest = max(h.Greatest, binary.LittleEndian.Uint64(c.read(cpu, offset, 1)))

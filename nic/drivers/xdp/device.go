@@ -22,12 +22,12 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
 
-// Options are what this driver alone takes.
+// Options are the options of this driver only.
 type Options struct {
-	Generic bool // attach to the kernel's own hook, behind the interface's driver, and not to the driver's
+	Generic bool // attach in generic mode, after the interface's driver, rather than in native mode
 
-	// Pin is the name under which the program stays when the process ends, or is killed, until Unpin. A pin of that
-	// name is joined: its counts continue, and the program is replaced in one step.
+	// Pin is the name under which the program remains when the process ends, or is killed, until Unpin. If a pin with
+	// that name exists, it is joined: its counts continue, and the program is replaced atomically.
 	Pin string
 }
 
@@ -40,7 +40,7 @@ type Device struct {
 	features xdpkit.Features
 	maps     *maps
 	counts   *counts
-	reading  sync.Mutex // counts has one buffer
+	reading  sync.Mutex // counts has a single buffer
 	program  *ebpf.Program
 	link     link.Link
 	pin      string
@@ -49,14 +49,15 @@ type Device struct {
 	groups   int  // a packet socket that holds multicast memberships, -1 if none
 	clock    *clockKeeper
 	stop     context.CancelFunc   // ends clock
-	stamping *unix.HwTstampConfig // what the interface's was, nil if it was not changed
+	stamping *unix.HwTstampConfig // the interface's earlier configuration, nil if it was not changed
 	ioctl    int                  // a socket for it
 }
 
-// Open attaches the program to the interface o.Device in the calling thread's network namespace; from then on the kernel
-// answers what o.Match says, on every receive queue, until Close or the end of the process, or with a pin until Unpin. o.Match.MAC
-// and PartialChecksums are the interface's own to say. It returns nic.ErrNoDevice, nic.ErrDown, nic.ErrRights, nic.ErrBusy (the
-// interface has an XDP program already, or another responder one of the addresses) and ErrForeign, each explained.
+// Open attaches the program to the interface o.Device in the calling thread's network namespace; from then on the
+// kernel answers the frames selected by o.Match, on every receive queue, until Close or the end of the process, or with
+// a pin until Unpin. o.Match.MAC and PartialChecksums are set from the interface. It returns nic.ErrNoDevice,
+// nic.ErrDown, nic.ErrRights, nic.ErrBusy (the interface already has an XDP program, or another responder one of the
+// addresses) and ErrForeign, each explained.
 func Open(o nic.Options, own Options) (*Device, error) {
 	d := &Device{groups: -1, ioctl: -1, since: time.Now()}
 	if err := d.open(&o, own); err != nil {
@@ -96,7 +97,7 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 		}
 	}
 	d.claims, err = i.Claim(o.Match.Addresses)
-	if err != nil && joined == nil { // who joins a pin replaces the responder that has it
+	if err != nil && joined == nil { // joining a pin replaces its responder
 		return err
 	}
 	if joined == nil || joined.gone {
@@ -111,7 +112,7 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 	d.info = nic.Info{
 		Driver: "xdp", Device: o.Device, Model: i.Driver, MAC: net.HardwareAddr(mac[:]).String(), MTU: i.MTU, Queues: i.RxQueues,
 		Backend: nic.Socket, PartialChecksums: i.Local(),
-		NoDropCounter: true, // the interface's counters have other traffic, too
+		NoDropCounter: true, // the interface's counters include other traffic
 	}
 	c := *o.Match
 	c.MAC, c.PartialChecksums, c.TicksPerSecond = mac, i.Local(), 1e9
@@ -145,7 +146,7 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 func (d *Device) findPin(own Options) (*pin, error) {
 	p, err := openPin(own.Pin)
 	if errors.Is(err, ErrNoPin) {
-		if _, err := os.Stat(pinPath(own.Pin, "")); err == nil { // begun and not finished
+		if _, err := os.Stat(pinPath(own.Pin, "")); err == nil { // started but not completed
 			return nil, removePin(own.Pin)
 		}
 		return nil, nil
@@ -170,7 +171,7 @@ func (d *Device) findPin(own Options) (*pin, error) {
 	return p, nil
 }
 
-// keepClock tells the program about the clocks where it has test packets to answer, and keeps doing so.
+// keepClock gives the program the clocks if it has test packets to answer, and keeps them up to date.
 func (d *Device) keepClock(c *fastpath.Config) error {
 	if len(c.STAMPPorts) == 0 {
 		return nil
@@ -190,8 +191,8 @@ func (d *Device) keepClock(c *fastpath.Config) error {
 	return nil
 }
 
-// deviceClock opens the interface's own clock and has it stamp all frames until Close, where its driver tells programs the stamps. nil
-// if not.
+// deviceClock opens the interface's own clock and enables timestamps for all frames until Close, if its driver passes
+// the timestamps to programs. Otherwise it returns nil.
 func (d *Device) deviceClock() *phc {
 	if !d.features.Tells(xdpkit.Timestamp) || !xdpkit.Known("bpf_xdp_metadata_rx_timestamp") {
 		return nil
@@ -226,10 +227,10 @@ func (d *Device) deviceClock() *phc {
 	return p
 }
 
-// oneBuffer is the largest MTU that every driver takes without frames over several buffers.
+// oneBuffer is the largest MTU that every driver supports with single-buffer frames.
 const oneBuffer = 1500
 
-// attempts are the ways to attach, the best first.
+// attempts are the ways to attach, in order of preference.
 func (d *Device) attempts(c fastpath.Config, hook string) (a []xdpkit.Attempt, v []variant) {
 	add := func(hook string, w variant) {
 		v = append(v, w)
@@ -256,8 +257,8 @@ func (d *Device) attempts(c fastpath.Config, hook string) (a []xdpkit.Attempt, v
 	return a, v
 }
 
-// attach attaches the program, in the driver's hook where there is one that can send and the generic one is not
-// requested, or replaces the one of the pin.
+// attach attaches the program, in native mode if the driver supports transmission there and generic mode is not
+// requested, or replaces the pin's program.
 func (d *Device) attach(c fastpath.Config, own Options, joined *pin) error {
 	i, hook := d.iface, ""
 	if own.Generic {
@@ -308,10 +309,10 @@ func (d *Device) attach(c fastpath.Config, own Options, joined *pin) error {
 		}
 	}
 	switch {
-	case d.info.Push == xdpkit.Generic && (i.StripsVLAN() || i.Local()): // the kernel sends the reply with the tag that it kept
+	case d.info.Push == xdpkit.Generic && (i.StripsVLAN() || i.Local()): // the kernel sends the reply with the tag that it stripped
 		d.note("as with rx-vlan-offload, a VLAN tag outside of the frame is not seen at the generic hook: it counts as none for " +
 			"respond.vlans, and the reply has it")
-	case !v.tag && i.StripsVLAN() && i.Driver != "veth": // which leaves tags that are in the frame there
+	case !v.tag && i.StripsVLAN() && i.Driver != "veth": // it does not strip tags that are in the frame
 		d.note("%s", xdpkit.HiddenTags(i, d.info.Push, false, false))
 	}
 	d.stamped = v.stamps
@@ -324,7 +325,7 @@ func (d *Device) attach(c fastpath.Config, own Options, joined *pin) error {
 	return nil
 }
 
-// letIn has the interface let in the frames for what is answered, and makes the pin whole.
+// letIn makes the interface accept the frames that are answered, and completes the pin.
 func (d *Device) letIn(own Options, joined *pin, mac [6]byte, c *fastpath.Config) (err error) {
 	i := d.iface
 	if own.Pin == "" {
@@ -385,7 +386,7 @@ func (d *Device) letIn(own Options, joined *pin, mac [6]byte, c *fastpath.Config
 	return writeAbout(joined.notes, a)
 }
 
-// Since returns when the counts began: when the device was opened, or its pin was made.
+// Since returns when the counts started: when the device was opened, or its pin was created.
 func (d *Device) Since() time.Time { return d.since }
 
 // Info implements nic.Port.
@@ -394,14 +395,15 @@ func (d *Device) Info() nic.Info { return d.info }
 // Link implements nic.Port.
 func (d *Device) Link() (nic.Link, error) { return d.iface.Link() }
 
-// ReadStats implements nic.Port. Frames and bytes are those that the program saw and answered. What the interface's driver dropped
-// before or after the program is in Extra only, because the kernel's counters have all traffic of the interface.
+// ReadStats implements nic.Port. Frames and bytes are those that the program received and answered. Drops by the
+// interface's driver before or after the program are only in Extra, because the kernel's counters include all traffic
+// of the interface.
 func (d *Device) ReadStats(s *nic.Stats) error {
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	v, n := d.counts.verdicts(), d.counts.bytes()
 	*s = nic.Stats{RxFrames: v.Answered() + v.Refused(), RxBytes: n[0], TxFrames: v.Answered(), TxBytes: n[1]}
-	s.Extra, _ = d.iface.Drops() // an interface that is gone has none
+	s.Extra, _ = d.iface.Drops() // an interface that was removed has none
 	if d.clock != nil {
 		if n := d.clock.failures.Load(); n > 0 {
 			if s.Extra == nil {
@@ -413,29 +415,29 @@ func (d *Device) ReadStats(s *nic.Stats) error {
 	return nil
 }
 
-// Verdicts returns what became of all frames since Open, or since a pin was made. It makes no system call.
+// Verdicts returns the outcomes of all frames since Open, or since a pin was created. It makes no system call.
 func (d *Device) Verdicts() fastpath.Stats {
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	return d.counts.verdicts()
 }
 
-// Turnaround returns how long the program took for each reply, from its start to its end. It makes no system call.
+// Turnaround returns the duration of the program for each reply, from its start to its end. It makes no system call.
 func (d *Device) Turnaround() Histogram {
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	return d.counts.turnaround()
 }
 
-// Delivery returns how long each answered frame took from the card, which stamped it, to the program's start, where the card's
-// times are to be had: nothing elsewhere. It makes no system call.
+// Delivery returns the time of each answered frame from the card's timestamp to the program's start, if the card's
+// timestamps are available; otherwise it is empty. It makes no system call.
 func (d *Device) Delivery() Histogram {
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	return d.counts.delivery()
 }
 
-// OK reports whether the interface is there and up, and the program on it; Err says why not.
+// OK reports whether the interface exists and is up, and the program is attached; Err returns the reason if not.
 func (d *Device) OK() bool { return d.Err() == nil }
 
 // Err is nil while OK.

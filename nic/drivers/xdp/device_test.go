@@ -24,8 +24,8 @@ import (
 
 var _ nic.Port = (*xdp.Device)(nil)
 
-// pair is a veth pair whose peer takes what an XDP program sends: it has a program too. (GRO at the peer, which is said to
-// do, does not on Linux 6.18: nothing wakes its receive path.)
+// pair is a veth pair whose peer receives frames sent by an XDP program, because it has a program too. (GRO at the
+// peer, which is supposed to suffice, does not on Linux 6.18: nothing wakes its receive path.)
 func pair(t *testing.T) *veth.Pair {
 	t.Helper()
 	v := veth.New(t)
@@ -79,7 +79,7 @@ func serve(t *testing.T, e *veth.End, c *fastpath.Config, own xdp.Options) *xdp.
 	return d
 }
 
-// Each capability that is missing is named.
+// Each missing capability is named.
 func TestMissingCapability(t *testing.T) {
 	v := pair(t)
 	for name, c := range map[string]int{"CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_BPF": unix.CAP_BPF, "CAP_PERFMON": unix.CAP_PERFMON} {
@@ -114,7 +114,7 @@ func TestAnswers(t *testing.T) {
 			}
 			v.Tagged(t)
 			answered := d.Verdicts()
-			v.TCP(t) // the kernel's own addresses are the kernel's
+			v.TCP(t) // the kernel's own addresses still reach the kernel
 			v.Ping(t, v.Host.IPv4.Addr())
 			v.Ping(t, v.Host.IPv6.Addr())
 			s := d.Verdicts()
@@ -138,7 +138,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// Jumbo frames, which veth hands over in several buffers, are answered at both hooks, and their checksums are looked at to the end.
+// Jumbo frames, which veth delivers in several buffers, are answered in both modes, and their checksums are verified
+// completely.
 func TestJumbo(t *testing.T) {
 	for name, own := range map[string]xdp.Options{"xdp-drv": {}, "xdp-generic": {Generic: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -190,8 +191,8 @@ func TestJumbo(t *testing.T) {
 	}
 }
 
-// A tag that lies outside of the frame counts, and the reply has it; where the program cannot request it, a note says
-// that it counts as none.
+// A VLAN tag in a frame's metadata counts, and the reply has it; if the program cannot read it, a note says that the
+// frame counts as untagged.
 func TestHiddenTag(t *testing.T) {
 	for name, own := range map[string]xdp.Options{"xdp-drv": {}, "xdp-generic": {Generic: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -236,7 +237,7 @@ func TestHiddenTag(t *testing.T) {
 	}
 }
 
-// Without an XDP program a veth pair's other end would lose every reply, so that the generic hook is taken.
+// Without an XDP program, the other end of a veth pair would drop every reply, so generic mode is used.
 func TestPeerWithoutProgram(t *testing.T) {
 	v := veth.New(t)
 	d := serve(t, &v.Host, v.Config(), xdp.Options{})
@@ -265,7 +266,7 @@ func wait(t *testing.T, done func() bool) {
 	await.Until(t, "the condition", done)
 }
 
-// After Close the interface is as it was: another program can be attached, and nothing is answered.
+// After Close the interface is as before: another program can be attached, and nothing is answered.
 func TestClose(t *testing.T) {
 	v := pair(t)
 	other := v.Config()

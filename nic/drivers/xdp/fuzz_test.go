@@ -7,7 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/corpus"
 )
 
-// kept is an input's test whose clean-up is that of the whole target.
+// kept is an input's test whose clean-up is deferred to the end of the whole target.
 type kept struct {
 	testing.TB
 	undo *[]func()
@@ -15,16 +15,16 @@ type kept struct {
 
 func (k kept) Cleanup(f func()) { *k.undo = append(*k.undo, f) }
 
-// The program, in this machine's kernel, makes of any frame what fastpath makes of it, and counts it for the same reason, in each of
-// the configurations that the other tests have.
+// The program, in this machine's kernel, gives the same result and the same reason as fastpath for any frame, in each
+// configuration of the other tests.
 func FuzzProgram(f *testing.F) {
 	for tags := range 3 {
 		for _, q := range corpus.Requests(tags) {
 			f.Add(q.Frame, uint8(tags))
 		}
 	}
-	// The kernel takes a second to verify one: it is loaded when the first frame comes for it, and not by the process that only keeps
-	// the corpus.
+	// The kernel takes a second to verify a program: it is loaded for its first frame, and not by the process that only
+	// manages the corpus.
 	loaded := make([]*pair, len(configurations))
 	var undo []func()
 	f.Cleanup(func() {

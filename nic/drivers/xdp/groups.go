@@ -14,10 +14,10 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
-// A card lets in the frames of the multicast groups, and the stations, that were registered. A packet socket's
-// memberships end with the process; a pin's have to be the interface's own.
+// A card accepts frames for registered multicast groups and stations. A packet socket's memberships end with the
+// process, so a pin's have to be in the interface's own list.
 
-// stations are the addresses to let in for what is answered: solicited-node groups, and mac where it is not the interface's.
+// stations are the addresses to accept: solicited-node groups, and mac if it is not the interface's.
 func stations(i *netif.Interface, mac [6]byte, addresses []netip.Prefix) (s []string) {
 	if mac != i.MAC {
 		s = append(s, net.HardwareAddr(mac[:]).String())
@@ -33,7 +33,7 @@ func stations(i *netif.Interface, mac [6]byte, addresses []netip.Prefix) (s []st
 	return s
 }
 
-// letIn has the interface of that name let in a station or group, or no more.
+// letIn makes the named interface accept a station or group, or stop accepting it.
 func letIn(name string, index int, station string, in bool) error {
 	mac, err := net.ParseMAC(station)
 	if err != nil || len(mac) != 6 {
@@ -58,7 +58,7 @@ func letIn(name string, index int, station string, in bool) error {
 	return nil
 }
 
-// multicast adds a group to the interface's own list, or takes it off (SIOCADDMULTI, SIOCDELMULTI).
+// multicast adds a group to the interface's own list, or removes it (SIOCADDMULTI, SIOCDELMULTI).
 func multicast(name string, mac net.HardwareAddr, in bool) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -88,7 +88,7 @@ func multicast(name string, mac net.HardwareAddr, in bool) error {
 	return nil
 }
 
-// leaveGroups takes back what was let in for the pin, where its interface is in this thread's network namespace.
+// leaveGroups removes the pin's groups and stations, if its interface is in this thread's network namespace.
 func (p *pin) leaveGroups() error {
 	if p.about.Namespace != namespace() || p.link == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/corpus"
 )
 
-// steppedPair is a pair with a limit whose clock the test steps, on one CPU: the limit is each CPU's.
+// steppedPair is a pair with a rate limit whose clock the test steps, on one CPU, because the limit is per CPU.
 func steppedPair(t *testing.T, rate, burst uint64) *pair {
 	t.Helper()
 	c := config()
@@ -34,11 +34,11 @@ func steppedPair(t *testing.T, rate, burst uint64) *pair {
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
 		t.Fatal(err)
 	}
-	p.step(t, 1_000_000_000) // a free place has not been silent for long
+	p.step(t, 1_000_000_000) // a free place counts as recently used
 	return p
 }
 
-// step moves both clocks on by ns.
+// step advances both clocks by ns.
 func (p *pair) step(t *testing.T, ns uint64) {
 	p.fast.Loop.Start += ns
 	for cpu := range p.counts.cpus {
@@ -49,7 +49,7 @@ func (p *pair) step(t *testing.T, ns uint64) {
 	}
 }
 
-// answers has the program alone answer f.
+// answers reports whether the program alone answers f.
 func (p *pair) answers(t *testing.T, f []byte) bool {
 	action, err := p.program.Run(&ebpf.RunOptions{Data: f})
 	if err != nil {
@@ -58,7 +58,7 @@ func (p *pair) answers(t *testing.T, f []byte) bool {
 	return action == actionTX
 }
 
-// pings returns a ping from a, and one over IPv6 from an address made of a.
+// pings returns a ping from a, and one over IPv6 from an address derived from a.
 func pings(a netip.Addr) [2][]byte {
 	b := a.As4()
 	from := netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 12: b[0], 13: b[1], 14: b[2], 15: b[3]})
@@ -68,13 +68,13 @@ func pings(a netip.Addr) [2][]byte {
 	}
 }
 
-// A flood from random sources, far above what all places together may send, does not use up the rate of senders that were there
-// before, and does not get more replies than the places have.
+// A flood from random sources, far above the total rate of all places, does not use up the rate of senders that were
+// there before, and does not get more replies than the places permit.
 func TestFloodSparesKnownSources(t *testing.T) {
 	const known, burst, second = 100, 4, 1_000_000_000
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for kind, name := range []string{"IPv4", "IPv6"} {
-		p := steppedPair(t, 100, burst) // each of them asks 10 times a second
+		p := steppedPair(t, 100, burst) // each of them sends 10 requests per second
 		ask := func() (refused int) {
 			for i := range known {
 				if !p.answers(t, pings(netip.AddrFrom4([4]byte{10, 9, byte(i), 7}))[kind]) {
@@ -83,7 +83,7 @@ func TestFloodSparesKnownSources(t *testing.T) {
 			}
 			return refused
 		}
-		for range 20 { // for two seconds there is no flood
+		for range 20 { // no flood for two seconds
 			if n := ask(); n != 0 {
 				t.Fatalf("%s: %d of %d refused before the flood", name, n, known)
 			}
@@ -126,8 +126,8 @@ func crowd(n int) (all []netip.Addr) {
 	return all
 }
 
-// The program refuses for their rate the same requests as fastpath, however often sources ask and however long they pause, where more ask
-// than there are places.
+// The program refuses the same requests as fastpath because of their rate, however often sources send and however long
+// they pause, even with more sources than places.
 func TestLimitIsFastpaths(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	const second = 1_000_000_000
@@ -149,7 +149,7 @@ func TestLimitIsFastpaths(t *testing.T) {
 			all, often := crowd(c.sources), 0
 			for i := range 40_000 {
 				if i%1000 == 0 {
-					often = rnd.IntN(c.sources - 10) // the first of ten that ask more often for some time
+					often = rnd.IntN(c.sources - 10) // the first of ten that send more often for some time
 				}
 				n := rnd.IntN(c.sources)
 				if rnd.IntN(2) == 0 {

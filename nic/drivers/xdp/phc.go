@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// phc is the PTP hardware clock of an interface, in which its driver gives times of receipt.
+// phc is the PTP hardware clock of an interface, which its driver uses for receive timestamps.
 type phc struct{ file *os.File }
 
 // openPHC opens clock /dev/ptp<index>.

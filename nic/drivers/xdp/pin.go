@@ -34,10 +34,10 @@ const (
 	pinAbout  = "about"
 )
 
-// aboutSize is the room for what is said about a pin, in bytes.
+// aboutSize is the greatest length of a pin's description, in bytes.
 const aboutSize = 1 << 16
 
-// About is what a pin says of itself. It is made by the responder that pinned it or joined it last.
+// About is a pin's description of itself. It is written by the responder that created the pin or joined it last.
 type About struct {
 	Pin       string    `json:"pin"`
 	Layout    string    `json:"layout"`    // of the maps: only a responder with the same one can join
@@ -47,11 +47,11 @@ type About struct {
 	Hook      string    `json:"hook"`      // "xdp-drv" or "xdp-generic"
 	MAC       string    `json:"mac"`
 	Addresses []string  `json:"addresses"`
-	UDPPorts  []uint16  `json:"udp_ports,omitempty"` // left out where there are thousands
+	UDPPorts  []uint16  `json:"udp_ports,omitempty"` // omitted if there are thousands
 	STAMP     []uint16  `json:"stamp_ports,omitempty"`
 	Mode      string    `json:"mode"`    // "strict" or "open"
-	T2        string    `json:"t2"`      // when a STAMP reply says that its request came: "program", when that began, or "card"
-	T3        string    `json:"t3"`      // when it says that it left: "program", when that wrote it, before the doorbell
+	T2        string    `json:"t2"`      // receive timestamp of a STAMP reply: "program", when the program started, or "card"
+	T3        string    `json:"t3"`      // transmit timestamp: "program", when the program wrote it, before the doorbell
 	Since     time.Time `json:"since"`   // when it was pinned
 	Updated   time.Time `json:"updated"` // when a responder joined it last
 	PID       int       `json:"pid"`     // of that responder
@@ -60,7 +60,7 @@ type About struct {
 
 var goodName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
 
-// CheckPin returns an error for what cannot name a pin. Empty is none.
+// CheckPin returns an error for an invalid pin name. An empty name means no pin.
 func CheckPin(name string) error {
 	if name != "" && !goodName.MatchString(name) {
 		return fmt.Errorf("%q cannot name a pin: want 1 to 32 letters, digits, - and _ (bpffs has no dots)", name)
@@ -68,7 +68,7 @@ func CheckPin(name string) error {
 	return nil
 }
 
-// layoutSum is a short form of layout.
+// layoutSum is a hash of layout.
 func layoutSum() string {
 	h := fnv.New64a()
 	h.Write([]byte(layout()))
@@ -85,7 +85,7 @@ func bpffs() error {
 	return nil
 }
 
-// lockPins keeps two processes from changing pins at once, until release is called.
+// lockPins prevents two processes from changing pins concurrently, until release is called.
 func lockPins() (release func(), err error) {
 	if err := bpffs(); err != nil {
 		return nil, err
@@ -110,13 +110,13 @@ func lockPins() (release func(), err error) {
 	return func() { unix.Close(fd) }, nil
 }
 
-// pin is an open one.
+// pin is an open pin.
 type pin struct {
 	about About
-	notes *ebpf.Map // that holds about
+	notes *ebpf.Map // the map with about
 	maps  *maps
 	link  link.Link
-	gone  bool // the interface is no more, and the link is nil
+	gone  bool // the interface was removed, and the link is nil
 }
 
 func (p *pin) close() {
@@ -133,8 +133,8 @@ func (p *pin) close() {
 
 func pinPath(name, file string) string { return filepath.Join(xdpkit.PinRoot, name, file) }
 
-// openPin opens the pin of that name. It returns ErrNoPin if there is none, or only the beginning of one, and ErrForeign for what
-// this responder did not write.
+// openPin opens the pin of that name. It returns ErrNoPin if there is none, or only an incomplete one, and ErrForeign
+// for one that no responder wrote.
 func openPin(name string) (_ *pin, err error) {
 	if err := bpffs(); err != nil {
 		return nil, err
@@ -185,14 +185,14 @@ func openPin(name string) (_ *pin, err error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("pin %q: %s: %w", name, xdpkit.PinLink, err)
 	}
-	if at, err := p.attachedTo(); err == nil && at == 0 { // the interface is gone, and the link with it
+	if at, err := p.attachedTo(); err == nil && at == 0 { // the interface was removed, and the link with it
 		p.link.Close()
 		p.link, p.gone = nil, true
 	}
 	return p, nil
 }
 
-// attachedTo returns the number of the interface that the link is on, 0 if that is no more.
+// attachedTo returns the number of the interface that the link is attached to, 0 if it was removed.
 func (p *pin) attachedTo() (int, error) {
 	if p.link == nil {
 		return 0, nil
@@ -207,7 +207,7 @@ func (p *pin) attachedTo() (int, error) {
 	return 0, fmt.Errorf("a link of type %d, not XDP", info.Type)
 }
 
-// savePin pins the maps and the link under a's name. What is there already of maps stays.
+// savePin pins the maps and the link under a's name. Existing maps are kept.
 func savePin(a About, m *maps, l link.Link) error {
 	folder := pinPath(a.Pin, "")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -248,7 +248,7 @@ func writeAbout(notes *ebpf.Map, a About) error {
 	return nil
 }
 
-// removePin removes a pin's files; the link goes first, which ends the answering.
+// removePin removes a pin's files; the link is removed first, which stops the answering.
 func removePin(name string) error {
 	var all error
 	files, err := os.ReadDir(pinPath(name, ""))
@@ -269,10 +269,11 @@ func removePin(name string) error {
 	return errors.Join(all, os.Remove(pinPath(name, "")))
 }
 
-// Pinned is a pin as it is looked at: what it says of itself, and what its program counts. Close lets go of it, and leaves it.
+// Pinned is a pin opened for reading: its description of itself, and its program's counts. Close closes it without
+// removing it.
 type Pinned struct {
 	About    About
-	Attached bool // its interface is there, and the program on it
+	Attached bool // its interface exists, and the program is attached
 	counts   *counts
 	pin      *pin
 }
@@ -296,7 +297,7 @@ func Pins() ([]string, error) {
 	return names, err
 }
 
-// OpenPinned opens the pin of that name to read from. It returns ErrNoPin and ErrForeign, explained.
+// OpenPinned opens the pin of that name for reading. It returns ErrNoPin and ErrForeign, explained.
 func OpenPinned(name string) (*Pinned, error) {
 	p, err := openPin(name)
 	if err != nil {
@@ -315,18 +316,19 @@ func OpenPinned(name string) (*Pinned, error) {
 	return &Pinned{About: p.about, Attached: at != 0, counts: c, pin: p}, nil
 }
 
-// Verdicts returns what became of all frames since the pin was made.
+// Verdicts returns the outcomes of all frames since the pin was created.
 func (p *Pinned) Verdicts() fastpath.Stats { return p.counts.verdicts() }
 
-// Turnaround is Device.Turnaround, since the pin was made.
+// Turnaround is Device.Turnaround, since the pin was created.
 func (p *Pinned) Turnaround() Histogram { return p.counts.turnaround() }
 
-// Close lets go of the pin, which stays.
+// Close closes the pin without removing it.
 func (p *Pinned) Close() { p.pin.close() }
 
-// Unpin ends a pin: the program is detached, which a responder that joined it learns, and the counts are gone. It takes what an
-// other version of the responder pinned, and what was left half made; of what is not a responder's it returns ErrForeign. The
-// multicast groups that were joined for it are left where the interface is in the calling thread's network namespace.
+// Unpin removes a pin: the program is detached, which a responder that joined it detects, and the counts are deleted.
+// It also removes pins of other versions of the responder, and incomplete ones; for files that are not a responder's it
+// returns ErrForeign. The multicast groups that were joined for it are left if the interface is in the calling thread's
+// network namespace.
 func Unpin(name string) error {
 	if err := CheckPin(name); err != nil {
 		return err
@@ -357,7 +359,7 @@ func Unpin(name string) error {
 	return errors.Join(left, detach(pinPath(name, xdpkit.PinLink)), removePin(name))
 }
 
-// detach takes the program of a pinned link off at once: closing the last of a link's files does so in the kernel's own time.
+// detach detaches the program of a pinned link immediately. Closing the last of a link's files does so only later.
 func detach(path string) error {
 	l, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -369,7 +371,7 @@ func detach(path string) error {
 	return l.Detach()
 }
 
-// pinFilesOnly reports whether a folder holds nothing but what some responder's pin consists of.
+// pinFilesOnly reports whether a folder has only files of a responder's pin.
 func pinFilesOnly(name string) bool {
 	files, err := os.ReadDir(pinPath(name, ""))
 	if err != nil {

@@ -52,7 +52,8 @@ func unpin(t *testing.T, e *veth.End, name string) {
 	})
 }
 
-// The program answers on when its device is closed; one that joins takes its counts over and brings its own rules; Unpin ends it.
+// The program continues to answer when its device is closed; a device that joins continues its counts with new rules;
+// Unpin ends it.
 func TestPin(t *testing.T) {
 	nictest.NeedBPFFS(t)
 	for name, own := range map[string]xdp.Options{"driver": {Pin: "p"}, "generic": {Pin: "p", Generic: true}} {
@@ -182,8 +183,8 @@ func TestKilled(t *testing.T) {
 	wait(t, func() bool { return program(t, v) == 0 })
 }
 
-// With a pin the answering goes on after SIGKILL, and while one process after the other takes it over, without a reply lost or
-// given twice.
+// With a pin, answering continues after SIGKILL, and while processes join one after the other, without lost or
+// duplicate replies.
 func TestKilledPinned(t *testing.T) {
 	nictest.NeedBPFFS(t)
 	v := pair(t)
@@ -214,7 +215,7 @@ func TestKilledPinned(t *testing.T) {
 	}
 }
 
-// An interface that goes takes the program along, and the counts stay for one of its name that comes.
+// If an interface is removed, so is the program; the counts are kept for a new interface of the same name.
 func TestPinGone(t *testing.T) {
 	nictest.NeedBPFFS(t)
 	v := pair(t)
@@ -257,7 +258,7 @@ func TestPinGone(t *testing.T) {
 	unpin(t, &v.Host, "gone")
 }
 
-// What cannot be joined is named, with what can be done; and it stays as it is.
+// The error for a pin that cannot be joined says what can be done, and the pin is unchanged.
 func TestPinRefuses(t *testing.T) {
 	nictest.NeedBPFFS(t)
 	v, w := pair(t), pair(t)
@@ -314,7 +315,7 @@ func TestPinRefuses(t *testing.T) {
 	if _, err := xdp.OpenPinned("a"); !errors.Is(err, xdp.ErrForeign) {
 		t.Errorf("another version is looked at: %v", err)
 	}
-	v.Ping(t, veth.Our4.Addr()) // it answers all the same
+	v.Ping(t, veth.Our4.Addr()) // it still answers
 	unpin(t, &v.Host, "a")
 	if program(t, v) != 0 {
 		t.Error("another version's pin is not to be ended")
@@ -343,7 +344,7 @@ func TestPinRefuses(t *testing.T) {
 	if err := os.Remove(folder + "/about"); err != nil {
 		t.Fatal(err)
 	}
-	open(t, &v.Host, v.Config(), xdp.Options{Pin: "b"}).Close() // what was only begun is no hindrance
+	open(t, &v.Host, v.Config(), xdp.Options{Pin: "b"}).Close() // an incomplete pin is no obstacle
 	unpin(t, &v.Host, "b")
 	if err := xdp.Unpin("b"); !errors.Is(err, xdp.ErrNoPin) {
 		t.Errorf("what is not there is unpinned: %v", err)

@@ -15,16 +15,16 @@ import (
 // maxChecksum is the longest packet whose checksum the program can verify: MAX_FRAME of state.h, less its header.
 const maxChecksum = 9728 - 22
 
-// variant is what a program needs beyond the rules.
+// variant describes what a program needs beyond the rules.
 type variant struct {
-	frags       bool   // it takes frames that are in several buffers
-	tag, stamps bool   // it asks the interface's driver for the tag that was taken out, and for the time of receipt
-	ifindex     int    // of the interface that a program with tag or stamps is bound to
-	still       uint64 // tests: the time in all test packets
-	stepped     bool   // tests: the limit's time is what the test wrote to Now
+	frags       bool   // supports frames in several buffers
+	tag, stamps bool   // gets the stripped tag, and the receive timestamp, from the interface's driver
+	ifindex     int    // interface that a program with tag or stamps is bound to
+	still       uint64 // tests: the timestamp in all test packets
+	stepped     bool   // tests: the limit uses the time that the test wrote to Now
 }
 
-// bound reports whether the program is for one interface alone.
+// bound reports whether the program is for a single interface.
 func (v variant) bound() bool { return v.tag || v.stamps }
 
 // name is the program's name in responder.c.
@@ -40,7 +40,7 @@ func (v variant) name() string {
 	return programProgRebound
 }
 
-// maps are the program's that outlive it where they are pinned.
+// maps are the program's maps, which outlive it if they are pinned.
 type maps struct{ Cpus, Clocks *ebpf.Map }
 
 func (m *maps) close() {
@@ -51,7 +51,7 @@ func (m *maps) close() {
 	}
 }
 
-// newMaps makes the maps for a program.
+// newMaps creates the maps for a program.
 func newMaps() (*maps, error) {
 	spec, err := spec()
 	if err != nil {
@@ -68,7 +68,7 @@ func newMaps() (*maps, error) {
 	return m, nil
 }
 
-// spec is the object as this machine needs it.
+// spec is the object adapted to this machine.
 func spec() (*ebpf.CollectionSpec, error) {
 	spec, err := loadProgram()
 	if err != nil {
@@ -124,8 +124,8 @@ func bit(b bool) uint8 {
 	return 0
 }
 
-// layout says how the maps are laid out, so that a program is not given those of another one: the names, types and places of all
-// they hold, and their order of bytes.
+// layout describes the layout of the maps, so that a program does not get those of another version: the names, types
+// and offsets of all fields, and their byte order.
 func layout() string {
 	var describe func(t reflect.Type) string
 	describe = func(t reflect.Type) string {

@@ -21,7 +21,7 @@ import (
 
 const now, errorEstimate = 0xe8d4_a510_8000_0000, 0x8123
 
-// pair is the program and fastpath with one configuration.
+// pair is the program and fastpath with the same configuration.
 type pair struct {
 	name    string
 	program *ebpf.Program
@@ -68,7 +68,7 @@ func newPair(t testing.TB, name string, c fastpath.Config, v variant) *pair {
 	return p
 }
 
-// configuration is one that frames go through.
+// configuration is a configuration that frames are tested with.
 type configuration struct {
 	name   string
 	change func(*fastpath.Config)
@@ -100,7 +100,7 @@ func pairs(t testing.TB) (all []*pair) {
 	return all
 }
 
-// judge gives f to both. What is answered must be so with the same bytes, and counted for the same reason.
+// judge gives f to both. Both must answer with the same bytes, or refuse for the same reason.
 func (p *pair) judge(f []byte) error {
 	if len(f) < 14 {
 		return nil // the kernel does not run a program on less than an Ethernet header
@@ -137,7 +137,7 @@ func (p *pair) judge(f []byte) error {
 	return nil
 }
 
-// guarded are the verdicts after which the kernel may not see the frame.
+// guarded are the verdicts after which the frame must not reach the kernel.
 func guarded(v fastpath.Verdict) bool {
 	switch v {
 	case fastpath.RefusedSourceMAC, fastpath.RefusedHeaderChecksum, fastpath.RefusedSource, fastpath.RefusedOwnSource,
@@ -148,7 +148,7 @@ func guarded(v fastpath.Verdict) bool {
 	return false
 }
 
-// Every frame of the corpus, cut at every length, and with every byte changed to some others.
+// Every frame of the corpus, truncated at every length, and with every byte changed to some other values.
 func TestCorpus(t *testing.T) {
 	for _, p := range pairs(t) {
 		answered := p.fast.Stats()
@@ -177,7 +177,7 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// Test packets shorter than their replies, of every length, under tags, padded, with each kind of checksum.
+// Test packets shorter than their replies, of every length, with tags, with padding, and with each kind of checksum.
 func TestBase(t *testing.T) {
 	for _, p := range pairs(t) {
 		if p.name != "base" && p.name != "frags" {
@@ -247,11 +247,11 @@ func TestMutations(t *testing.T) {
 	t.Logf("%d frames: %d answered, %d refused: %v", frames, sum.Answered(), sum.Refused(), sum)
 }
 
-// The limit lets a burst through, counts the rest, drops it, and leaves another source its own.
+// The limit permits a burst, counts and drops the rest, and does not affect another source.
 func TestLimit(t *testing.T) {
 	c := config()
-	c.STAMPPorts = nil     // for them the clock is looked at anyway
-	c.Rate, c.Burst = 1, 5 // a second is longer than the test has between two frames of the burst
+	c.STAMPPorts = nil     // for them the clock is read anyway
+	c.Rate, c.Burst = 1, 5 // a second is longer than the time between two frames of the burst
 	p := newPair(t, "limit", c, variant{})
 	from := func(a string) []byte {
 		return corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, corpus.ICMPv4(netip.MustParseAddr(a), corpus.Our4, 8))
@@ -263,7 +263,7 @@ func TestLimit(t *testing.T) {
 		}
 		return action
 	}
-	// The limit is each CPU's: on n of them n bursts go through. It looks at the clock before it refuses.
+	// The limit is per CPU: with n CPUs, n bursts are permitted. The program reads the clock before it refuses.
 	answered, dropped := 0, 0
 	looked := func() (at uint64) {
 		for cpu := range p.counts.cpus {
@@ -291,7 +291,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// One reply in sixteen, more or less, is in the histogram of its CPU, and the first on a CPU is.
+// About one reply in sixteen is in the histogram of its CPU, and the first one on a CPU always is.
 func TestTurnaround(t *testing.T) {
 	p := newPair(t, "turnaround", config(), variant{})
 	const n = 1000
@@ -311,7 +311,7 @@ func TestTurnaround(t *testing.T) {
 	}
 }
 
-// The committed object is what this compiler makes of the source, where it is the one that made it.
+// The committed object equals the compiler's output for the source, if the compiler has the same version.
 func TestObject(t *testing.T) {
 	nictest.BPFObject(t, "responder.c", "program_bpfel.o", compiler)
 }

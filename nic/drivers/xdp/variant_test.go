@@ -9,7 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
 
-// Every variant passes the verifier, those that ask the driver on an interface whose driver tells.
+// Every variant passes the verifier; those that use the driver's metadata are tested on an interface whose driver
+// provides it.
 func TestVariants(t *testing.T) {
 	needs.Root(t, "loading an XDP program")
 	v := veth.New(t)
@@ -53,7 +54,7 @@ func TestVariants(t *testing.T) {
 				return
 			}
 			defer p.Close()
-			// The kernel gives up at a million, and another kernel's verifier walks other ways.
+			// The kernel gives up at a million instructions, and another kernel's verifier takes other paths.
 			about, err := p.Info()
 			if err != nil {
 				t.Fatal(err)
