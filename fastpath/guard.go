@@ -131,7 +131,7 @@ func (l *limiter) set(rate, burst, ticksPerSecond uint64) error {
 }
 
 // at reports whether the source with the given hash is at home and may get a reply at time now, and charges it.
-// Otherwise take decides; it also refuses whatever at refused for its rate.
+// Otherwise take decides; it also refuses sources that at refused because of their rate.
 func (l *limiter) at(now, hash uint64) bool {
 	p := &l.places[hash>>slotShift]
 	return (p.source^hash)&l.tag == 0 && l.charge(&p.full, now<<fraction)

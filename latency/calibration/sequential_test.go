@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// until returns a copy of a report as it was after n slices of a session that is tested the given number of times.
+// until returns a copy of a report truncated to n slices, for a session that is tested the given number of times.
 func until(r *report.Report, n, looks int) *report.Report {
 	out, s := *r, *r.Main()
 	s.Intervals = s.Intervals[:n]

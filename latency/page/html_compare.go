@@ -152,8 +152,7 @@ var verdictWords = map[compare.Verdict]string{compare.Unknown: "cannot tell", co
 // palette is the number of colours in page.css.
 const palette = 6
 
-// factRows aligns the environments. It leaves out rows that are the same everywhere, except those that every reader
-// looks for first.
+// factRows aligns the environments. It omits rows that are the same everywhere, except for the most important ones.
 func factRows(rs []*report.Report) []statRow {
 	var order []string
 	values := map[string][]string{}

@@ -44,7 +44,7 @@ type supervisor struct {
 	done    chan struct{}
 }
 
-// ending is how a process ended.
+// ending describes how a process ended.
 type ending struct {
 	how  string // "exit 1", "killed"
 	said string // the end of its log

@@ -70,7 +70,7 @@ const (
 // Firmware has a switch for each way in which a model's firmware can fail a command.
 type Firmware struct {
 	Withhold atomic.Bool   // no command completes
-	Refuse   atomic.Uint32 // one in this number of commands is refused; 0 for none
+	Refuse   atomic.Uint32 // one command out of this number is refused; 0 for none
 	asked    atomic.Uint32
 }
 

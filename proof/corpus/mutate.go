@@ -76,7 +76,7 @@ func (m *Mutator) Next() []byte {
 
 var be = binary.BigEndian
 
-// network returns where the packet in f starts after up to two tags, if it has at least n bytes.
+// network returns the start of the packet in f, after up to two tags, and whether at least n bytes follow.
 func network(f []byte, n int) (at int, ok bool) {
 	at = 14
 	for at < 22 && len(f) >= at+4 && (be.Uint16(f[at-2:]) == 0x8100 || be.Uint16(f[at-2:]) == 0x88a8) {

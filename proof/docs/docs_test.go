@@ -1,5 +1,5 @@
-// Package docs plays the commands of README.md and docs/ on two hosts of a veth pair, as they are printed, and holds what they print against
-// what the pages show.
+// Package docs runs the commands of README.md and docs/ on two hosts joined by a veth pair, as printed, and compares
+// their output with the pages.
 package docs
 
 import (
@@ -24,15 +24,16 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-// play is a block of commands of a page. It runs as it is printed but for edits, pairs of old and new text, most of which make it short.
+// play is a block of commands of a page. It is run as printed, except for edits: pairs of old and new text, most of
+// which make it shorter.
 type play struct {
-	page, has string   // the block of this page that has this text
+	page, has string   // the first block of this page that contains this text
 	edits     []string // pairs
 	exit      int
-	says      []string // regular expressions
+	says      []string // regular expressions for the output
 }
 
-// The responder of README.md answers while the blocks of a page run.
+// The responder of README.md, which answers while the blocks of a page run.
 var responder = play{page: "README.md", has: "rebound-responder check", edits: []string{"rebound-responder check", "rebound-responder check || true"}, says: []string{
 	`(?m)^INTERFACE +KERNEL DRIVER +LINK`, `(?m)^eth1 +veth +(up|down) +1500 .* xdp, afxdp, afpacket$`, `(?m)^warning +CPU \d+ is not isolated(.*)\n +fix: `, ready}}
 
@@ -42,13 +43,13 @@ const (
 	trip    = `(?m)^round trip p50 [\d.]+ .s, p99 [\d.]+ .s, p99.9 [\d.]+ .s; \d+ of [\d,]+ lost$`
 )
 
-// once and slices make a measurement and one of -ab short.
+// once and slices shorten a measurement and one with -ab.
 var (
 	once      = []string{"rebound-bench run", "rebound-bench run -duration 100ms -runs 8 -self-test 0s"}
 	alternate = []string{"rebound-bench run", "rebound-bench run -duration 2s -slice 100ms -self-test 0s", "10.0.0.3", "10.0.0.1"}
 )
 
-// plays are in the order of each page. A block finds the files of those before.
+// plays are the blocks in the order of each page. A block can use the files of earlier ones.
 var plays = [][]play{
 	{
 		{page: "README.md", has: "-out out/load", edits: once, says: []string{trip, `report out/before\n(?s:.*)report out/load\n`}},
@@ -79,7 +80,7 @@ var plays = [][]play{
 	},
 }
 
-// left are pages whose blocks are not played, or not all of them, with the reason.
+// left lists pages whose blocks are not run, or not all of them, with the reason.
 var left = map[string]string{
 	"docs/bring-up-82599.md":  "needs the card",
 	"docs/bring-up-efa.md":    "needs the card",
@@ -96,7 +97,7 @@ var left = map[string]string{
 	"docs/watch.md":           "does not end by itself; internal/bench's TestWatch does this",
 }
 
-// blocks returns the blocks of commands of a page.
+// blocks returns the command blocks of a page.
 func blocks(t *testing.T, page string) (all []string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("../..", page))

@@ -10,8 +10,9 @@ import (
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
 
-// efaVerbsScript is our responder's life beside Linux's driver, which keeps both functions: stock tools measure it on the other function, and
-// each other on the same one. A killed responder leaves nothing. Without any right it answers as well, and our bench measures it.
+// efaVerbsScript runs our responder beside Linux's driver, which keeps both functions: stock tools measure it on the
+// other function, and each other on the same one. A killed responder leaves nothing behind. It also answers without any
+// privilege, and our bench measures it.
 const efaVerbsScript = efaHelpers + `
 sysctl -q -w vm.nr_hugepages=64
 load
@@ -93,7 +94,7 @@ need rmmod efa
 say gone
 `
 
-// TestLabEFAVerbs has our driver beside Linux's in the guest, on the same function.
+// TestLabEFAVerbs runs our driver beside Linux's in the guest, on the same function.
 func TestLabEFAVerbs(t *testing.T) {
 	guests(t)
 	beside(t, "efa/F3verbs", efaVerbs)

@@ -38,9 +38,9 @@ need rmmod ixgbe
 say gone
 `
 
-// TestLabInterrupts runs Linux's driver on what an 82599's EEPROM can disable: an MSI-X table of one vector, which is
-// too small for the driver, so that it uses MSI; and no MSI either, so that it uses INTx. It also has two cards whose
-// capabilities Linux walks.
+// TestLabInterrupts runs Linux's driver on 82599s whose EEPROM reduces MSI-X to one vector, which is too few for the
+// driver, so that it uses MSI; or also disables MSI, so that it uses INTx. It also has two cards whose capabilities
+// Linux walks.
 func TestLabInterrupts(t *testing.T) {
 	guests(t)
 	beside(t, "ixgbe/F2interrupts", interrupts)

@@ -70,7 +70,7 @@ func TestGuestScript(t *testing.T) {
 	if got := strings.Join(r["file"], ","); got != "one,two" {
 		t.Errorf("the guest showed %q", got)
 	}
-	// A guest that measures the rate on a busy machine may get a twentieth of it.
+	// On a busy machine, a guest that measures the rate may get a twentieth of it.
 	for _, line := range r["tsc"] { // the kernel may refine the rate and report it again
 		mhz, _ := strconv.ParseInt(line, 10, 64)
 		if want := hostTSC() / 1e6; want > 0 && (mhz < want*9/10 || mhz > want*11/10) {

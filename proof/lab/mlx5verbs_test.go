@@ -10,9 +10,10 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// mlx5VerbsScript has our responder beside Linux's driver on the far function, in the namespace: for an address that the interface lacks,
-// 10.9.0.3, and then for the kernel's own, $peer. Linux here pings and floods both, connects to the kernel's own, and is pinged by it, all at
-// once. A killed responder leaves neither rules nor addresses.
+// mlx5VerbsScript runs our responder beside Linux's driver on the second function, in the namespace: for an address
+// that the interface lacks, 10.9.0.3, and then for the kernel's own, $peer. Linux on the first function pings and
+// floods both, connects to the kernel's address, and is pinged by it, all at the same time. A killed responder leaves
+// neither rules nor addresses behind.
 const mlx5VerbsScript = pairHelpers + `
 modprobe ib_uverbs || fail modprobe ib_uverbs
 modprobe mlx5_ib || fail modprobe mlx5_ib
@@ -88,8 +89,8 @@ need rmmod mlx5_ib
 say gone
 `
 
-// TestLabMlx5Verbs has our driver beside Linux's on the same interface (rung F3): with firmware whose parser can tell echo requests from other
-// ICMP, and with one that cannot.
+// TestLabMlx5Verbs runs our driver beside Linux's on the same interface (rung F3): with firmware whose parser
+// distinguishes echo requests from other ICMP, and with firmware whose parser does not.
 func TestLabMlx5Verbs(t *testing.T) {
 	guests(t)
 	beside(t, "mlx5/F3verbs", func(t *testing.T) { mlx5Verbs(t, mlx5sim.ConnectX6Dx, true) })

@@ -390,5 +390,5 @@ func NewResponder(t testing.TB) *fastpath.Responder {
 	return r
 }
 
-// EchoRequest is described at NewResponder.
+// EchoRequest: see NewResponder.
 func EchoRequest(size int) []byte { return request(icmp4, size, 0, 1) }

@@ -187,7 +187,7 @@ func leafCalls(pkg, fn string, leaves map[string]bool) ([]callSite, error) {
 	return calls, nil
 }
 
-// declared returns a function's name as the linker has it, without the package.
+// declared returns a function's name in the linker's form, without the package.
 func declared(d *ast.FuncDecl) string {
 	if d.Recv == nil {
 		return d.Name.Name

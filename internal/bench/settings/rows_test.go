@@ -16,7 +16,7 @@ func TestRows(t *testing.T) {
 	s := Default()
 	fs := flag.NewFlagSet("run", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	free := []string{"iface", "target", "stamp-tlv"} // any text may be valid, as far as a row can tell
+	free := []string{"iface", "target", "stamp-tlv"} // the row alone cannot reject any text
 	rows := setting.New(s.Rows()...)
 	for i := range rows.Settings {
 		rows.Settings[i].AddFlag(fs)

@@ -328,8 +328,8 @@ func days(t *testing.T, levels []float64) (*state, string) {
 	return s, log.String()
 }
 
-// An hour that is slower than the same hour of the days before is said to be; one like them is not; a single day before is enough, and
-// none is not.
+// An hour that is slower than the same hour of three earlier days is reported, one like them is not, and with fewer
+// earlier days there is no verdict.
 func TestChange(t *testing.T) {
 	const base = 50e3
 	for _, c := range []struct {

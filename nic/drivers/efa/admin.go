@@ -236,7 +236,7 @@ func (a *admin) tellHost() (err error) {
 		return err
 	}
 	h := (*hostInfo)(kit.Pointer(a.host))
-	// As the driver in Linux's tree: no separate version, and the kernel's release in place of a distribution.
+	// As in the driver of Linux's tree: no separate version, and the kernel's release instead of a distribution.
 	*h = hostInfo{bdf: address(d.card.Fn.Name()), specVersion: specVersion, flags: inTree}
 	h.setKernel()
 	c := feature{Header: amazonadmin.Header{Opcode: opSetFeature, Flags: amazonadmin.FlagCtrlData}, id: featHost,

@@ -25,7 +25,7 @@ func (a *admin) protect() error {
 	return nil
 }
 
-// register makes one memory region of size bytes for all messages, of pages as large as memory and device allow.
+// register creates one memory region of size bytes for all messages, with pages as large as memory and device permit.
 func (a *admin) register(size int) (dma.Block, uint32, error) {
 	d := a.d
 	const small, huge = 12, 21

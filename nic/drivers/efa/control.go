@@ -34,7 +34,7 @@ type control interface {
 	events(extra map[string]uint64)
 	// check returns what is wrong with the device.
 	check(polled bool) (*kit.Symptom, error)
-	// answers returns an error if the device is gone.
+	// answers returns an error if the device does not respond.
 	answers() error
 	// revive makes a device that does not respond ready for start.
 	revive() error

@@ -25,7 +25,7 @@ type benchQueue struct {
 	txDone   [maxPairs]uint32
 	sqDB     [maxPairs]uint32
 	rqDB     [maxPairs]uint32
-	reversed bool // sends are completed last first
+	reversed bool // sends are completed in reverse order
 	ids      [maxPairs * ringSize]uint64
 }
 

@@ -14,7 +14,7 @@ const maxUnknownSenders = 16
 // before it are complete (docs/memory-order.md: unknown senders).
 type unknownSender struct {
 	asked    atomic.Uint32 // entries written, running freely
-	answered atomic.Uint32 // entries looked up
+	answered atomic.Uint32 // number of entries whose sender was looked up
 	waiting  uint32        // used by the loop only: entries whose messages wait in their slots
 	entry    [maxUnknownSenders]struct {
 		gid       [16]byte

@@ -148,7 +148,7 @@ func (u *uverbs) mapped(key uint64, size int, write bool) (unsafe.Pointer, error
 	return unsafe.Pointer(&b[0]), nil
 }
 
-// doorbell maps the page behind key, where a doorbell is at off.
+// doorbell maps the page identified by key, and returns the doorbell at off.
 func (u *uverbs) doorbell(key uint64, off uint32) (*uint32, error) {
 	if off%4 != 0 || int(off) >= os.Getpagesize() {
 		return nil, u.d.card.Errorf("%w: doorbell at %#x of a page", nic.ErrHardware, off)

@@ -88,14 +88,14 @@ func symptom(name string, reason uint32, why string, args ...any) *kit.Symptom {
 	return &kit.Symptom{Reason: name, Code: reason, Why: fmt.Sprintf(why, args...)}
 }
 
-// restart resets the device and starts it with nobody on the queues. What was under way is lost.
+// restart resets the device and starts it while no loop uses the queues. Messages in flight are lost.
 func (d *Device) restart(s *kit.Symptom) error {
 	if err := d.control.revive(); err != nil {
 		return err
 	}
 	clear(d.missed)
 	reason := s.Code
-	if reason == resetNormal { // what the kit saw
+	if reason == resetNormal { // a reason detected by the kit
 		reason = resetForeign
 	}
 	return d.start(reason)

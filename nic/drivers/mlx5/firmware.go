@@ -54,7 +54,7 @@ type place struct {
 	at   uint64 // device address, or offset
 }
 
-// ring has a CREATE command use b: at are the places of umem offset and ID in it.
+// ring makes a CREATE command use b: offset and id are the positions of the umem offset and ID.
 func (d *Device) ring(in message, b dma.Block, offset, id int) message {
 	p := d.fw.place(b)
 	if !p.umem {

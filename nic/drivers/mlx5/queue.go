@@ -78,9 +78,9 @@ type Queue struct {
 	rqn, rxCQN, txCQN, tir uint32
 	uar                    uar
 	proof                  proof
-	failed                 polling.Counter // frames that an error of the send queue left unsent; written by the watch
+	failed                 polling.Counter // frames not sent because of a send queue error; written by the watchdog
 
-	_ [8]byte // to whole cache lines, so that the heap puts no two queues into one
+	_ [8]byte // pads to whole cache lines, so that two queues on the heap never share one
 }
 
 // Reasons for which a queue stops.

@@ -35,7 +35,7 @@ type shared struct {
 	looks   int
 	kernel  atomic.Uint64 // asynchronous events that the kernel handles
 
-	seen   []uint32 // receive slots of each queue, as counted last
+	seen   []uint32 // receive slots of each queue at the last count
 	frames uint64   // received
 }
 

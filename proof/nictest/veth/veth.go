@@ -41,7 +41,7 @@ func New(t testing.TB) *Pair {
 	return NewQueues(t, 1)
 }
 
-// NewQueues is New with that many receive and transmit queues at each end.
+// NewQueues is New with the given number of receive and transmit queues at each end.
 func NewQueues(t testing.TB, queues int) *Pair {
 	t.Helper()
 	needs.Root(t, "network namespaces")
