@@ -100,7 +100,6 @@ type limiter struct {
 	shared [slots / limiterWays]uint64
 }
 
-// place is the state of one source.
 type place struct {
 	full   uint64
 	source uint64 // its hash, 0 if the place is free
@@ -148,7 +147,6 @@ func (l *limiter) take(now, hash uint64) bool {
 	return l.charge(&l.shared[hash>>slotShift/limiterWays], now)
 }
 
-// charge charges a reply to a bucket.
 func (l *limiter) charge(full *uint64, now uint64) bool {
 	ahead := *full - now
 	if ahead > l.most { // in the past: the bucket is full

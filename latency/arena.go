@@ -105,7 +105,6 @@ func (c *cursor) next() []byte {
 	}
 }
 
-// head is the header of an interval.
 type head struct {
 	from, to, n, min, max int64
 	sum                   float64

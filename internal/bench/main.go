@@ -27,7 +27,6 @@ type entry struct {
 	run              func(*env, []string) error
 }
 
-// commands are all commands.
 func commands() []entry {
 	return []entry{
 		{"run", "TARGET [TARGET ...] [flags]", "measure; writes a report folder and prints its percentiles. rebound-bench TARGET does the same", runCommand},

@@ -34,7 +34,7 @@ func described() *manual.Program {
 	return p
 }
 
-// values are the values of flags that are not settings with one value each.
+// values are the values of flags that are not settings.
 func values() map[string][]string {
 	return map[string][]string{"ab": {"name=", "target="}, "size": {"rfc2544"}}
 }

@@ -128,7 +128,6 @@ func printFolders(w io.Writer, all []*report.Report) {
 	}
 }
 
-// verboseHelp is the text of every -v.
 const verboseHelp = "print diagnostics too: polling gaps, self-test, loss and reordering, notes (report.html has them all)"
 
 // printDiagnostics prints a report's additional series and its notes.

@@ -23,7 +23,6 @@ docs/other-tools.md); -html writes its page.
 
 `
 
-// anonymousHelp is the text of every -anonymous.
 const anonymousHelp = "leave identifying data out of the report: host name, kernel command line, the kernel release " +
 	"behind its\nversion, this command line, MAC addresses, and IP addresses that are not private. CPU, settings, times " +
 	"and the names\nthat you gave remain"

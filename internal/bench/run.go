@@ -171,7 +171,6 @@ func (e *env) runFlags(args []string) (*runOptions, error) {
 	return o, nil
 }
 
-// define defines the flags.
 func (o *runOptions) define(fs *flag.FlagSet) *runLine {
 	c := &runLine{given: map[string]bool{}}
 	for _, r := range o.base.Rows() {

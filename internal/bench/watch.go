@@ -45,7 +45,6 @@ Every setting is a flag and a key of the file (rebound-bench config prints one w
 const watchIntro = "What rebound-bench watch measures, and how. Every key is here with its default; each is a flag, too: rebound-bench watch -h.\n\n" +
 	"`rebound-bench config` prints this file."
 
-// watchSettings has all settings of a watch.
 type watchSettings struct {
 	table *setting.Table
 

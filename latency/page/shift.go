@@ -61,7 +61,6 @@ func shiftFunction(p *compare.Pair, b legend) []plot {
 		nil, f.svg()}}
 }
 
-// percentTick formats a round percentage.
 func percentTick(v float64) string {
 	if math.Abs(v) < 1e-9 {
 		return "0%"

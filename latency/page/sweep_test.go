@@ -11,7 +11,6 @@ import (
 	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
-// point is a report of a sweep.
 func point(rate float64, size int, median float64) *report.Report {
 	r := synthetic.Link{Seed: uint64(rate) + uint64(size), Median: median, Spread: 0.1, Runs: 2, Seconds: 3, Rate: 2000, Open: rate > 0}.Report()
 	r.Label, r.Traffic.Rate, r.Traffic.FrameSize = fmt.Sprintf("%g/s, %d", rate, size), rate, size

@@ -54,7 +54,6 @@ func (rep *Report) files(page Page) []file {
 	return append(files, file{HTMLFile, func(w io.Writer) error { return page(w, rep) }})
 }
 
-// file is one file of a folder.
 type file struct {
 	name string
 	to   func(io.Writer) error

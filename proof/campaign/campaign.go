@@ -22,7 +22,6 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// campaign is one run.
 type campaign struct {
 	options
 	w      io.Writer

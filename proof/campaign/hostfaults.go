@@ -338,7 +338,6 @@ func timeSpace(space *testbed.Namespace, offset int64) (*testbed.Namespace, erro
 	return t, nil
 }
 
-// kernelFaults are faults of kernel interfaces.
 var kernelFaults = []fault{
 	{name: "link down at our end", on: []string{"kernel"}, ends: true, do: func(s *session) error { return flap(s, true) }},
 	{name: "link down at the other end", on: []string{"kernel"}, do: func(s *session) error { return flap(s, false) }},

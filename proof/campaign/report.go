@@ -32,7 +32,6 @@ type failure struct {
 	kind, fault, what string
 }
 
-// report has the campaign's counts.
 type report struct {
 	steps    []step
 	failures []failure

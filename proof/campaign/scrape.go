@@ -72,7 +72,6 @@ func dial(space *testbed.Namespace, at string, limit time.Duration) (c net.Conn,
 	return c, err
 }
 
-// get reads one metrics page.
 func get(space *testbed.Namespace, at string, limit time.Duration) (values map[string]float64, status int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

@@ -227,7 +227,6 @@ func (t *traffic) back(patience time.Duration, alive func() error) (time.Duratio
 	}
 }
 
-// end stops sending.
 func (t *traffic) end() {
 	close(t.stop)
 	<-t.done

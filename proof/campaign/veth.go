@@ -132,7 +132,6 @@ func (v *veth) unplug() error {
 	})
 }
 
-// setUp sets one end up or down.
 func (v *veth) setUp(space *testbed.Namespace, name string, up bool) error {
 	return space.Do(func() error {
 		l, err := netlink.LinkByName(name)

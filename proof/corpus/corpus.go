@@ -107,7 +107,6 @@ func UDP(src, dst netip.Addr, from, to uint16, payload []byte) []byte {
 	return ipv6(src, dst, 17, 33, d)
 }
 
-// arpRequest builds a request for tpa.
 func arpRequest(sha [6]byte, spa, tpa netip.Addr) []byte {
 	b := append([]byte{0, 1, 8, 0, 6, 4, 0, 1}, sha[:]...)
 	b = append(append(b, spa.AsSlice()...), make([]byte, 6)...)

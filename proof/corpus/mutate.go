@@ -108,7 +108,6 @@ func fit(f []byte) {
 	}
 }
 
-// fixChecksums corrects the checksums in frame f.
 func fixChecksums(f []byte) {
 	l3, ok := network(f, 28)
 	if !ok {

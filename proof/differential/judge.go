@@ -18,7 +18,6 @@ type rules struct {
 	counted    uint64 // number of frames so far
 }
 
-// judge is the state of one worker.
 type judge struct {
 	rules       []*rules
 	a, b, reply []byte

@@ -107,7 +107,6 @@ func reply(req []byte) []byte {
 	return f
 }
 
-// finish fills in the checksums.
 func finish(f []byte) {
 	l3 := f[14:]
 	if f[12] == 0x08 {

@@ -267,7 +267,6 @@ func (x *rig) busy(what string, f func()) {
 	}
 }
 
-// poll makes a pass over every queue.
 func (x *rig) poll() int {
 	n := 0
 	for q, r := range x.resp {
@@ -285,7 +284,6 @@ func (x *rig) settle() {
 	}
 }
 
-// send puts frames on the wire.
 func (x *rig) send(frames ...[]byte) {
 	for _, f := range frames {
 		x.far.Send(0, f)

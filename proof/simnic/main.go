@@ -396,7 +396,6 @@ func (b *bench) subnet(log *slog.Logger) (ends []sim.Wire) {
 // sweep is the interval at which the manager checks for a card that was reset.
 const sweep = 100 * time.Millisecond
 
-// report prints one line of JSON.
 func (b *bench) report(w io.Writer) {
 	type port struct {
 		Model      string            `json:"model"`

@@ -93,7 +93,6 @@ func (r *runner) line(name string, o outcome, t tally, took time.Duration) {
 
 var words = map[outcome]string{passed: "ok", failed: "FAIL", skipped: "skip"}
 
-// ended prints the result of a test.
 func (r *runner) ended(_, test string, o outcome, seconds float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

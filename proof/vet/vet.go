@@ -131,7 +131,6 @@ func (m *module) report(at token.Pos, text string) {
 	m.found[fmt.Sprintf("%s: %s", p, text)] = p
 }
 
-// check type-checks one package.
 func (m *module) check(l listed) error {
 	path, _, _ := strings.Cut(l.ImportPath, " ")
 	absolute := func(names []string) (all []string) {

@@ -61,7 +61,6 @@ var notModelled = []struct {
 	{capEthernet, kit.Field{Off: 0x00, Hi: 1, Lo: 0}, "tunnel_stateless_gre and _vxlan: inner headers are not parsed"},
 }
 
-// capSet is a function's capabilities.
 type capSet struct {
 	max, cur map[int][]byte
 }

@@ -36,7 +36,6 @@ const (
 
 func (s hcaState) String() string { return [...]string{"disabled", "enabled", "initialized"}[s] }
 
-// command is one firmware command.
 type command struct {
 	name    string
 	in, out *kit.Layout
@@ -45,14 +44,12 @@ type command struct {
 	tail    bool // input continues after the layout, as an array
 }
 
-// call is one execution.
 type call struct {
 	*command
 	opcode  uint16
 	in, out msg
 }
 
-// refusal is a command's failure.
 type refusal struct {
 	status   uint8
 	text     string

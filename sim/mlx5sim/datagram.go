@@ -15,7 +15,6 @@ const (
 	avExtended = 1 << 31 // dqp_dct: the address vector is complete
 )
 
-// segments parses a WQE's data segments.
 func segments(b []byte) (list []rdma.Segment, total int, err *wqeError) {
 	for len(b) >= wqeSeg {
 		n := be.Uint32(b)

@@ -2,7 +2,6 @@ package mlx5sim
 
 import "github.com/rebound-nic/rebound/sim/kit"
 
-// frame is a frame being steered.
 type frame struct {
 	kit.Frame
 	from    uint32 // transport domain that sent it; 0 from the wire

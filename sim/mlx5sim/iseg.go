@@ -60,7 +60,6 @@ var isegTable = kit.NewTable(isegSize, "PRM, Initialization Segment", []kit.Regi
 	kit.One[uint32](isegClockType, "clock_type", kit.RO, 0, 0),
 })
 
-// iseg is the initialization segment's state.
 type iseg struct {
 	booting    int // reads until "initializing" clears; negative for never
 	cmdqHigh   uint32

@@ -22,7 +22,6 @@ const (
 
 func (u use) write() bool { return u == localWrite || u == remoteWrite }
 
-// mkey is a memory key.
 type mkey struct {
 	object
 	key     uint32 // index and variant

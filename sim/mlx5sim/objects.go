@@ -111,7 +111,6 @@ func (s *set[T]) left() string {
 // plain is an object with no state.
 type plain struct{ object }
 
-// qCounter is a queue counter set.
 type qCounter struct {
 	object
 	counts map[string]uint32 // by the fields of QUERY_Q_COUNTER

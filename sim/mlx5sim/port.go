@@ -2,7 +2,6 @@ package mlx5sim
 
 import "sync/atomic"
 
-// port is the physical port.
 type port struct {
 	wire, up  bool
 	adminDown bool

@@ -38,7 +38,6 @@ var (
 	hostReg  = lay(16, "00.31:24 he")
 )
 
-// register is a register for ACCESS_REG.
 type register struct {
 	name string
 	*kit.Layout

@@ -121,7 +121,6 @@ func (m *Model) nextRecv(q *rq) []byte {
 	return w
 }
 
-// receive puts a frame into a queue.
 func (m *Model) receive(q *rq, f *frame, hash uint32, hashKind uint8, tag uint32) bool {
 	if q.state != stateReady {
 		return false

@@ -21,7 +21,6 @@ const (
 	csL4 = 1 << 7
 )
 
-// sq is a send queue.
 type sq struct {
 	workQueue
 	uar     uint32

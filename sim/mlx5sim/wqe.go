@@ -82,7 +82,6 @@ func leastHeader(mode uint64, p *frame) int {
 	return p.L4At + int(p.B[p.L4At+12]>>4)*4
 }
 
-// gather reads the data segments.
 func (m *Model) gather(q *sq, f, segs []byte) ([]byte, *wqeError) {
 	for len(segs) >= wqeSeg {
 		n := be.Uint32(segs)

@@ -79,7 +79,6 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// block is a pcapng block.
 func block(order binary.ByteOrder, kind uint32, body []byte) []byte {
 	b := make([]byte, 8)
 	order.PutUint32(b, kind)

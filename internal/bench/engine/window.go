@@ -60,7 +60,6 @@ type Counts struct {
 // Unanswered returns how many of the sent probes got no reply, wherever they were dropped.
 func (c *Counts) Unanswered() int64 { return c.Sent - c.Received - c.Late - c.Spoiled - c.Unsent }
 
-// event is the classification of a reply.
 type event uint8
 
 const (

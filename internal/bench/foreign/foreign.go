@@ -133,7 +133,6 @@ func (m *measurement) check(f *file) error {
 	return nil
 }
 
-// format is one file format.
 type format struct {
 	name string
 	is   func(*file) bool
@@ -243,7 +242,6 @@ type measurement struct {
 // sample is a latency, with its time in ns since the start of the measurement if that is known.
 type sample struct{ at, ns int64 }
 
-// add appends a sample.
 func (m *measurement) add(f *file, line int, at, ns int64) error {
 	if len(m.samples) == maxSamples {
 		return f.bad(line, "more than %d values", maxSamples)
@@ -271,7 +269,6 @@ const (
 	partSize = 10
 )
 
-// report builds the report.
 func (m *measurement) report() *report.Report {
 	m.divide()
 	f := &report.Foreign{Format: m.format, Unit: m.unit, Runs: m.runs, Single: m.single, Timed: m.timed, Limits: m.limits, Points: m.points,

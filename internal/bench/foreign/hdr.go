@@ -69,7 +69,6 @@ func readLog(f *file) (*measurement, error) {
 	return m, nil
 }
 
-// rescale multiplies the values of a histogram.
 func rescale(h *latency.Histogram, factor float64) (*latency.Histogram, error) {
 	if factor == 1 {
 		return h, nil

@@ -14,7 +14,6 @@ const maxCount = 1e15
 // unknown marks minimum, maximum and mean as unknown.
 func (m *measurement) unknown() { m.least, m.most, m.middle = math.NaN(), math.NaN(), math.NaN() }
 
-// point adds a percentile.
 func (m *measurement) point(f *file, line int, percent float64, ns int64) error {
 	if !(percent >= 0 && percent <= 100) || len(m.points) >= 1000 {
 		return f.bad(line, "%v is no percentile", percent)
@@ -23,7 +22,6 @@ func (m *measurement) point(f *file, line int, percent float64, ns int64) error 
 	return nil
 }
 
-// order sorts the percentiles and checks them.
 func (m *measurement) order(f *file) error {
 	slices.SortFunc(m.points, func(a, b latency.Percentile) int {
 		switch {
@@ -60,7 +58,6 @@ func (m *measurement) extremes(f *file, factor float64, least, most, mean *float
 	return nil
 }
 
-// histogram builds a histogram from counts.
 func histogram(values, counts []int64) (*latency.Histogram, error) {
 	var sum int64
 	for _, n := range counts {

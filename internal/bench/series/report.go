@@ -129,7 +129,6 @@ func order(n engine.Counts, q engine.Sequence) *report.Order {
 	return o
 }
 
-// dropEmpty leaves out series without any timestamps.
 func dropEmpty(all []*latency.Series) []*latency.Series {
 	var out []*latency.Series
 	for _, each := range all {

@@ -117,7 +117,6 @@ func (l *live) run() {
 	}
 }
 
-// end stops the display.
 func (l *live) end() {
 	close(l.done)
 	<-l.over

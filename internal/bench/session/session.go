@@ -70,7 +70,6 @@ type Options struct {
 // that could not be written is empty, and the session's error says why.
 type Result struct{ Reports []*report.Report }
 
-// session is the state of one command.
 type session struct {
 	Options
 	core   *affinity.Core

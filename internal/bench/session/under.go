@@ -57,7 +57,6 @@ func (s *session) endLoad() {
 	}
 }
 
-// underNote describes a report's phase.
 func underNote(name, command string, anonymous bool) string {
 	if anonymous {
 		command = "a command, which an anonymous report leaves out"

@@ -153,7 +153,6 @@ func (s *Settings) setResponder(value string) error {
 	return nil
 }
 
-// parseTimeout parses a reply timeout.
 func parseTimeout(value string) (time.Duration, error) {
 	d, err := ParseDuration(value)
 	if err == nil && (d < time.Millisecond || d > time.Minute) {

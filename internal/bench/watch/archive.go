@@ -105,7 +105,6 @@ func (k *archive) found(s *state, why string) (news bool) {
 	return news
 }
 
-// take counts one event.
 func (k *archive) take(e *event) {
 	s := k.byID[e.flow]
 	if s == nil {

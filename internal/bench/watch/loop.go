@@ -209,7 +209,6 @@ func (l *loop) receive(after bool) {
 	}
 }
 
-// take processes a reply.
 func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 	e := event{flow: f.id, untimed: after}
 	switch f.codec.Check(b, &l.reply) {

@@ -45,7 +45,6 @@ func (r *recent) current() minute {
 	return m
 }
 
-// turn ends a minute.
 func (r *recent) turn() {
 	if r.done = append(r.done, r.current()); len(r.done) > minutes {
 		r.done = append(r.done[:0], r.done[1:]...)

@@ -120,7 +120,6 @@ func (c *change) detail() string {
 	return strings.Join(parts, ", ")
 }
 
-// stateText names a target's state.
 func stateText(s *state) string {
 	up, known := s.up()
 	switch {

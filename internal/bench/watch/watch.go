@@ -54,7 +54,6 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// watch is a running watch.
 type watch struct {
 	options Options
 	start   time.Time

@@ -133,7 +133,6 @@ func (a *admin) startAdmin(reason uint32) error {
 	return nil
 }
 
-// get reads a feature.
 func get[T any](a *admin, name string, id uint8) (v T, err error) {
 	c := feature{Header: amazonadmin.Header{Opcode: opGetFeature}, id: id}
 	var r gotFeature

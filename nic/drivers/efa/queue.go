@@ -39,7 +39,6 @@ type ring struct {
 	head uint32 // completions consumed
 }
 
-// pair is one queue pair.
 type pair struct {
 	llq          unsafe.Pointer // send queue entries, in the device
 	rq           unsafe.Pointer // receive descriptors

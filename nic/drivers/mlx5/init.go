@@ -11,7 +11,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// exec sends a command.
 func (d *Device) exec(in message, outLen int) (message, error) { return d.fw.exec(in, outLen) }
 
 // run sends a command whose output has no fields.
@@ -202,7 +201,6 @@ func timestampFormat(capability uint32) uint32 {
 	return 1
 }
 
-// access reads or writes a port register.
 func (d *Device) access(id uint32, mode uint32, data message) (message, error) {
 	in := append(command(opAccessReg, mode, 0x10), data...).set("register_id", 0x08, 15, 0, id)
 	out, err := d.exec(in, 0x10+len(data))

@@ -328,7 +328,6 @@ func (q *Queue) countUnsent() {
 	q.bad = cqe{}
 }
 
-// faultText describes why the queue stopped.
 func (q *Queue) faultText() string {
 	c, side := &q.bad, "receive"
 	if q.fault.Load() == faultSend {
@@ -367,7 +366,6 @@ func (q *Queue) resetSend() {
 	q.fault.Store(faultNone)
 }
 
-// send posts a copy of frame.
 func (q *Queue) send(frame []byte) error {
 	q.reclaim()
 	n, m := q.sends&q.mask, uint32(len(frame))

@@ -65,7 +65,6 @@ func (d *Device) Link() (l nic.Link, err error) {
 	return l, err
 }
 
-// up reports whether the vport is up.
 func (d *Device) up() (bool, error) {
 	out, err := d.exec(command(opQueryVport, 0, 0x10), 0x10)
 	return err == nil && out.get(0x0C, 3, 0) == 1, err

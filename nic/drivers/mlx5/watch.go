@@ -98,7 +98,6 @@ func (d *Device) restart(*kit.Symptom) error {
 	return d.start()
 }
 
-// recoverSends resets one send queue.
 func (d *Device) recoverSends(q *Queue, p *kit.Progress) error {
 	q.countUnsent()
 	if err := d.resetSend(q); err != nil {

@@ -136,7 +136,7 @@ func TestLimitIsFastpaths(t *testing.T) {
 		rate, burst uint64
 		sources     int
 		step        uint64 // the mean between two requests, in ns
-		pause       uint64 // the longest of some pauses, in ns
+		pause       uint64 // the longest pause, in ns
 	}{
 		{"few sources above their rate", 1000, 10, 20, second / 50_000, 0},
 		{"many", 50, 3, 100, second / 1000, second / 10},

@@ -68,7 +68,6 @@ func CheckPin(name string) error {
 	return nil
 }
 
-// layoutSum is a hash of layout.
 func layoutSum() string {
 	h := fnv.New64a()
 	h.Write([]byte(layout()))
@@ -110,7 +109,6 @@ func lockPins() (release func(), err error) {
 	return func() { unix.Close(fd) }, nil
 }
 
-// pin is an open pin.
 type pin struct {
 	about About
 	notes *ebpf.Map // the map with about

@@ -51,7 +51,6 @@ func (m *maps) close() {
 	}
 }
 
-// newMaps creates the maps for a program.
 func newMaps() (*maps, error) {
 	spec, err := spec()
 	if err != nil {

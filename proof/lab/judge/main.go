@@ -78,7 +78,6 @@ func run(args []string) error {
 	return nil
 }
 
-// judge has the expected replies.
 type judge struct {
 	wire
 	responder *fastpath.Responder
@@ -157,7 +156,6 @@ func sum(b []byte) uint16 {
 	return ^uint16(s)
 }
 
-// wire is a packet socket.
 type wire struct{ fd int }
 
 func open(name string) (wire, error) {

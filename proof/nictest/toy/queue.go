@@ -116,7 +116,6 @@ func (q *Queue) reset() {
 	q.reclaim()
 }
 
-// send posts a copy of frame.
 func (q *Queue) send(frame []byte) error {
 	q.reclaim()
 	n := q.txTail

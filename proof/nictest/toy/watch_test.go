@@ -17,7 +17,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
 
-// logBuffer collects the log of any goroutine.
 type logBuffer struct {
 	mu sync.Mutex
 	b  strings.Builder

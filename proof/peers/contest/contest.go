@@ -45,7 +45,6 @@ type Options struct {
 	Log       *slog.Logger
 }
 
-// contest is one Run.
 type contest struct {
 	Options
 	bed     *testbed.Testbed

@@ -15,7 +15,6 @@ type goal struct {
 	Most                  float64
 }
 
-// goals are the project's goals.
 var goals = []goal{
 	{"responder-afxdp", "testpmd-afxdp", "p50", 0.8}, {"responder-afxdp", "testpmd-afxdp", "p99", 1},
 	{"responder-afxdp-generic", "testpmd-afxdp", "p50", 0.8}, {"responder-afxdp-generic", "testpmd-afxdp", "p99", 1},
