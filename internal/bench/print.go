@@ -158,6 +158,10 @@ func printDiagnostics(w io.Writer, rep *report.Report) {
 }
 
 func printSummary(w io.Writer, name string, m *latency.Summary) {
+	if m.Count == 0 {
+		fmt.Fprintf(w, "%s:  no samples\n", name)
+		return
+	}
 	fmt.Fprintf(w, "%s:  p50 %s  p99 %s  p99.9 %s  p99.99 %s  max %s  (%d)\n", name, ns(m.P50), ns(m.P99), ns(m.P999), ns(m.P9999), ns(m.Max), m.Count)
 }
 
@@ -273,7 +277,7 @@ func (e *env) printSearch(r *session.SearchResult, asJSON bool) error {
 	fmt.Fprintf(table, "size\toffered/s\tsent\tlost\t%sp50\tp99\tverdict\t\n", columns.head())
 	for _, t := range r.Trials {
 		fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s%s\t%s\t%s\t\n", t.Size, page.FormatRate(t.Rate), t.Counts.Sent, t.Counts.LostText(), columns.cells(&t.Counts),
-			ns(t.Summary.P50), ns(t.Summary.P99), t.Why)
+			percentile(&t.Summary, t.Summary.P50), percentile(&t.Summary, t.Summary.P99), t.Why)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -292,6 +296,14 @@ func onTheWire(t *report.Traffic) string {
 		bytes += 4
 	}
 	return fmt.Sprintf(" (%.1f Mbit/s on the wire with FCS, preamble and gap)", t.Rate*float64(bytes)*8/1e6)
+}
+
+// percentile is a value of a summary, which has none without samples.
+func percentile(m *latency.Summary, v int64) string {
+	if m.Count == 0 {
+		return "–"
+	}
+	return ns(v)
 }
 
 func ns(v int64) string { return latency.FormatNS(float64(v)) }

@@ -137,7 +137,7 @@ func Report(w io.Writer, rep *report.Report) error {
 		ds := []drawn{{0, "", "round trip", main.Total}}
 		ds[0].name = string(rep.Metric)
 		var legends []legend
-		if u := rep.Find(latency.UncorrectedSeries); u != nil {
+		if u := rep.Find(latency.UncorrectedSeries); u != nil && !empty(rep, u) {
 			ds[0].name = "from the intended send"
 			ds = append(ds, drawn{1, "dashed", "from the actual send", u.Total})
 			for _, d := range ds {
@@ -181,6 +181,13 @@ func Report(w io.Writer, rep *report.Report) error {
 	for _, st := range append([]compare.Stat{}, compare.Stats...) {
 		row := statRow{Name: st.String()}
 		for _, s := range rep.Series {
+			if empty(rep, s) {
+				row.Values = append(row.Values, "–")
+				if s.Wait != nil {
+					row.Values = append(row.Values, "–")
+				}
+				continue
+			}
 			if s.Wait != nil {
 				row.Values = append(row.Values, nbsp(st.OfSummary(s.Wait)))
 			}

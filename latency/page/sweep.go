@@ -134,6 +134,12 @@ func Sweep(w io.Writer, all []*report.Report, links []Link) error {
 		over = rateOf
 	}
 	p.Columns = []string{"rate/s", "frame bytes", "p50", "p99", "p99.9", "max", "sent", "lost"}
+	var places []*countRow
+	for _, row := range countRows {
+		if row.unanswered && slices.ContainsFunc(all, func(r *report.Report) bool { return row.number(&r.Counts) != 0 }) {
+			places, p.Columns = append(places, row), append(p.Columns, row.name)
+		}
+	}
 	for i, r := range all {
 		for _, text := range warnings(r) {
 			p.Alerts = append(p.Alerts, upperFirst(r.Name()+": "+text))
@@ -142,8 +148,12 @@ func Sweep(w io.Writer, all []*report.Report, links []Link) error {
 		if r.Traffic.Rate > 0 {
 			rate = FormatRate(r.Traffic.Rate)
 		}
-		p.Points = append(p.Points, sweepPoint{links[i], []string{rate, strconv.Itoa(r.Traffic.FrameSize), nbsp(r.Quantile(0.5)), nbsp(r.Quantile(0.99)), nbsp(r.Quantile(0.999)),
-			nbsp(float64(r.Main().Summary.Max)), grouped(r.Counts.Sent), report.Range(r.Counts.LostLeast(), r.Counts.Lost, grouped)}})
+		values := []string{rate, strconv.Itoa(r.Traffic.FrameSize), nbsp(r.Quantile(0.5)), nbsp(r.Quantile(0.99)), nbsp(r.Quantile(0.999)),
+			nbsp(float64(r.Main().Summary.Max)), grouped(r.Counts.Sent), report.Range(r.Counts.LostLeast(), r.Counts.Lost, grouped)}
+		for _, row := range places {
+			values = append(values, row.text(&r.Counts, grouped))
+		}
+		p.Points = append(p.Points, sweepPoint{links[i], values})
 	}
 	p.Plots = sweepPlots(all, over)
 	p.Names = []legend{{Name: "all points"}}

@@ -376,7 +376,7 @@ func PrintReport(w io.Writer, r *report.Report) error {
 		fmt.Fprintln(b, line)
 	}
 	for _, s := range r.Series {
-		if s.Name != latency.MainSeries && s.Name != latency.UncorrectedSeries && !latency.OneWay(s.Name) {
+		if s.Name != latency.MainSeries && s.Name != latency.UncorrectedSeries && !latency.OneWay(s.Name) || empty(r, s) {
 			continue
 		}
 		title := string(r.Metric)
@@ -416,6 +416,11 @@ func PrintReport(w io.Writer, r *report.Report) error {
 		fmt.Fprintf(b, "lost on the way there %d, on the way back %d, on a way unknown %d\n", *c.LostForward, *c.LostBackward, *c.LostEither)
 	}
 	return b.Flush()
+}
+
+// empty reports whether a series has no samples, and so no percentiles.
+func empty(r *report.Report, s *latency.Series) bool {
+	return s.Total.Count == 0 && (s != r.Main() || !r.Measured())
 }
 
 // fewSamples names the percentiles with fewer than ten samples above them, "" if there are none.

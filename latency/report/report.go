@@ -304,7 +304,11 @@ func (r *Report) Title() string {
 	return strings.TrimSpace(r.Device.Driver + " " + r.Device.Device + " " + string(r.Metric))
 }
 
-// PerReply returns the number of bus transactions of one kind per reply.
+// PerReply returns the number of bus transactions of one kind per reply: those that a bench received, or that a responder sent.
 func (r *Report) PerReply(kind string) float64 {
-	return float64(r.Transfers[kind]) / float64(max(r.Counts.Received, 1))
+	replies := r.Counts.Received
+	if r.Tool == "responder" {
+		replies = r.Counts.Sent
+	}
+	return float64(r.Transfers[kind]) / float64(max(replies, 1))
 }
