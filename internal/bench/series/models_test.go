@@ -44,6 +44,7 @@ const (
 )
 
 // models are the device drivers, each with its model.
+// SRD's frames do not overtake each other (InOrder): the responder alone reorders.
 var models = []struct {
 	name    string
 	medium  medium
@@ -64,11 +65,16 @@ var models = []struct {
 		}},
 	{"ena", ethernet, 0, func(mac [6]byte) sim.Model { return enasim.New(enasim.Options{MAC: mac}) },
 		func(fn pci.Function, o nic.Options) (nic.Port, error) { return ena.Open(fn, o, ena.Options{}) }},
-	{"efa ud", elastic, nic.EchoUD, func(mac [6]byte) sim.Model { return efasim.New(efasim.Options{MAC: mac}) }, func(fn pci.Function, o nic.Options) (nic.Port, error) {
-		return efa.Open(fn, o, efa.Options{Services: []nic.Service{nic.EchoUD}})
-	}},
+	{"efa ud", elastic, nic.EchoUD, func(mac [6]byte) sim.Model { return efasim.New(efasim.Options{MAC: mac}) }, openEFA(nic.EchoUD)},
+	{"efa srd", elastic, nic.EchoSRD, func(mac [6]byte) sim.Model { return efasim.New(efasim.Options{MAC: mac, InOrder: true}) }, openEFA(nic.EchoSRD)},
 	{"virtio", ethernet, 0, func([6]byte) sim.Model { return virtiosim.New(virtiosim.Options{}) },
 		func(fn pci.Function, o nic.Options) (nic.Port, error) { return virtio.Open(fn, o) }},
+}
+
+func openEFA(s nic.Service) func(pci.Function, nic.Options) (nic.Port, error) {
+	return func(fn pci.Function, o nic.Options) (nic.Port, error) {
+		return efa.Open(fn, o, efa.Options{Services: []nic.Service{s}})
+	}
 }
 
 var nearMAC, farMAC = [6]byte{2, 0x52, 0x62, 0, 0, 1}, [6]byte{2, 0x52, 0x62, 0, 0, 2}
