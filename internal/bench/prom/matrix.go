@@ -62,7 +62,7 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 	m := &page.Matrix{Cells: map[page.Pair]*page.Cell{}, Title: "Mesh, " + o.At.UTC().Format("2 January 2006 15:04 UTC"),
 		Summary: fmt.Sprintf("Round trips and loss during %s, compared with the same time %s earlier. Each is split into %d windows; a window counts as one run. ", timeText(o.Range), timeText(o.Before), o.Windows) + falseMarks}
 	rows, columns := map[string]bool{}, map[string]bool{}
-	partial, width, unknown, several := 0, 0.0, map[string]int{}, map[page.Pair]bool{}
+	partial, unfit, width, unknown, several := 0, 0, 0.0, map[string]int{}, map[page.Pair]bool{}
 	for _, h := range hosts {
 		from := h.Metric[o.FromName]
 		if from == "" {
@@ -86,6 +86,9 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 			if p.uncounted != "" {
 				unknown[p.uncounted]++
 			}
+			if p.unfit {
+				unfit++
+			}
 			if was := m.Cells[key]; was != nil {
 				several[key] = true
 				sum := was.Counts
@@ -108,6 +111,9 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 	for _, metric := range slices.Sorted(maps.Keys(unknown)) {
 		m.Notes = append(m.Notes, fmt.Sprintf("%d of %d paths have no %s: their loss is a range", unknown[metric], len(m.Cells), metric))
 	}
+	if unfit > 0 {
+		m.Notes = append(m.Notes, fmt.Sprintf("the counters of %d of %d paths %s: their loss is a range", unfit, len(m.Cells), disagree))
+	}
 	if len(several) > 0 {
 		m.Notes = append(m.Notes, fmt.Sprintf("%d cells have several series: loss is of all of them, the rest is of the one with the longest p99", len(several)))
 	}
@@ -127,6 +133,7 @@ type path struct {
 	part  bool // only a part of the range has data
 
 	uncounted string // the loss metric that is missing
+	unfit     bool   // the counters add up to more than was sent
 }
 
 // paths are all cells of one host. A path whose data start within the range is evaluated from its latest half, quarter,
@@ -228,6 +235,7 @@ func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all
 		case uncertainMetric:
 			c.LostUncertain = c.Lost
 		}
+		p.unfit = !agree(&c.Counts)
 		out = append(out, p)
 		if err != nil {
 			switch {

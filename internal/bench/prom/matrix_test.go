@@ -228,6 +228,62 @@ func TestMatrixWithoutLossCounters(t *testing.T) {
 	}
 }
 
+// Counters that are read at different moments, or lack what was counted before a restart, may add up to more than was sent. No more
+// probes are lost then than were sent, and it is said.
+func TestCountersDisagree(t *testing.T) {
+	truth := mesh(t, time.Unix(0, 0), "")
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query := r.FormValue("query")
+		got, err := http.Post(truth.URL+r.URL.Path, "application/x-www-form-urlencoded", strings.NewReader(r.Form.Encode()))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer got.Body.Close()
+		var answer struct {
+			Status string `json:"status"`
+			Data   struct {
+				Type   string           `json:"resultType"`
+				Result []map[string]any `json:"result"`
+			} `json:"data"`
+		}
+		if err := json.NewDecoder(got.Body).Decode(&answer); err != nil {
+			t.Error(err)
+		}
+		for _, each := range answer.Data.Result {
+			values, _ := each["values"].([]any)
+			for i, v := range values {
+				if strings.HasPrefix(query, lostMetric+"{") {
+					v.([]any)[1] = fmt.Sprint(1000 * i) // faster than a probe per second
+				}
+			}
+		}
+		json.NewEncoder(w).Encode(answer)
+	}))
+	defer s.Close()
+	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
+	m, err := (&Server{Base: s.URL}).Matrix(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pair, c := range m.Cells {
+		if parts := c.Lost + c.Late + c.SendFailed + c.CorruptOnly; c.Sent != 3600 || parts != c.Sent || c.LostLeast() != 0 {
+			t.Errorf("%v: %+v: the parts add up to %d", pair, c.Counts, parts)
+		}
+	}
+	if want := "the counters of 6 of 6 paths " + disagree; !slices.ContainsFunc(m.Notes, func(n string) bool { return strings.Contains(n, want) }) {
+		t.Errorf("no %q in %q", want, m.Notes)
+	}
+	from := &Source{Labels: []Label{{"instance", "a"}, {"target", "icmp:b"}}, Metric: DefaultMetric, From: now.Add(-time.Hour), To: now, Windows: 12}
+	l, err := Load(context.Background(), &Server{Base: s.URL}, from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := l.Counts; c.Sent != 3600 || c.Lost != 3588 || c.LostLeast() != 0 || c.Received != 0 || !slices.Contains(l.Notes, "the counters "+disagree+": lost is a range") {
+		t.Errorf("%+v %q", c, l.Notes)
+	}
+}
+
 var matrices = flag.Int("matrices", 10, "unchanged matrices that each scenario of TestMatrixCalibration simulates")
 
 // At most 5 % of matrices of unchanged paths show any mark, even if every path is slower by the whole drift permitted

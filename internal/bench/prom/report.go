@@ -81,9 +81,33 @@ func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
 		out.Counts.LostUncertain = out.Counts.Lost
 		out.Notes = append(out.Notes, "there is no "+uncertainMetric+": lost is a range")
 	}
-	out.Counts.Received = max(out.Counts.Sent-out.Counts.Lost-out.Counts.Late-out.Counts.SendFailed-out.Counts.CorruptOnly, 0)
+	if !agree(&out.Counts) {
+		out.Notes = append(out.Notes, "the counters "+disagree+": lost is a range")
+	}
+	out.Counts.Received = out.Counts.Sent - out.Counts.Lost - out.Counts.Late - out.Counts.SendFailed - out.Counts.CorruptOnly
 	out.circumstances(ctx, server, s, labels)
 	return out, nil
+}
+
+const disagree = "add up to more probes than were sent (a restart between two scrapes, or a series that begins later)"
+
+// agree bounds the parts of the probes sent, and reports whether they fitted. Each counter is read at its own moments, and what a watch
+// counted between its last scrape and a restart is in none. Where the parts do not fit, lost is a range from 0.
+func agree(c *report.Counts) bool {
+	left, fits := c.Sent, true
+	for _, n := range []*int64{&c.SendFailed, &c.CorruptOnly, &c.Late, &c.Lost} {
+		if *n > left {
+			*n, fits = left, false
+		}
+		left -= *n
+	}
+	for _, n := range []*int64{&c.DroppedHere, &c.DroppedHereUncertain, &c.RefusedThere, &c.RefusedThereUncertain} {
+		*n = min(*n, c.Sent)
+	}
+	if !fits {
+		c.LostUncertain = c.Lost
+	}
+	return fits
 }
 
 // circumstances fills in the common properties of all probes of the watch.
