@@ -242,3 +242,32 @@ func TestUnknownSendersDisplaceEachOther(t *testing.T) {
 		t.Errorf("%d address handles, the last unknown sender has %d", n, x.dev.Handle(gid(1199)))
 	}
 }
+
+// Many senders that announce themselves displace the oldest of them, unless it announces itself again. One that was displaced is answered
+// nevertheless.
+func TestAnnouncedSendersDisplaceEachOther(t *testing.T) {
+	x := start(t, efasim.Options{}, nic.EchoUD)
+	user := x.client.address(nic.EchoUD).GID
+	announce := func(from int) {
+		t.Helper()
+		x.busy(func() (err error) {
+			for n := from; n < from+500 && err == nil; n++ {
+				err = x.dev.Prewarm(netip.AddrFrom16([16]byte{0xfe, 0x80, 14: byte(n >> 8), 15: byte(n)}))
+			}
+			return err
+		})
+	}
+	prewarm := func() { x.busy(func() error { return x.dev.Prewarm(user) }) }
+	prewarm()
+	announce(1000)
+	prewarm()
+	announce(2000)
+	if x.dev.Handle(user) == efa.NoHandle {
+		t.Error("a sender that announced itself again was displaced by 500 others")
+	}
+	announce(3000)
+	if x.dev.Handle(user) != efa.NoHandle || x.m.Objects().AHs > 1024 {
+		t.Errorf("after 1000 others: handle %d, %d address handles", x.dev.Handle(user), x.m.Objects().AHs)
+	}
+	x.until("echo", x.echo)
+}

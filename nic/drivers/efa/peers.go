@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,9 +12,9 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// maxHandles bounds the device's address handles. Senders that announced themselves (Prewarm, Resolve) have three
-// quarters of them and unknown senders the rest. In each part the oldest is evicted for a new one, so unknown senders
-// displace only each other. A sender whose handle was evicted is unknown again.
+// maxHandles bounds the device's address handles. Senders that announced themselves (Prewarm, Resolve) have three quarters of them and
+// unknown senders the rest. In each part the oldest is evicted for the next, so unknown senders displace only each other. A sender that
+// announces itself again becomes the newest. One whose handle went is unknown again: its next message waits for another handle, and is answered.
 const maxHandles = 1024
 
 // handle is the device's address handle of one GID.
@@ -108,6 +109,9 @@ func (d *Device) reach(gid netip.Addr, known bool) (*handle, error) {
 	}
 	h := d.peers.byGID[gid]
 	if h != nil && (h.known || !known) {
+		if known { // announced again: the last to be evicted
+			d.peers.age = append(slices.DeleteFunc(d.peers.age, func(o *handle) bool { return o == h }), h)
+		}
 		return h, nil
 	}
 	if oldest, n := d.peers.oldest(known); n >= room {
