@@ -103,6 +103,7 @@ func chromium(t *testing.T, args ...string) (stdout, stderr string) {
 
 // The pages, opened from a file in a real browser: curves are drawn, nothing overflows, and the console has no errors.
 func TestPagesInBrowser(t *testing.T) {
+	needs.Long(t)
 	needs.Programs(t, "chromium")
 	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.12, Runs: 8, Seconds: 4, Rate: 3000}.Report()
 	a.Label = "AF_XDP on veth"
@@ -275,6 +276,7 @@ type word struct {
 }
 
 func TestPagesPrinted(t *testing.T) {
+	needs.Long(t)
 	pdftotext, err := exec.LookPath("pdftotext")
 	if err != nil {
 		t.Skip("pdftotext is not installed (Debian package poppler-utils)")

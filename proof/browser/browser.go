@@ -40,9 +40,10 @@ type message struct {
 	Error  *struct{ Message string }
 }
 
-// Start starts a browser, which is stopped when the test ends. It skips the test if Chromium is not installed.
+// Start starts a browser, which is stopped when the test ends. It skips the test if Chromium is not installed, and under -short.
 func Start(t testing.TB) *Browser {
 	t.Helper()
+	needs.Long(t)
 	needs.Programs(t, "chromium")
 	b := &Browser{t: t, Downloads: t.TempDir(), waiting: map[int]chan message{}, ended: make(chan struct{})}
 	profile, err := os.MkdirTemp("", "rebound-chromium-")

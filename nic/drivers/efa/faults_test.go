@@ -32,6 +32,7 @@ func (x *pair) reset(reason int) func() bool {
 // TestRecovers breaks the device in one way at a time: the driver resets it for the right reason, counts the reset, and
 // answers again.
 func TestRecovers(t *testing.T) {
+	needs.Long(t)
 	for _, c := range []struct {
 		name, extra string
 		reason      int

@@ -7,6 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/ena"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
@@ -35,6 +36,9 @@ func TestConformance(t *testing.T) {
 			RxOutOfOrder: true, Device: 0xec21},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "llq128" {
+				needs.Long(t)
+			}
 			h := harness(o)
 			if name != "llq256" {
 				h.Lacks = map[string]string{}

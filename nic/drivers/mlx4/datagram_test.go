@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/ib"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
@@ -157,6 +158,7 @@ func TestDatagramWQE(t *testing.T) {
 }
 
 func TestEveryDatagramLength(t *testing.T) {
+	needs.Long(t)
 	r := subnetResponder(t)
 	for n := 28; n <= 240; n++ {
 		b := newBenchDatagrams(t, packet4(n), n%3 != 0)
