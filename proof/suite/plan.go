@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// A cost is the time that a package's tests take on a quiet machine with two cores: make times prints the measured
-// values. A package with a polling loop counts as a whole core, one that mostly waits as none.
+// A cost is what a package's tests take on a machine with two cores: make times prints the measured values. A package with polling
+// loops counts as a whole core, one that waits half of its time as half of one.
 type cost struct {
 	seconds int
 	cores   float64
@@ -22,25 +22,32 @@ type cost struct {
 
 // costs are those of the packages that take longest. The other packages share two jobs, one after the other in each.
 var costs = map[string]cost{
-	"fastpath":                  {20, 1},
-	"internal/bench":            {70, 1},
+	"fastpath":                  {23, 1},
+	"internal/bench":            {200, 1},
 	"internal/bench/clockerror": {48, 0},
-	"internal/bench/engine":     {17, 1},
+	"internal/bench/engine":     {20, 1},
 	"internal/bench/hook":       {13, 0},
-	"internal/responder":        {67, 1},
-	"latency/page":              {11, 1},
-	"nic/drivers/afpacket":      {15, 1},
-	"nic/drivers/afxdp":         {10, 1},
-	"nic/drivers/efa":           {41, 1},
-	"nic/drivers/ena":           {42, 1},
-	"nic/drivers/ixgbe":         {22, 1},
-	"nic/drivers/mlx4":          {50, 1},
-	"nic/drivers/mlx5":          {40, 1},
-	"nic/drivers/virtio":        {20, 1},
-	"nic/drivers/xdp":           {32, 1},
-	"proof/campaign":            {30, 1},
+	"internal/bench/prom":       {25, 1},
+	"internal/bench/series":     {24, 1},
+	"internal/bench/watch":      {28, 0.5},
+	"internal/probe":            {26, 0.5},
+	"internal/responder":        {118, 1},
+	"latency/calibration":       {25, 1},
+	"latency/page":              {35, 1},
+	"nic/drivers/afpacket":      {5, 1},
+	"nic/drivers/afxdp":         {6, 1},
+	"nic/drivers/efa":           {56, 0.5},
+	"nic/drivers/ena":           {58, 0.5},
+	"nic/drivers/ixgbe":         {24, 0.5},
+	"nic/drivers/mlx4":          {94, 0.5},
+	"nic/drivers/mlx5":          {38, 0.5},
+	"nic/drivers/virtio":        {8, 1},
+	"nic/drivers/xdp":           {41, 1},
+	"proof/campaign":            {31, 0.5},
+	"proof/cards":               {60, 1},
 	"proof/docs":                {60, 1},
-	"proof/nictest":             {11, 1},
+	"proof/nictest":             {19, 1},
+	"proof/replay":              {28, 0.5},
 }
 
 // separately reports whether a package has its own jobs, as the lab does.
@@ -88,7 +95,7 @@ func tests(pkgs []string, flags ...string) []job {
 	half := (len(small) + 1) / 2
 	for i, part := range [][]string{small[:half], small[half:]} {
 		if len(part) > 0 {
-			jobs = append(jobs, goTest(fmt.Sprintf("other packages, part %d", i+1), cost{45, 1}, flags, part...))
+			jobs = append(jobs, goTest(fmt.Sprintf("other packages, part %d", i+1), cost{110, 1}, flags, part...))
 		}
 	}
 	return jobs
