@@ -102,13 +102,11 @@ func TestVLAN(t *testing.T) {
 		return quick(append([]string{"-target", "10.96.0.2", "-iface", nearIface, "-source", "10.96.0.77", "-gateway", "10.96.0.2", "-count", "50",
 			"-out", out}, more...)...)
 	}
-	for _, more := range [][]string{{"-driver", "afpacket"}, {"-driver", "afpacket", "-size", "1514"}, {"-driver", "afpacket", "-rate", "1k"}} {
-		dir := filepath.Join(t.TempDir(), "r")
-		if rep := read(t, dir, n.bench(args(dir, append(more, "-vlan", "7")...)...)); rep.Traffic.VLAN != 7 {
-			t.Errorf("%+v", rep.Traffic)
-		}
-	}
 	dir := filepath.Join(t.TempDir(), "r")
+	if rep := read(t, dir, n.bench(args(dir, "-driver", "afpacket", "-size", "1514", "-rate", "1k", "-vlan", "7")...)); rep.Traffic.VLAN != 7 {
+		t.Errorf("%+v", rep.Traffic)
+	}
+	dir = filepath.Join(t.TempDir(), "r")
 	a, b := filepath.Join(dir, "01-dscp-0"), filepath.Join(dir, "02-dscp-46")
 	r := n.bench(args(dir, "-driver", "afpacket", "-vlan", "7", "-ab", "dscp=0", "-ab", "dscp=46", "-slice", "10ms")...)
 	if x, y := read(t, a, r), read(t, b, r); x.Traffic.DSCP != 0 || y.Traffic.DSCP != 46 {

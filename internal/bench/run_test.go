@@ -60,14 +60,14 @@ func read(t *testing.T, dir string, r result) *report.Report {
 	return rep
 }
 
-// TestKernelEcho measures the kernel's own echo with every protocol, family, driver and transport, at the smallest and
-// the greatest size.
+// TestKernelEcho measures the kernel's own echo by every driver and transport, each with both protocols and both families, at the
+// smallest size and the greatest.
 func TestKernelEcho(t *testing.T) {
 	n := newNetwork(t)
 	n.udpEcho(7, 0)
-	for _, target := range []string{far4, far6} {
-		for _, proto := range []string{"icmp", "udp"} {
-			for _, way := range [][]string{
+	for i, target := range []string{far4, far6} {
+		for j, proto := range []string{"icmp", "udp"} {
+			for k, way := range [][]string{
 				{"-driver", "afpacket"},
 				{"-driver", "afpacket", "-size", "1514", "-rate", "2k"},
 				{"-driver", "afxdp"},
@@ -75,6 +75,9 @@ func TestKernelEcho(t *testing.T) {
 				{"-driver", "afpacket", "-timestamps", "-source", map[string]string{far4: "10.98.0.77", far6: "fd98::77"}[target]},
 				{"-driver", "auto", "-source", map[string]string{far4: "10.98.0.78", far6: "fd98::78"}[target], "-rate", "5k"},
 			} {
+				if (i+j+k)%2 != 0 {
+					continue // each two of a family, a protocol and a way meet once
+				}
 				name := strings.Join(append([]string{target, proto}, way...), " ")
 				t.Run(name, func(t *testing.T) {
 					// At a rate, a bench that was descheduled sends all due probes in one burst, which must fit into a
@@ -129,9 +132,12 @@ func TestReportMemory(t *testing.T) {
 func TestResponder(t *testing.T) {
 	n := newNetwork(t)
 	n.startResponder(t, "afpacket", "10.98.0.3/24", "fd98::3/64")
-	for _, target := range []string{"10.98.0.3", "fd98::3"} {
-		for _, proto := range []string{"icmp", "udp", "stamp"} {
-			for _, more := range [][]string{nil, {"-rate", "3k", "-size", "1200"}, {"-transport", "socket"}} {
+	for i, target := range []string{"10.98.0.3", "fd98::3"} {
+		for j, proto := range []string{"icmp", "udp", "stamp"} {
+			for k, more := range [][]string{nil, {"-rate", "3k", "-size", "1200"}, {"-transport", "socket"}} {
+				if (i+j+k)%2 != 0 {
+					continue // each two of them meet at least once
+				}
 				t.Run(strings.Join(append([]string{target, proto}, more...), " "), func(t *testing.T) {
 					dir := filepath.Join(t.TempDir(), "r")
 					rep := read(t, dir, n.bench(quick(append([]string{"-target", target, "-proto", proto, "-count", "300", "-out", dir}, more...)...)...))
