@@ -152,12 +152,18 @@ func summarizeAll(w io.Writer, c *compare.Comparison) {
 	}
 }
 
-// lostText says how many probes of a report were lost, out of how many.
+// lostText says how many probes of a report were lost, out of how many, and how many went unanswered elsewhere.
 func lostText(r *report.Report) string {
 	if !counted(r) || answers(r) {
 		return "–"
 	}
-	return fmt.Sprintf("%s of %s", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
+	text := fmt.Sprintf("%s of %s", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
+	for _, row := range countRows {
+		if row.unanswered && row.number(&r.Counts) > 0 {
+			text += fmt.Sprintf(", %s %s", row.text(&r.Counts, commas), row.name)
+		}
+	}
+	return text
 }
 
 // warned prefixes a report's warning with its name.

@@ -65,6 +65,27 @@ func TestSummary(t *testing.T) {
 	}
 }
 
+// The row of lost probes names what this host or the target dropped, with two reports and with more.
+func TestSummaryShowsDropsOfThisHost(t *testing.T) {
+	var all []*report.Report
+	for i := range 3 {
+		r := synthetic.Link{Seed: uint64(i), Median: 4000, Spread: 0.1, Runs: 9, Seconds: 1, Rate: 2000, Open: true}.Report()
+		r.Label = fmt.Sprint("r", i)
+		all = append(all, r)
+	}
+	c := &all[1].Counts
+	c.Received, c.Lost, c.DroppedHere = c.Sent-5003, 3, 5000
+	for _, reports := range [][]*report.Report{all[:2], all} {
+		var out strings.Builder
+		if err := PrintSummary(&out, compare.Reports(reports[0], reports[1:]...)); err != nil {
+			t.Fatal(err)
+		}
+		if want := "3 of 17,991, 5,000 dropped here"; strings.Count(out.String(), "dropped here") != 1 || !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
 func TestMoreText(t *testing.T) {
 	for d, want := range map[time.Duration]string{time.Millisecond: "1 more second", 90 * time.Second: "90 more seconds", 11*time.Minute + time.Second: "12 more minutes",
 		26 * time.Hour: "26 more hours", 49 * time.Hour: "3 more days"} {
