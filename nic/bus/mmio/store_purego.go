@@ -20,7 +20,7 @@ func bestCached() Push { return Stores }
 var fence atomic.Uint32
 
 //go:noinline
-func Store8(p *uint8, v uint8) { *p = v }
+func store8(p *uint8, v uint8) { *p = v }
 
 //go:noinline
 func store16(p *uint16, v uint16) { *p = v }
@@ -35,7 +35,7 @@ func store64(p *uint64, v uint64) { *p = v }
 func Store32(p *uint32, v uint32) { fence.Add(1); store32(p, v) }
 
 // Store8 is Store32 for one byte.
-func Store8(p *uint8, v uint8) { fence.Add(1); Store8(p, v) }
+func Store8(p *uint8, v uint8) { fence.Add(1); store8(p, v) }
 
 // Store16 is Store32 for two bytes.
 func Store16(p *uint16, v uint16) { fence.Add(1); store16(p, v) }
