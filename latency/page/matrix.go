@@ -247,11 +247,7 @@ func (c *Cell) without() (all []string) {
 	if c.Lost > 0 {
 		all = append(all, fmt.Sprintf("%s lost (%s of %d)", lossText(c), c.lost(decimal), c.Sent))
 	}
-	for _, row := range countRows {
-		if row.unanswered && row.number(&c.Counts) > 0 {
-			all = append(all, row.text(&c.Counts, decimal)+" "+row.name)
-		}
-	}
+	all = append(all, elsewhere(&c.Counts, decimal)...)
 	if c.Lost == 0 {
 		all[len(all)-1] += fmt.Sprintf(" (of %d)", c.Sent)
 	}

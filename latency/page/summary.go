@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/rebound-nic/rebound/latency"
@@ -157,13 +158,8 @@ func lostText(r *report.Report) string {
 	if !counted(r) || answers(r) {
 		return "–"
 	}
-	text := fmt.Sprintf("%s of %s", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
-	for _, row := range countRows {
-		if row.unanswered && row.number(&r.Counts) > 0 {
-			text += fmt.Sprintf(", %s %s", row.text(&r.Counts, commas), row.name)
-		}
-	}
-	return text
+	lost := fmt.Sprintf("%s of %s", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
+	return strings.Join(append([]string{lost}, elsewhere(&r.Counts, commas)...), ", ")
 }
 
 // warned prefixes a report's warning with its name.

@@ -352,6 +352,16 @@ var countRows = slices.Concat([]*countRow{
 	{name: "CE marks", of: func(c *report.Counts) int64 { return c.CE }},
 })
 
+// elsewhere lists the probes that had no timely reply and were not lost between the hosts, by place.
+func elsewhere(c *report.Counts, write func(int64) string) (all []string) {
+	for _, row := range countRows {
+		if row.unanswered && row.number(c) > 0 {
+			all = append(all, row.text(c, write)+" "+row.name)
+		}
+	}
+	return all
+}
+
 func placeRows() (all []*countRow) {
 	for _, p := range report.Places {
 		all = append(all, &countRow{name: string(p), place: p, unanswered: true})

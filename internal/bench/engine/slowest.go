@@ -5,7 +5,7 @@ const slowestKept = 1000
 
 // Slow is one of the slowest round trips. All times are in ticks.
 type Slow struct {
-	Intended, Sent, Seen uint64 // equal to Sent in a closed loop
+	Intended, Sent, Seen uint64 // Intended is equal to Sent in a closed loop
 	Away                 uint64 // the part of Intended to Seen during which the bench stalled: late polls of the receive ring
 }
 

@@ -177,14 +177,14 @@ func (b *i2c) put() uint32 {
 	b.d.bar.Write32(uint64(regI2CCTL), v)
 	in := b.d.bar.Read32(uint64(regI2CCTL)) // the write has arrived
 	began := time.Now()
-	for n := 0; n < 200 && time.Since(began) < i2cHalf; n++ { // as many looks at a clock take 5 µs, too: that of a test may stand still
+	for n := 0; n < 200 && time.Since(began) < i2cHalf; n++ { // 200 readings of the clock take about as long: a test's clock may stand still
 	}
 	return in
 }
 
 func (b *i2c) setClock(high bool) {
 	b.clock = high
-	for n := 0; b.put()&i2cClockIn == 0 && high && n < 100; n++ { // the module stretches the clock
+	for n := 0; b.put()&i2cClockIn == 0 && high && n < 100; n++ { // the module holds the clock low
 	}
 }
 

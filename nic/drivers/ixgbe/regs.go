@@ -79,11 +79,11 @@ const (
 )
 
 const (
-	hlregTxCRCEn    = 1 << 0 // append the CRC
-	hlregRxCRCStrip = 1 << 1 // strip the CRC
-	hlregJumboEn    = 1 << 2 // frames up to MAXFRS
-	hlregLoopback   = 1 << 15
+	hlregTxCRCEn    = 1 << 0  // append the CRC
+	hlregRxCRCStrip = 1 << 1  // strip the CRC
+	hlregJumboEn    = 1 << 2  // frames up to MAXFRS
 	hlregTxPadEn    = 1 << 10 // pad to 64 bytes
+	hlregLoopback   = 1 << 15
 
 	mflcnRPFCE = 1 << 2 // receive priority flow control
 	mflcnRFCE  = 1 << 3 // receive link flow control

@@ -21,14 +21,14 @@ const (
 )
 
 // count moves the device's counters, which reading clears, into the totals.
-func (d *Device) count() (none nic.Stats, err error) {
+func (d *Device) count() (nic.Stats, error) {
 	if d.gone() {
-		return none, d.card.Gone("STATUS")
+		return nic.Stats{}, d.card.Gone("STATUS")
 	}
 	if s, whole := d.counts(); whole {
 		d.card.Totals.Add(s)
 	}
-	return none, nil
+	return nic.Stats{}, nil
 }
 
 // counts reads the device's counters. whole is false if the device vanished meanwhile, or is being reset by another

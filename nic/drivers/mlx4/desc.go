@@ -8,9 +8,9 @@ import (
 
 const (
 	cqeSize   = 32
-	txbb      = 64 // size of the basic blocks of a send WQE
-	rxWQE     = 16 // a receive WQE is one data segment
-	maxBlocks = 4  // per send WQE here: half of a 512-byte BlueFlame register
+	txbb      = mlxkit.Block // size of the basic blocks of a send WQE
+	rxWQE     = 16           // a receive WQE is one data segment
+	maxBlocks = 4            // per send WQE here: half of a 512-byte BlueFlame register
 
 	// A WQE with an inline frame: 16 bytes of control, then inline segments. A segment must not cross a 64-byte line,
 	// so each block starts with the four-byte header of one, which contains its length.

@@ -323,16 +323,11 @@ func (q *Queue) fail(c *cqe, why uint32) {
 }
 
 // unsent returns how many frames the device did not send because of an error completion: from the WQE that it names on.
-func (q *Queue) unsent() (n uint64) {
+func (q *Queue) unsent() uint64 {
 	if q.fault.Load() != faultSend || uint8(q.bad.last>>cqeKind)&opcodeMask != opcodeError {
 		return 0
 	}
-	posted := q.txTail - q.txDone
-	for after := uint32(bits.ReverseBytes16(uint16(q.bad.last)) - uint16(q.txDone)); after < posted; n++ {
-		at := q.txDone + after
-		after += max((swap(*(*uint32)(unsafe.Add(q.wq.Base, at&q.txMask*txbb+4)))&0x3F+3)>>2, 1)
-	}
-	return n
+	return mlxkit.Unsent(q.wq.Base, q.txMask, q.txDone, q.txTail, bits.ReverseBytes16(uint16(q.bad.last)))
 }
 
 // countUnsent counts those frames, once. No loop uses the queue.

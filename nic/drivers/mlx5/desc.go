@@ -8,9 +8,9 @@ import (
 
 const (
 	cqeSize   = 64
-	wqebb     = 64 // a send WQE is made of basic blocks
-	rxWQE     = 16 // a receive WQE is one data segment
-	maxBlocks = 4  // of a send WQE: half a BlueFlame register
+	wqebb     = mlxkit.Block // a send WQE is made of basic blocks
+	rxWQE     = 16           // a receive WQE is one data segment
+	maxBlocks = 4            // of a send WQE: half a BlueFlame register
 
 	// room is left before each frame for its send WQE: control segment, and Ethernet segment up to its inline header.
 	room = 30

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"unsafe"
 )
 
 // DataSegment points to data in host memory (PRM, Data Segment; Linux, mlx4_wqe_data_seg). It is a whole receive WQE.
@@ -24,6 +25,19 @@ func NewData(n, lkey uint32, addr uint64) DataSegment {
 // Words returns the segment as two words. Narrow stores of its fields would stall the wide load that pushes them.
 func (s DataSegment) Words() (uint64, uint64) {
 	return uint64(s.byteCount) | uint64(s.lkey)<<32, uint64(s.addrHigh) | uint64(s.addrLow)<<32
+}
+
+// Block is the size in bytes of a send queue's block (PRM, WQEBB, TXBB).
+const Block = 64
+
+// Unsent returns how many WQEs of a send queue an error completion leaves unsent: those of blocks done to tail, of which the completion names the one
+// at counter, modulo 2^16. base is the queue of mask+1 blocks. The low six bits of a WQE's second word are its size in units of 16 bytes.
+func Unsent(base unsafe.Pointer, mask, done, tail uint32, counter uint16) (n uint64) {
+	for after := uint32(counter - uint16(done)); after < tail-done; n++ {
+		ds := bits.ReverseBytes32(*(*uint32)(unsafe.Add(base, (done+after)&mask*Block+4))) & 0x3F
+		after += max((ds+3)/4, 1)
+	}
+	return n
 }
 
 // Syndrome is the reason why a work request failed (PRM, Completion With Error; Linux, include/linux/mlx4/cq.h).

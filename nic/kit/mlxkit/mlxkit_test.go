@@ -20,6 +20,20 @@ func TestDataSegment(t *testing.T) {
 	}
 }
 
+func TestUnsent(t *testing.T) {
+	// Eight blocks. From block 6 on: WQEs of 1, 2 (over the end of the queue), 1 and 3 blocks; a size of 0 counts as a block.
+	queue := make([]byte, 8*Block)
+	for at, ds := range map[int]byte{6: 4, 7: 5, 1: 0, 2: 9} {
+		queue[at*Block+7] = 0xC0 | ds // the upper two bits are reserved
+	}
+	const done = 1<<16 - 2 // a block's counter has 16 bits on the wire, 32 in the driver
+	for at, want := range map[uint32]uint64{0: 4, 1: 3, 3: 2, 4: 1, 7: 0} {
+		if got := Unsent(unsafe.Pointer(&queue[0]), 7, done, done+7, uint16((done+at)&0xFFFF)); got != want {
+			t.Errorf("error at block %d: %d WQEs unsent, want %d", at, got, want)
+		}
+	}
+}
+
 func TestSteps(t *testing.T) {
 	failed := errors.New("refused")
 	for _, dead := range []bool{false, true} {
