@@ -209,7 +209,8 @@ func countColumns(n int, of func(int) *report.Counts) (shown columns) {
 			func(c *report.Counts) string { return c.AtText(p, decimal) }})
 	}
 	all = append(all, countColumn{"corrupt only", func(c *report.Counts) int64 { return c.CorruptOnly }, func(c *report.Counts) string { return decimal(c.CorruptOnly) }},
-		countColumn{"late", func(c *report.Counts) int64 { return c.Late }, func(c *report.Counts) string { return decimal(c.Late) }})
+		countColumn{"late", func(c *report.Counts) int64 { return c.Late }, func(c *report.Counts) string { return decimal(c.Late) }},
+		countColumn{"not awaited", func(c *report.Counts) int64 { return c.NotAwaited }, func(c *report.Counts) string { return decimal(c.NotAwaited) }})
 	for _, column := range all {
 		for i := range n {
 			if column.of(of(i)) != 0 {

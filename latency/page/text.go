@@ -346,6 +346,7 @@ var countRows = slices.Concat([]*countRow{
 }, placeRows(), []*countRow{
 	{name: "corrupt only", of: func(c *report.Counts) int64 { return c.CorruptOnly }, unanswered: true},
 	{name: "late", of: func(c *report.Counts) int64 { return c.Late }, unanswered: true},
+	{name: "not awaited", of: func(c *report.Counts) int64 { return c.NotAwaited }},
 	{name: "duplicates", of: func(c *report.Counts) int64 { return c.Duplicates }},
 	{name: "reordered", of: func(c *report.Counts) int64 { return c.Reordered }},
 	{name: "corrupt", of: func(c *report.Counts) int64 { return c.Corrupt }},

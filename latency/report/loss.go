@@ -90,7 +90,7 @@ func (c *Counts) at(p Place) (n, uncertain *int64) {
 // Add adds the counts of other probes. The directions of loss of the sum are unknown.
 func (c *Counts) Add(o *Counts) {
 	c.Sent, c.Received, c.Lost, c.LostUncertain = c.Sent+o.Sent, c.Received+o.Received, c.Lost+o.Lost, c.LostUncertain+o.LostUncertain
-	c.CE += o.CE
+	c.CE, c.NotAwaited = c.CE+o.CE, c.NotAwaited+o.NotAwaited
 	c.Late, c.Duplicates, c.Reordered, c.Corrupt, c.CorruptOnly = c.Late+o.Late, c.Duplicates+o.Duplicates, c.Reordered+o.Reordered, c.Corrupt+o.Corrupt, c.CorruptOnly+o.CorruptOnly
 	for _, p := range Places {
 		n, uncertain := c.at(p)

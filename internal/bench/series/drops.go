@@ -22,7 +22,7 @@ func (s *Series) counters() drops.Source {
 func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 	n := s.stream.Counts()
 	c = report.Counts{Sent: n.Sent, Received: n.Received, Late: n.Late, Duplicates: n.Duplicates, CE: n.CE, Reordered: n.Reordered, Corrupt: n.Corrupt - n.CorruptInWarmup,
-		CorruptOnly: n.Spoiled, SendFailed: n.Unsent, DroppedHereCounted: !s.uncounted[report.DroppedHere], RefusedThereCounted: !s.uncounted[report.RefusedThere],
+		CorruptOnly: n.Spoiled, SendFailed: n.Unsent, NotAwaited: n.Abandoned, DroppedHereCounted: !s.uncounted[report.DroppedHere], RefusedThereCounted: !s.uncounted[report.RefusedThere],
 		DroppedThereCounted: !s.uncounted[report.DroppedThere]}
 	drops = report.AddDrops(nil, s.drops)
 	for i := range drops {

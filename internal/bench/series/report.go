@@ -194,7 +194,6 @@ func (s *Series) remarks(n engine.Counts) []string {
 	if p := s.port.socket; p != nil {
 		say(p.Refused, "errors that the kernel reported on the socket, the last: %v", p.LastRefusal)
 	}
-	say(n.Abandoned, "probes were not awaited to the end of their time-out, because of the interruption or because the port failed: neither sent nor lost")
 	say(n.Stray, "replies to probes older than the bench remembers: their probes count as lost")
 	say(s.stream.Full, "times that the transmit ring was full and the bench had to wait")
 	if s.port.stamper != nil {

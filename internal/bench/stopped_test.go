@@ -1,0 +1,107 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/await"
+)
+
+// TestStoppedBench stops the bench until its ring or socket overflows. In each kind of measurement, the bench reports that
+// it dropped the replies itself: what it reports as lost between the hosts was lost there, and the parts add up to the
+// probes sent.
+func TestStoppedBench(t *testing.T) {
+	n := newNetwork(t)
+	for _, c := range []struct {
+		name string
+		args []string
+		end  bool // by Ctrl-C
+	}{
+		{"ab", []string{"-rate", "4000", "-ab", "name=a", "-ab", "name=b", "-slice", "2s", "-duration", "2s"}, false},
+		{"sweep", []string{"-rate", "3000,4000", "-count", "4000", "-runs", "1"}, false},
+		{"interrupted", []string{"-rate", "5000", "-duration", "1h"}, true},
+	} {
+		for _, how := range ways {
+			t.Run(c.name+"/"+strings.Join(how, " "), func(t *testing.T) { n.stopped(t, slices.Concat(c.args, how), c.end) })
+		}
+	}
+}
+
+func (n *network) stopped(t *testing.T, args []string, interrupt bool) {
+	if !slices.Contains(args, "socket") {
+		args = append(args, "-ring-size", "64")
+	}
+	i := n.newImpairer()
+	dir := filepath.Join(t.TempDir(), "out")
+	c := command(append(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-warmup", "0s", "-timeout", "2s", "-out", dir), args...)...)
+	var out bytes.Buffer
+	said := &locked{}
+	c.Stdout, c.Stderr = &out, said
+	const held = 1000
+	resumed := make(chan struct{})
+	done := i.serve(false, 100, held, func() {
+		defer close(resumed)
+		if err := stopProcess(c.Process.Pid); err != nil {
+			t.Error(err)
+		}
+		before := n.arrived()
+		for _, r := range i.held {
+			i.send(r)
+		}
+		await.Holds(func() bool { return n.arrived() >= before+held })
+		if err := c.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Error(err)
+		}
+	})
+	n.must(n.near.Do(c.Start))
+	if interrupt {
+		<-resumed
+		before := n.received()
+		await.Until(t, "more probes", func() bool { return n.received() > before+2000 }, said.String)
+		n.must(c.Process.Signal(syscall.SIGINT))
+	}
+	r := wait(t, c, &out, &bytes.Buffer{})
+	i.conn.Close()
+	<-done
+	var all []report.Counts
+	folders, err := filepath.Glob(filepath.Join(dir, "*", "report.json"))
+	if _, alone := report.Read(dir); alone == nil {
+		folders = []string{filepath.Join(dir, "report.json")}
+	}
+	if r.code != 0 || err != nil || len(folders) == 0 {
+		t.Fatalf("%d %v %v\n%s%s", r.code, err, folders, &out, said)
+	}
+	for _, f := range folders {
+		rep, err := report.Read(filepath.Dir(f))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, rep.Counts)
+	}
+	if !strings.Contains(out.String(), "dropped here") {
+		t.Errorf("nothing says that replies were dropped here:\n%s", &out)
+	}
+	var sum report.Counts
+	for _, n := range all {
+		sum.Add(&n)
+		least, most := n.Received+n.Late+n.CorruptOnly+n.LostLeast(), n.Received+n.Late+n.CorruptOnly+n.Lost
+		for _, part := range []struct{ n, uncertain int64 }{{n.SendFailed, n.SendFailedUncertain}, {n.DroppedHere, n.DroppedHereUncertain},
+			{n.RefusedThere, n.RefusedThereUncertain}, {n.DroppedThere, n.DroppedThereUncertain}} {
+			least, most = least+part.n-part.uncertain, most+part.n
+		}
+		if least > n.Sent || most < n.Sent || least == most && least != n.Sent {
+			t.Errorf("the parts of %+v add up to %d to %d, sent %d", n, least, most, n.Sent)
+		}
+	}
+	missing := sum.Sent - sum.Received - sum.Late
+	if sum.Sent+sum.NotAwaited != i.got || sum.LostLeast() > i.lost ||
+		!interrupt && (sum.DroppedHere < 200 || sum.DroppedHere < missing-i.lost || sum.Lost < i.lost) {
+		t.Errorf("%+v; %d arrived there, %d were lost, %d are missing\n%s", sum, i.got, i.lost, missing, fmt.Sprint(&out, said))
+	}
+}
