@@ -18,6 +18,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// interfaceWith returns the interface that has one of the addresses, or "" if there is none.
+func interfaceWith(addresses []netip.Prefix) string {
+	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return ""
+	}
+	for _, p := range addresses {
+		for _, a := range all {
+			if !a.IP.Equal(net.IP(p.Addr().AsSlice())) {
+				continue
+			}
+			if link, err := netlink.LinkByIndex(a.LinkIndex); err == nil {
+				return link.Attrs().Name
+			}
+		}
+	}
+	return ""
+}
+
 // Beside the kernel's driver of a card, the kernel answers ARP and neighbour discovery, so the interface has to have the addresses. Those that
 // it lacks are added, and a second process removes them when this one ends, however it ends.
 

@@ -63,8 +63,8 @@ type settings struct {
 }
 
 // intro is the start of config.toml.
-const intro = "Rebound's responder. Every key is listed with its default, except for two without one: nic.device and " +
-	"respond.addresses. [afxdp, xdp] before a description names the drivers that use the key. With other drivers it has no " +
+const intro = "Rebound's responder. Every key is listed with its default, except for respond.addresses, which has none. " +
+	"[afxdp, xdp] before a description names the drivers that use the key. With other drivers it has no " +
 	"effect, and the log says so. A key can also be given on the command line: responder -config config.toml -set " +
 	"nic.device=eth1\n\n[debug] is for a card that does not work: settings to try, as is nic.push = \"off\". Report which one helped " +
 	"(docs/probe.md).\n\n`rebound-responder config` prints this file."
@@ -155,6 +155,7 @@ func newSettings(online []int) *settings {
 			"Leave identifying data out of that report: host name, kernel command line, the kernel release behind its version, "+
 				"the responder's command line, MAC addresses, and IP addresses that are not private.").In("stats.report"),
 	})), s.nic.DebugSettings())...)
+	s.table.Find("nic.device").Doc += " Empty: the interface that has one of respond.addresses."
 	return s
 }
 
@@ -192,6 +193,9 @@ func readConfig(file string, sets []string, online []int) (*settings, error) {
 
 // check checks that the settings are compatible with each other, without opening anything.
 func (s *settings) check(online []int) error {
+	if s.nic.Device == "" {
+		s.nic.Device = interfaceWith(s.respond.addresses)
+	}
 	if s.nic.Device == "" {
 		return s.table.Fail("nic.device", "is empty: name an interface, a PCI address or vfio-user:PATH (`rebound-responder nics` lists what there is)")
 	}

@@ -61,7 +61,7 @@ func TestConfigProblems(t *testing.T) {
 		{doc: "[nic", want: `F:1: expected '.' or ']' to end table name, but got '\x00' instead`},
 
 		{doc: with(`"afpacket"`, `"e1000"`), want: `F:2: nic.driver: "e1000" is not one of afpacket, afxdp, xdp, ixgbe, mlx5, mlx4, ena, efa, virtio, auto`},
-		{doc: with(`eth1`, ``), want: "F:3: nic.device: is empty: name an interface, a PCI address or vfio-user:PATH (`rebound-responder nics` lists what there is)"},
+		{doc: strings.Replace(with(`eth1`, ``), "fd00::2", "fd00::fffe", 1), want: "F:3: nic.device: is empty: name an interface, a PCI address or vfio-user:PATH (`rebound-responder nics` lists what there is)"},
 		{doc: with(`eth1`, `0000:03:00.0`), want: `F:2: nic.driver: afpacket drives a network interface, and 0000:03:00.0 is a PCI function`},
 		{doc: with(`eth1`, `../eth1`), want: `F:3: nic.device: "../eth1" is no interface name, PCI address (0000:03:00.0) or vfio-user:PATH`},
 		{doc: with(`eth1`, `interfacenametoolong`), want: `F:3: nic.device: "interfacenametoolong" is no interface name, PCI address (0000:03:00.0) or vfio-user:PATH`},

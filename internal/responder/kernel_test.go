@@ -3,11 +3,13 @@ package responder
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -219,4 +221,71 @@ func TestPinned(t *testing.T) {
 			t.Errorf("%v: exit %d\n%s%s", c.args, code, out, stderr)
 		}
 	}
+}
+
+// On the host's own address, and without the interface's name, the program answers test packets and UDP echo. TCP, other UDP ports, and what
+// the host itself asks for reach the kernel.
+func TestOwnAddress(t *testing.T) {
+	w := newWire(t)
+	p := w.start(t, nil, "nic.driver=xdp", `nic.device=""`, "respond.addresses="+kernels4)
+	if !strings.HasPrefix(p.ready, "ready driver=xdp device=port mac=") {
+		t.Errorf("ready line %q", p.ready)
+	}
+	sent := echoUDP(t, w.dial(t, kernels4+":7"))
+	w.run(t, "ping", "-c", "20", "-i", "0.01", "-W", "60", kernels4)
+	var tcp net.Listener
+	var other net.PacketConn
+	w.here.do(t, func() {
+		var err error
+		if tcp, err = net.Listen("tcp", kernels4+":7"); err != nil {
+			t.Fatal(err)
+		}
+		if other, err = net.ListenPacket("udp", kernels4+":4789"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	defer tcp.Close()
+	defer other.Close()
+	w.there.do(t, func() {
+		c, err := net.Dial("tcp", kernels4+":7")
+		if err != nil {
+			t.Errorf("TCP: %v", err)
+			return
+		}
+		c.Close()
+	})
+	c := w.dial(t, kernels4+":4789")
+	c.SetDeadline(time.Now().Add(time.Minute))
+	other.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := c.Write([]byte("question")); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 100)
+	n, from, err := other.ReadFrom(b)
+	if err != nil || string(b[:n]) != "question" {
+		t.Fatalf("another port: %q, %v", b[:n], err)
+	}
+	if _, err := other.WriteTo([]byte("answer"), from); err != nil {
+		t.Fatal(err)
+	}
+	if n, err = c.Read(b); err != nil || string(b[:n]) != "answer" {
+		t.Errorf("another port: %q, %v", b[:n], err)
+	}
+	p.counted(t, map[string]int{"icmpv4": 20, "udpv4": sent})
+	if _, code := p.stop(t, unix.SIGTERM); code != exitDone || w.xdp(t) != 0 {
+		t.Errorf("exit %d, program %d", code, w.xdp(t))
+	}
+	// Without the responder's program the kernel has no echo service.
+	w.there.do(t, func() {
+		u, err := net.Dial("udp", kernels4+":7")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer u.Close()
+		u.SetDeadline(time.Now().Add(time.Minute))
+		u.Write([]byte("anyone"))
+		if n, err := u.Read(b); err == nil {
+			t.Errorf("echo from the kernel: %q", b[:n])
+		}
+	})
 }
