@@ -86,7 +86,11 @@ func tests(pkgs []string, flags ...string) []job {
 			continue
 		}
 		if c, ok := costs[p]; ok {
-			jobs = append(jobs, goTest(p, c, flags, p))
+			own := flags
+			if p == "internal/responder" {
+				own = slices.Concat(flags, []string{"-skip", cards})
+			}
+			jobs = append(jobs, goTest(p, c, own, p))
 		} else {
 			small = append(small, p)
 		}
@@ -151,6 +155,7 @@ func emulated(flags []string, pkgs ...string) job {
 const (
 	boots = "^(TestContainer|TestMesh|TestScrape|TestReproducible)$"                     // of packaging, in make lab
 	smoke = "^TestLabSmoke$"                                                             // of proof/lab, in make test
+	cards = "^TestPlantedDrops$/^(mlx4|ena|ena_overruns|efa|virtio)$"                    // of internal/responder, under the race detector in make lab
 	long  = "^(TestSingleByteMutations|TestRandomMutations|TestReflectorAgainstOracle)$" // of fastpath, emulated in make lab
 )
 
