@@ -105,3 +105,52 @@ func (n *network) stopped(t *testing.T, args []string, interrupt bool) {
 		t.Errorf("%+v; %d arrived there, %d were lost, %d are missing\n%s", sum, i.got, i.lost, missing, fmt.Sprint(&out, said))
 	}
 }
+
+// TestStoppedWatch stops a watch until its ring or socket overflows. Its metrics report the missing replies as perhaps
+// dropped here, never as certainly lost, and no target goes down.
+func TestStoppedWatch(t *testing.T) {
+	n := newNetwork(t)
+	for at, how := range ways {
+		t.Run(strings.Join(how, " "), func(t *testing.T) {
+			i := n.newImpairer()
+			target := "udp:" + far4 + ":" + i.port()
+			var w *watched
+			started, resumed := make(chan struct{}), make(chan struct{})
+			const held, fill = 500, 20000 // fill are duplicates, which fill the ring or the socket's buffer
+			done := i.serve(false, 100, held, func() {
+				defer close(resumed)
+				<-started
+				if err := stopProcess(w.cmd.Process.Pid); err != nil {
+					t.Error(err)
+				}
+				before := n.arrived()
+				for range fill {
+					i.send(i.held[0])
+				}
+				for _, r := range i.held {
+					i.send(r)
+				}
+				await.Holds(func() bool { return n.arrived() >= before+fill+held })
+				if err := w.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+					t.Error(err)
+				}
+			})
+			w = n.watch(9480+at, append([]string{"-target", target, "-rate", "1000", "-timeout", "1s"}, how...)...)
+			close(started)
+			<-resumed
+			get := func(v map[string]float64, name string) int64 { return int64(v[of("rebound_"+name, target)]) }
+			v := w.until("the outcome of all probes until the stop", func(v map[string]float64) bool {
+				return get(v, "rtt_seconds_count")+get(v, "lost_total")+get(v, "lost_uncertain_total") > 100+held+2000
+			})
+			w.end()
+			i.conn.Close()
+			<-done
+			wire := map[string]string{"afpacket": nearIface, "afxdp": nearIface, "socket": "udp4"}[how[1]]
+			lost, uncertain, here := get(v, "lost_total"), get(v, "lost_uncertain_total"), int64(v[of("rebound_lost_uncertain_place_total", target, `place="here"`)])
+			if lost > i.lost || here < 100 || here > uncertain || int64(v[`rebound_dropped_here_total{wire="`+wire+`"}`]) < here ||
+				v[of("rebound_target_up", target)] != 1 || strings.Contains(w.log.String(), "target is down") {
+				t.Errorf("%d certainly lost, %d perhaps, %d of these perhaps here; %d were lost of %d\n%v\n%s", lost, uncertain, here, i.lost, i.got, v, w.log)
+			}
+		})
+	}
+}

@@ -244,16 +244,25 @@ func (m *manager) way(a netip.Addr) (p route.Path, err error) {
 	return p, probe.CheckSize(probe.ICMP, a.Is6(), max(m.options.Size, probe.MinSize(probe.ICMP, a.Is6())), 0, p.MTU)
 }
 
-// wireKey identifies the wire that an entry uses.
+// wireKey identifies the wire that an entry uses, in metrics too: an interface, or a socket such as udp4 or icmp6, with
+// the interface that it is bound to, if any.
 func (m *manager) wireKey(e *entry) string {
 	if m.options.Transport == "raw" {
 		return e.path.Interface
 	}
-	kind := "udp"
+	key := "udp"
 	if e.Proto == probe.ICMP {
-		kind = "ping"
+		key = "icmp"
 	}
-	return fmt.Sprintf("%s %v %s", kind, e.addr.Is6(), m.options.NIC.Device)
+	if e.addr.Is6() {
+		key += "6"
+	} else {
+		key += "4"
+	}
+	if d := m.options.NIC.Device; d != "" {
+		key += " " + d
+	}
+	return key
 }
 
 // build creates a plan from the entries with a path, and offers it if it has changed.
