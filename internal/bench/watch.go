@@ -51,7 +51,8 @@ type watchSettings struct {
 	targets struct {
 		list, fileSD, dns []string
 		file, dnsType     string
-		dnsPort           int
+		dnsPort, peers    int
+		self              string
 		refresh           time.Duration
 	}
 	probe struct {
@@ -133,9 +134,10 @@ func newWatchSettings() *watchSettings {
 		setting.Strings("targets.list", &s.targets.list, text, "Targets, each [PROTO:]HOST[:PORT]: \"10.0.0.2\", \"udp:10.0.0.2:7\", \"stamp:[fd00::2]:862\", \"host.example\". A name is looked "+
 			"up again every half a minute.").Flag("target", ""),
 		setting.String("targets.file", &s.targets.file, "", nil, "A FILE with one target a line, and labels of its metrics behind it: \"stamp:10.0.0.2 site=ams rack=12\". What follows a # is a comment. Labels that are none "+
-			"of the metrics: __param_stamp_ssid=7 and __param_stamp_key=FILE are the session identifier and the key of this STAMP target, which with a key is asked in the authenticated mode."),
+			"of the metrics: __param_interval=200ms, __param_size=1514 and __param_dscp=46 are used for this target in place of -rate, -size and -dscp; __param_stamp_ssid=7 and "+
+			"__param_stamp_key=FILE are the session identifier and the key of this STAMP target, which with a key is asked in the authenticated mode."),
 		setting.Strings("targets.file_sd", &s.targets.fileSD, text, "Files in the formats of Prometheus' file_sd: lists of groups with targets and labels, in JSON (.json) or YAML (.yml, .yaml). The last "+
-			"part of a path may have a *. The label __param_proto is the protocol of its group, __param_stamp_ssid and __param_stamp_key are as in targets.file. A port is for UDP and STAMP; "+
+			"part of a path may have a *. The label __param_proto is the protocol of its group, the others are as in targets.file. A port is for UDP and STAMP; "+
 			"an ICMP target of such a file leaves it out, since it is that of what else is scraped there (elsewhere a port behind icmp is an error). Like targets.file they are read again when they "+
 			"changed, and at SIGHUP; of one that is wrong then, the log names the line, and what it had before is kept."),
 		setting.Strings("targets.dns", &s.targets.dns, text, "Names whose records are targets, as with Prometheus' dns_sd: \"_stamp._udp.example.org\", or with a protocol, \"stamp:_stamp._udp.example.org\"."),
@@ -143,6 +145,9 @@ func newWatchSettings() *watchSettings {
 			"The records of targets.dns:").In("targets.dns"),
 		setting.Range("targets.dns_port", &s.targets.dnsPort, 1, 65535, 0, "the protocol's own", "The port of targets from A and AAAA records.").In("targets.dns_type!=SRV"),
 		setting.Parsed("targets.refresh", &s.targets.refresh, "30s", period(time.Second, 24*time.Hour), "Interval of DNS queries for targets.dns, \"1s\" to \"24h\".").In("targets.dns"),
+		setting.Range("targets.peers", &s.targets.peers, 1, 1000, 0, "all targets", fmt.Sprintf("How many hosts to probe, if the targets are a fleet whose hosts all run this with the same list. Each computes its own "+
+			"choice, so that at least %d probe each host and each ordered pair of zones. The labels node, zone and rack of a target are its host's name, zone and rack.", watch.FewestProbers)),
+		setting.String("targets.self", &s.targets.self, "", nil, "This host's label node, or the host of its target. Empty: its host name, the first part of that, or one of its addresses.").In("targets.peers"),
 
 		proto,
 		probe("port", "The UDP port of all targets, 1 to 65535. It overrides ports in target files that belong to other services. 0 uses the target's port, or 7 for udp "+
@@ -247,9 +252,10 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 	fail := func(key, format string, a ...any) (*watch.Options, error) {
 		return nil, exit.Usagef("%w", s.table.Fail(key, format, a...))
 	}
-	d := targets.Defaults{Proto: s.probe.Proto, Port: s.probe.Port, SSID: s.probe.STAMP.SSID, Key: s.probe.STAMP.Key}
+	d := targets.Defaults{Proto: s.probe.Proto, Port: s.probe.Port, SSID: s.probe.STAMP.SSID, Key: s.probe.STAMP.Key,
+		Probes: targets.Probes{Interval: time.Duration(float64(time.Second) / s.probe.rate), Size: s.probe.size, DSCP: s.probe.DSCP}}
 	o := &watch.Options{Sources: targets.Sources{Defaults: d, List: s.targets.file, FileSD: s.targets.fileSD, Refresh: s.targets.refresh},
-		Rate: s.probe.rate, Size: s.probe.size, Timeout: s.probe.Timeout, TOS: s.probe.TOS(), TTL: s.probe.TTL,
+		Peers: s.targets.peers, Self: s.targets.self, Timeout: s.probe.Timeout, ECN: s.probe.ECN, TTL: s.probe.TTL,
 		Source: s.probe.source, Gateway: s.probe.gateway, Transport: s.probe.Transport, NIC: s.nic, Core: s.cpu.core, Idle: s.cpu.idle,
 		Dir: s.keep.dir, Bound: s.keep.bytes, Interval: s.keep.interval, Days: s.change.days, Listen: s.stats.listen, Hosts: s.stats.hosts, Schema: int32(s.stats.schema)}
 	for i, text := range s.targets.list {
@@ -287,7 +293,7 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 	if cards.IsPCIDevice(s.nic.Device) && s.probe.Transport == "socket" {
 		return fail("probe.transport", "%s is not the kernel's, which has the sockets: take raw", s.nic.Device)
 	}
-	if s.probe.rate*s.probe.Timeout.Seconds() > 1e5 {
+	if s.probe.rate*s.probe.Timeout.Seconds() > watch.MostUnderWay {
 		return fail("probe.rate", "%g probes a second for a time-out of %v: too many would be under way to one target", s.probe.rate, s.probe.Timeout)
 	}
 	o.Log = s.log.New(e.stderr)

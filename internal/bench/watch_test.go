@@ -342,6 +342,9 @@ func TestWatchBadInput(t *testing.T) {
 		says string
 	}{
 		{nil, "there is no target"},
+		{[]string{"-target", "10.0.0.2", "-peers", "0x"}, "must be an integer"},
+		{[]string{"-target", "10.0.0.2", "-peers", "1001"}, "1 to 1000"},
+		{[]string{"-peers", "5"}, "there is no target"},
 		{[]string{"-target", "10.0.0"}, `-target: targets.list: target "10.0.0"`},
 		{[]string{"-target", "10.0.0.2", "-rate", "x"}, `-rate: probe.rate: "x": want probes a second`},
 		{[]string{"-config", toml}, "w.toml:2: probe.rate"},

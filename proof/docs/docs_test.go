@@ -88,6 +88,7 @@ var left = map[string]string{
 	"docs/bring-up-mlx5.md":   "needs the card",
 	"docs/bring-up-virtio.md": "needs the function; the lab does this",
 	"docs/compare.md":         "prom: needs a Prometheus, which internal/bench/prom's tests have",
+	"docs/fleet.md":           "needs a Prometheus and does not end by itself; internal/bench's TestWatchFleet does this",
 	"docs/first-hour.md":      "scripts/first-hour makes the page by playing it",
 	"docs/measure.md":         "EFA needs the card",
 	"docs/mesh.md":            "needs a Prometheus; packaging's TestMesh does this",

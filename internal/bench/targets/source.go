@@ -219,7 +219,7 @@ func (s *Sources) ask(ctx context.Context, q Query) (out []Target, err error) {
 		}
 		for _, rec := range records {
 			if host := strings.TrimSuffix(rec.Target, "."); host != "" { // "." means that there is no such service (RFC 2782)
-				out = append(out, s.complete(Target{Proto: q.Proto, Host: host, Port: rec.Port}))
+				out = append(out, s.complete(Target{Proto: q.Proto, Host: host, Port: rec.Port, Probes: s.Probes}))
 			}
 		}
 		return out, nil
@@ -233,7 +233,7 @@ func (s *Sources) ask(ctx context.Context, q Query) (out []Target, err error) {
 		return nil, fmt.Errorf("DNS: %w", err)
 	}
 	for _, a := range addrs {
-		out = append(out, s.complete(Target{Proto: q.Proto, Host: a.Unmap().String(), Port: q.Port}))
+		out = append(out, s.complete(Target{Proto: q.Proto, Host: a.Unmap().String(), Port: q.Port, Probes: s.Probes}))
 	}
 	return out, nil
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/host/stampkey"
@@ -24,8 +25,16 @@ type Target struct {
 	Port   uint16            // UDP and STAMP; 0 for ICMP
 	Labels map[string]string // of its metrics; nil for none
 
+	Probes
 	SSID uint16       // STAMP: the session identifier (RFC 8972 §3), 0 for none
 	Key  stampkey.Key // STAMP: for the HMACs of the authenticated mode; none for the unauthenticated mode
+}
+
+// Probes are the properties of the probes to a target.
+type Probes struct {
+	Interval time.Duration // from one to the next
+	Size     int           // bytes of the frame without FCS; 0 for the smallest
+	DSCP     uint8
 }
 
 // Name is the target as users write it: "icmp:10.0.0.2", "stamp:[fd00::2]:862". Targets with the same name are the
@@ -61,6 +70,7 @@ type Defaults struct {
 	Port  uint16 // 0 for that of the target, file_sd or DNS, and otherwise the protocol's default: 7 (RFC 862), 862 (RFC 8762)
 	SSID  uint16 // for STAMP targets without one
 	Key   stampkey.Key
+	Probes
 }
 
 // Parse parses [PROTO:]HOST[:PORT]: "10.0.0.2", "udp:10.0.0.2:7", "stamp:[fd00::2]:862", "host.example".
@@ -87,7 +97,7 @@ func (t *Target) portless(text string) error {
 
 // parse is Parse without the defaults of the protocol, which labels may still change.
 func (d Defaults) parse(text string) (Target, error) {
-	t := Target{Proto: d.Proto}
+	t := Target{Proto: d.Proto, Probes: d.Probes}
 	rest := text
 	if name, after, ok := strings.Cut(text, ":"); ok {
 		if p, err := probe.ParseProto(name); err == nil {
@@ -177,12 +187,19 @@ func (d Defaults) complete(t Target) Target {
 // reserved are the labels that the metrics themselves use.
 var reserved = []string{"target", "proto", "direction", "kind", "stat", "le", "quantile"}
 
+// Bounds of a target's interval.
+const (
+	Fastest = 100 * time.Microsecond
+	Slowest = 100 * time.Second
+)
+
 // maxValue bounds a label's value, because each of a target's metrics has it.
 const maxValue = 4 << 10
 
 // setLabel adds a label. Its value is escaped, because metrics, logs and pages show it, and metrics must be UTF-8.
-// Labels that start with two underscores are internal to Prometheus: __param_proto is the protocol, __param_stamp_ssid
-// the session identifier, __param_stamp_key the file of the key; the others are dropped, as Prometheus does.
+// Labels that start with two underscores are internal to Prometheus: __param_proto is the protocol, __param_interval the
+// time between probes, __param_size and __param_dscp their size and DSCP, __param_stamp_ssid the session identifier,
+// __param_stamp_key the file of the key; the others are dropped, as Prometheus does.
 func (t *Target) setLabel(name, value string) error {
 	switch {
 	case name == "__param_stamp_ssid":
@@ -197,6 +214,24 @@ func (t *Target) setLabel(name, value string) error {
 			return fmt.Errorf("label %s: %w", name, err)
 		}
 		t.Key = k
+	case name == "__param_interval":
+		i, err := time.ParseDuration(value)
+		if err != nil || i < Fastest || i > Slowest {
+			return fmt.Errorf("label %s: %q is not a time from %v to %v, like 500ms", name, value, Fastest, Slowest)
+		}
+		t.Interval = i
+	case name == "__param_size":
+		n, err := strconv.ParseUint(value, 10, 16)
+		if err != nil {
+			return fmt.Errorf("label %s: %q is not 0 to 65535", name, value)
+		}
+		t.Size = int(n)
+	case name == "__param_dscp":
+		n, err := strconv.ParseUint(value, 10, 6)
+		if err != nil {
+			return fmt.Errorf("label %s: %q is not 0 to 63", name, value)
+		}
+		t.DSCP = uint8(n)
 	case name == "__param_proto":
 		p, err := probe.ParseProto(value)
 		if err != nil {
@@ -235,5 +270,5 @@ func (t Target) Equal(u Target) bool {
 
 // SameProbes reports whether the probes of two targets with the same name are the same.
 func (t Target) SameProbes(u Target) bool {
-	return t.SSID == u.SSID && bytes.Equal(t.Key.Bytes(), u.Key.Bytes())
+	return t.Probes == u.Probes && t.SSID == u.SSID && bytes.Equal(t.Key.Bytes(), u.Key.Bytes())
 }

@@ -139,10 +139,25 @@ func TestFormatErrors(t *testing.T) {
 	}
 	for text, want := range map[string]string{"10.0.0.2\n10.0.0": "x:2: target", "udp:10.0.0.2:9\n10.0.0.2:9": `x:2: target "10.0.0.2:9": icmp has no ports`,
 		"stamp:10.0.0.2 __param_stamp_ssid=0": "x:1: label __param_stamp_ssid: \"0\" is not", "stamp:10.0.0.2 __param_stamp_key=/none/such": "x:1: label __param_stamp_key: ",
-		"udp:10.0.0.2 __param_stamp_ssid=7": "x:1: target \"10.0.0.2\": udp has neither", "10.0.0.2 site": "x:1: \"site\" behind", "\n\n10.0.0.2 9=x": "x:3: label"} {
+		"udp:10.0.0.2 __param_stamp_ssid=7": "x:1: target \"10.0.0.2\": udp has neither", "10.0.0.2 site": "x:1: \"site\" behind", "\n\n10.0.0.2 9=x": "x:3: label",
+		"10.0.0.2 __param_interval=0s": "x:1: label __param_interval: \"0s\" is not a time from 100µs to 1m40s", "10.0.0.2 __param_interval=2": "x:1: label __param_interval",
+		"10.0.0.2 __param_interval=1h": "x:1: label __param_interval", "10.0.0.2 __param_size=65536": "x:1: label __param_size: \"65536\" is not 0 to 65535",
+		"10.0.0.2 __param_size=-1": "x:1: label __param_size", "10.0.0.2 __param_dscp=64": "x:1: label __param_dscp: \"64\" is not 0 to 63"} {
 		if _, err := d.parseList("x", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
+	}
+}
+
+// A target's labels have precedence over the defaults of its probes, and a changed value makes them different probes.
+func TestProbesOfATarget(t *testing.T) {
+	d := Defaults{Probes: Probes{Interval: time.Second, Size: 100, DSCP: 8}}
+	got, err := d.parseList("x", []byte("10.0.0.2 __param_interval=20ms __param_size=0 __param_dscp=0\n10.0.0.2\n10.0.0.2 __param_dscp=46\n"))
+	if err != nil || len(got) != 3 || got[0].Probes != (Probes{Interval: 20 * time.Millisecond}) || got[1].Probes != d.Probes || got[2].DSCP != 46 || got[2].Size != 100 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if got[0].Equal(got[1]) || got[1].SameProbes(got[2]) || got[0].Labels != nil {
+		t.Error("other probes make no difference, or are labels")
 	}
 }
 

@@ -8,12 +8,14 @@ import (
 // flow is a target as the loop sees it. Once a plan with it was offered, only the loop may access it, except for marked
 // fields.
 type flow struct {
-	id    int32 // used by the keeper
-	codec *probe.Codec
-	stamp bool
-	wire  *wire
-	peer  socket.Peer // if wire is a socket
+	id       int32  // used by the keeper
+	interval uint64 // ticks between probes
+	codec    *probe.Codec
+	stamp    bool
+	wire     *wire
+	peer     socket.Peer // if wire is a socket
 
+	turn   uint64 // of the schedule: when the next probe is due; 0 if it is new
 	next   uint64 // of the next probe
 	high   uint64 // one more than the highest number answered
 	missed int    // consecutive probes without a reply

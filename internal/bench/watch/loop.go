@@ -19,9 +19,9 @@ import (
 // plan is the loop's work until the next plan. It is immutable once it was offered.
 type plan struct {
 	wires []planned
-	flows []*flow // in the order of sending
-	asks  []ask   // next hops whose MAC the kernel does not resolve
-	slot  uint64  // ticks from one probe to the next, of any flow
+	flows []*flow
+	asks  []ask  // next hops whose MAC the kernel does not resolve
+	slot  uint64 // ticks from one probe to the next, of any flow: the inverse of the sum of their rates
 	macs  map[*flow][6]byte
 
 	adopted chan struct{} // closed when the loop no longer uses the previous plan
@@ -46,7 +46,7 @@ type loop struct {
 	Gap, Lag polling.Histogram // from one poll to the next while a reply is awaited; delay of sent probes
 
 	plan    *plan
-	turn    int    // the next flow to send
+	order   schedule
 	due     uint64 // when its probe is due
 	start   uint64 // start of the time slot that due is in
 	pending []pending
@@ -173,9 +173,7 @@ func (l *loop) adopt(p *plan, now uint64) {
 	l.head, l.tail = 0, uint64(copy(l.pending, kept))
 	changed := len(p.flows) != len(l.plan.flows)
 	l.plan = p
-	if l.turn >= len(p.flows) {
-		l.turn = 0
-	}
+	l.order.follow(p.flows, l.random)
 	if changed && len(p.flows) > 0 { // not at the same moment as other watches that were started together
 		l.start = now + l.random.Uint64()%p.slot
 		l.due = l.start
@@ -292,8 +290,7 @@ func (l *loop) giveUp(f *flow, s *slot) {
 // moves.
 func (l *loop) send(now uint64) {
 	p := l.plan
-	f := p.flows[l.turn]
-	l.turn = (l.turn + 1) % len(p.flows)
+	f := l.order.next()
 	l.Lag.Record(now - l.due)
 	l.start += p.slot
 	if int64(now-l.start) > int64(p.slot) {

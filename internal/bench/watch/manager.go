@@ -100,7 +100,7 @@ func (m *manager) read(ctx context.Context, force bool, now time.Time) {
 		}
 	}
 	if ctx.Err() == nil {
-		m.targets = found
+		m.targets = m.fleet.pick(found)
 	}
 }
 
@@ -118,7 +118,7 @@ func (m *manager) update(ctx context.Context, all bool) {
 			m.options.Log.Debug("watching", "target", name)
 		} else if !e.Target.Equal(t) {
 			if !e.Target.SameProbes(t) {
-				e.flow = nil
+				e.flow, e.looked = nil, time.Time{}
 			}
 			e.Target = t
 			m.archive.target(t, now)
@@ -131,7 +131,7 @@ func (m *manager) update(ctx context.Context, all bool) {
 		if !wanted[name] {
 			delete(m.entries, name)
 			m.archive.leave(e.state)
-			m.options.Log.Info("no source names this target any more", "target", name)
+			m.options.Log.Info("target is no longer watched", "target", name)
 		}
 	}
 	m.build(now)
@@ -143,7 +143,7 @@ func (m *manager) look(ctx context.Context, e *entry, now time.Time) {
 	addr, err := m.resolve(ctx, e.Host)
 	if err == nil {
 		var p route.Path
-		if p, err = m.way(addr); err == nil {
+		if p, err = m.way(addr, e.Size); err == nil {
 			if p != e.path || addr != e.addr {
 				e.path, e.addr, e.flow, e.known = p, addr, nil, false
 			}
@@ -219,8 +219,8 @@ func ofFamily(list []netip.Addr, a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// way determines how a is reached.
-func (m *manager) way(a netip.Addr) (p route.Path, err error) {
+// way determines how a is reached with frames of a size.
+func (m *manager) way(a netip.Addr, size int) (p route.Path, err error) {
 	iface := m.options.NIC.Device
 	if cards.IsPCIDevice(iface) {
 		p = route.Path{Interface: iface, Source: m.source(a), Next: a}
@@ -241,7 +241,7 @@ func (m *manager) way(a netip.Addr) (p route.Path, err error) {
 	case !p.Owned && m.options.Transport == "socket":
 		return p, fmt.Errorf("source %v is not an address of this host: a socket needs one", p.Source)
 	}
-	return p, probe.CheckSize(probe.ICMP, a.Is6(), max(m.options.Size, probe.MinSize(probe.ICMP, a.Is6())), 0, p.MTU)
+	return p, probe.CheckSize(probe.ICMP, a.Is6(), max(size, probe.MinSize(probe.ICMP, a.Is6())), 0, p.MTU)
 }
 
 // wireKey identifies the wire that an entry uses, in metrics too: an interface, or a socket such as udp4 or icmp6, with
@@ -262,8 +262,17 @@ func (m *manager) wireKey(e *entry) string {
 	if d := m.options.NIC.Device; d != "" {
 		key += " " + d
 	}
+	if e.DSCP != m.options.Sources.DSCP { // a socket sends with one DSCP
+		key += fmt.Sprint(" dscp ", e.DSCP)
+	}
 	return key
 }
+
+// MostUnderWay bounds the probes to a target whose replies are awaited.
+const MostUnderWay = 100_000
+
+// tos returns the DSCP and ECN of the probes to e in the header's format.
+func (m *manager) tos(e *entry) uint8 { return e.DSCP<<2 | m.options.ECN }
 
 // build creates a plan from the entries with a path, and offers it if it has changed.
 func (m *manager) build(now time.Time) {
@@ -346,8 +355,12 @@ func (m *manager) build(now time.Time) {
 		}
 		next.wires = append(next.wires, p)
 	}
-	if n := len(next.flows); n > 0 {
-		next.slot = max(m.loop.clock.Ticks(time.Duration(float64(time.Second)/m.options.Rate/float64(n))), 1)
+	rate := 0.0 // probes per tick
+	for _, f := range next.flows {
+		rate += 1 / float64(f.interval)
+	}
+	if rate > 0 {
+		next.slot = max(uint64(1/rate), 1)
 	}
 	if !next.same(m.current) {
 		m.current = next
@@ -441,7 +454,7 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 		if w.socket, err = socket.OpenShared(source, w.echo, o.NIC.Device); err != nil {
 			return nil, err
 		}
-		if err := w.socket.Mark(o.TOS, o.TTL); err != nil {
+		if err := w.socket.Mark(m.tos(of[0]), o.TTL); err != nil {
 			return nil, errors.Join(err, w.socket.Close())
 		}
 		return w, nil
@@ -510,10 +523,13 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 	if e.Proto == probe.STAMP {
 		more = test.Extra()
 	}
-	size := max(o.Size, probe.MinSize(e.Proto, e.addr.Is6())+more)
+	size := max(e.Size, probe.MinSize(e.Proto, e.addr.Is6())+more)
+	if o.Timeout/e.Interval > MostUnderWay {
+		return fmt.Errorf("an interval of %v with a time-out of %v: too many probes would be under way to one target", e.Interval, o.Timeout)
+	}
 	if e.flow == nil {
 		f := probe.Flow{Proto: e.Proto, Src: e.path.Source.WithZone(""), Dst: e.addr.WithZone(""), DstPort: e.Port, Run: rand.Uint32(), Size: size,
-			TOS: o.TOS, TTL: o.TTL, SrcMAC: w.mac, Routed: e.path.Routed(e.addr), Test: test}
+			TOS: m.tos(e), TTL: o.TTL, SrcMAC: w.mac, Routed: e.path.Routed(e.addr), Test: test}
 		if w.socket != nil {
 			own := w.socket.Local()
 			f.Layer, f.SrcPort, f.ID = probe.Datagram, own.Port(), own.Port()
@@ -535,7 +551,8 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 		if e.Proto == probe.STAMP {
 			c.SetErrorEstimate(engine.OwnEstimate())
 		}
-		e.flow = newFlow(e.state.id, c, int(2*o.Rate*o.Timeout.Seconds())+2)
+		e.flow = newFlow(e.state.id, c, int(2*o.Timeout/e.Interval)+2)
+		e.flow.interval = max(m.loop.clock.Ticks(e.Interval), 1)
 		e.flow.wire = w
 		e.flow.peer = socket.NewPeer(netip.AddrPortFrom(e.addr, e.Port), uint32(e.path.Index))
 	}

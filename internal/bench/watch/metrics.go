@@ -20,7 +20,7 @@ type collector struct{ *watch }
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
 var (
-	targetsDesc   = prometheus.NewDesc("rebound_watch_targets", "Targets that the sources name.", nil, nil)
+	targetsDesc   = prometheus.NewDesc("rebound_watch_targets", "Targets that are watched: those that the sources name, or with peers the chosen ones.", nil, nil)
 	lagDesc       = prometheus.NewDesc("rebound_watch_lag_seconds", "How late probes left, against the schedule.", nil, nil)
 	gapDesc       = prometheus.NewDesc("rebound_watch_gap_seconds", "From one look for replies to the next, while one is awaited: what the watch did not see at once.", nil, nil)
 	sourceDesc    = prometheus.NewDesc("rebound_watch_source_failures_total", "Times that a source of targets could not be read: what it gave before is kept.", nil, nil)
@@ -30,6 +30,9 @@ var (
 	bytesDesc     = prometheus.NewDesc("rebound_watch_disk_bytes", "Bytes of all logs.", nil, nil)
 	droppedDesc   = prometheus.NewDesc("rebound_watch_events_dropped_total", "What the measuring loop could not hand over: it is in no count.", nil, nil)
 	hereDesc      = prometheus.NewDesc("rebound_dropped_here_total", "Frames that this host's ring, socket, NIC or kernel dropped on receipt, of all targets and perhaps of other traffic.", []string{"wire"}, nil)
+	membersDesc   = prometheus.NewDesc("rebound_fleet_members", "Members of the fleet from which this watch chose its peers, itself included. Only with peers.", nil, nil)
+	leftOutDesc   = prometheus.NewDesc("rebound_fleet_duties_left_out", "Pairs of zones that this watch should probe and that are too many. Only with peers.", nil, nil)
+	selfDesc      = prometheus.NewDesc("rebound_fleet_self_info", "This watch as a member of the fleet; always 1. Only with peers.", []string{"node", "zone", "rack"}, nil)
 	reopenDesc    = prometheus.NewDesc("rebound_watch_reopened_total", "Times that a device or socket failed and was opened again.", nil, nil)
 )
 
@@ -45,6 +48,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	metrics.Count(ch, sourceDesc, uint64(c.sourceFailures.Load()))
 	metrics.Count(ch, reopenDesc, uint64(c.reopened.Load()))
 	gauge(c.probeDesc, 1)
+	if f := c.fleet.now.Load(); f != nil {
+		gauge(membersDesc, float64(f.members))
+		gauge(leftOutDesc, float64(f.short))
+		gauge(selfDesc, 1, f.me.Name, f.me.Zone, f.me.Rack)
+	}
 
 	k := c.archive
 	k.mu.Lock()
@@ -52,19 +60,22 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for wire, n := range k.dropped {
 		metrics.Count(ch, hereDesc, uint64(n), wire)
 	}
-	gauge(targetsDesc, float64(len(k.byName)))
 	if k.dir != nil {
 		metrics.Count(ch, diskDesc, uint64(k.failures))
 		metrics.Count(ch, unwrittenDesc, uint64(k.unwritten))
 		metrics.Count(ch, removedDesc, uint64(k.removed))
 		gauge(bytesDesc, float64(k.bytes))
 	}
+	watched := 0
 	for _, s := range k.byName {
 		d := describe(s.Target)
 		n := &s.all
-		gauge(d.ready, float64(one(s.ready)))
-		if up, known := s.up(); known {
-			gauge(d.up, float64(one(up)))
+		if !s.gone { // its counts stay until the interval ends, but it has no state any more
+			watched++
+			gauge(d.ready, float64(one(s.ready)))
+			if up, known := s.up(); known {
+				gauge(d.up, float64(one(up)))
+			}
 		}
 		metrics.Count(ch, d.probes, uint64(n.Sent))
 		metrics.Count(ch, d.lost, uint64(n.LostLeast()))
@@ -88,6 +99,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 	}
+	gauge(targetsDesc, float64(watched))
 }
 
 func one(b bool) int {
@@ -137,6 +149,6 @@ func describe(t targets.Target) descs {
 // probeInfo describes the common properties of all probes, as labels of a metric with the value 1.
 func (o *Options) probeInfo() *prometheus.Desc {
 	return prometheus.NewDesc("rebound_watch_info", "What all probes of this watch have in common; always 1.", nil, prometheus.Labels{
-		"rate": fmt.Sprint(o.Rate), "size": fmt.Sprint(o.Size), "timeout": o.Timeout.String(), "transport": o.Transport, "driver": o.NIC.Driver,
+		"rate": fmt.Sprintf("%.6g", 1/o.Sources.Interval.Seconds()), "size": fmt.Sprint(o.Sources.Size), "timeout": o.Timeout.String(), "transport": o.Transport, "driver": o.NIC.Driver,
 		"idle": o.Idle, "interval": o.Interval.String()})
 }

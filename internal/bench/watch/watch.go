@@ -30,10 +30,11 @@ import (
 type Options struct {
 	Sources targets.Sources
 
-	Rate      float64 // probes per second to each target
-	Size      int     // bytes of the frame without FCS; 0 for the smallest
+	Peers int    // of the members of the fleet that the targets are; 0 probes all targets
+	Self  string // this host's name in the fleet; empty for the host's name or its addresses
+
 	Timeout   time.Duration
-	TOS, TTL  uint8
+	ECN, TTL  uint8
 	Source    []netip.Addr // at most one of each family; they need not be the kernel's
 	Gateway   []netip.Addr // at most one of each family
 	Transport string       // "raw" or "socket"
@@ -59,6 +60,7 @@ type watch struct {
 	start   time.Time
 	loop    *loop
 	archive *archive
+	fleet   *fleet
 
 	probeDesc      *prometheus.Desc
 	sourceFailures atomic.Int64
@@ -96,6 +98,8 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	if len(first) == 0 {
 		return exit.Usagef("there is no target: name some with -target, -file, -file-sd or -dns")
 	}
+	w.fleet = newFleet(o.Peers, o.Self, o.Log)
+	first = w.fleet.pick(first)
 	var dir *hours
 	if o.Dir != "" {
 		if dir, err = openHours(o.Dir, o.Bound); err != nil {
@@ -143,7 +147,7 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	if err := <-pinned; err != nil {
 		return err
 	}
-	line := fmt.Sprintf("watching %d targets on core %d, %g probes a second to each", len(first), core.CPU, o.Rate)
+	line := fmt.Sprintf("watching %d targets on core %d, %.6g probes a second to each", len(first), core.CPU, 1/o.Sources.Interval.Seconds())
 	fmt.Fprintln(stdout, line)
 	if err := manager.Ready(line); err != nil {
 		o.Log.Warn("the service manager was not told", "error", err)
