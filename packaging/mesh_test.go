@@ -58,8 +58,9 @@ func (p *started) stop() error {
 	return p.Wait()
 }
 
-// A mesh: every host has a responder and a watch of all others, a Prometheus scrapes them, and from what it keeps bench matrix draws the
-// page, and bench compare compares a path with itself. With -mesh 50 it is what docs/mesh.md has the figures of.
+// TestMesh starts hosts with a responder and a watch of all others each, and a Prometheus that scrapes them. From what it
+// stores, bench matrix draws the page, bench compare compares a path with itself, and the dashboards' panels have data.
+// With -mesh 50 it measures the figures of docs/mesh.md.
 func TestMesh(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces")
@@ -117,25 +118,27 @@ func TestMesh(t *testing.T) {
 		responders = append(responders, run(space(i), "ready driver=xdp", filepath.Join(bin, "rebound-responder"), "-set", "nic.device=eth0", "-set", "nic.driver=xdp", "-set",
 			"respond.addresses="+responder(i)+"/16", "-set", "cpu.lock_memory=false", "-set", "log.level=error"))
 	}
+	var groups strings.Builder // the same for all watches, this host's own included
+	for i := 1; i <= n; i++ {
+		fmt.Fprintf(&groups, "- targets: [%s]\n  labels: {to: h%d, node: h%[2]d, zone: z%d}\n", responder(i), i, i%2)
+	}
+	fleet := filepath.Join(dir, "fleet.yml")
+	if err := os.WriteFile(fleet, []byte(groups.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	var scrape []string
 	for i := 1; i <= n; i++ {
-		var groups strings.Builder
-		for k := 1; k <= n; k++ {
-			if k != i {
-				fmt.Fprintf(&groups, "- targets: [%s]\n  labels: {to: h%d}\n", responder(k), k)
-			}
-		}
-		file := filepath.Join(dir, fmt.Sprintf("h%d.yml", i))
-		if err := os.WriteFile(file, []byte(groups.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
 		address := kernel(i) + ":9470"
 		scrape = append(scrape, fmt.Sprintf("      - targets: [%q]\n        labels: {from: h%d}\n", address, i))
-		watches = append(watches, run(space(i), "watching", filepath.Join(bin, "rebound-bench"), "watch", "-file-sd", file, "-proto", "icmp", "-rate", strconv.FormatFloat(*meshRate, 'g', -1, 64),
+		watches = append(watches, run(space(i), "watching", filepath.Join(bin, "rebound-bench"), "watch", "-file-sd", fleet, "-peers", "200", "-self", fmt.Sprintf("h%d", i), "-proto", "icmp", "-rate", strconv.FormatFloat(*meshRate, 'g', -1, 64),
 			"-listen", address, "-core", strconv.Itoa(i%runtime.NumCPU()), "-driver", "afpacket", "-dir", filepath.Join(dir, fmt.Sprintf("logs-%d", i)), "-interval", "1s", "-schema", "3", "-log-level", "warn"))
 	}
 	every := max(*meshTime/2/12, 2*time.Second)
-	config := fmt.Sprintf("global:\n  scrape_interval: %v\n  scrape_timeout: %[1]v\nscrape_configs:\n  - job_name: rebound-watch\n    static_configs:\n%s  - job_name: prometheus\n    static_configs:\n      - targets: [\"127.0.0.1:9090\"]\n", every, strings.Join(scrape, ""))
+	rules, err := filepath.Abs("prometheus/fleet.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := fmt.Sprintf("global:\n  scrape_interval: %v\n  scrape_timeout: %[1]v\n  evaluation_interval: %[1]v\nrule_files: [%[3]s]\nscrape_configs:\n  - job_name: rebound-watch\n    static_configs:\n%[2]s  - job_name: prometheus\n    static_configs:\n      - targets: [\"127.0.0.1:9090\"]\n", every, strings.Join(scrape, ""), rules)
 	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -177,6 +180,7 @@ func TestMesh(t *testing.T) {
 		t.Errorf("bench compare: %v\n%s", err, out)
 	}
 	panels(t, s, "prometheus/watch.json", "Loss by direction", "Changed", "Not probed")
+	panels(t, s, "prometheus/fleet.json", "Outages", "Paths with loss", "Change since yesterday")
 	meshFigures(t, s, watches, server)
 	for _, p := range append(watches, responders...) {
 		if err := p.stop(); err != nil {

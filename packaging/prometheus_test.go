@@ -31,6 +31,8 @@ func TestRules(t *testing.T) {
 	for _, args := range [][]string{
 		{"check", "rules", "prometheus/rebound.rules.yml"},
 		{"test", "rules", "prometheus/rebound.rules_test.yml"},
+		{"check", "rules", "prometheus/fleet.rules.yml"},
+		{"test", "rules", "prometheus/fleet.rules_test.yml"},
 		{"check", "config", "--syntax-only", "prometheus/prometheus.yml"},
 	} {
 		if out, err := exec.Command("promtool", args...).CombinedOutput(); err != nil {
