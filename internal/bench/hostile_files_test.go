@@ -124,7 +124,7 @@ func TestHostileArguments(t *testing.T) {
 		{"run", raw}, {"run", "10.0.0.1", "-" + raw}, {"run", "10.0.0.1", "-ab", raw, "-ab", raw}, {"run", "10.0.0.1", "-proto", raw}, {"run", "10.0.0.1", "-stamp-key", file("key"+word, "x")},
 		{"run", "10.0.0.1", "-iface", raw, "-driver", "afpacket"}, {"run", raw + ".example"},
 		{"history", dir + "/" + raw}, {"history", "-stat", raw, dir}, {"history", "-out", dir + "/" + raw + "/x", dir},
-		{"matrix", "-prom", raw}, {"matrix", "-prom", "http://127.0.0.1:1", "-label", raw}, {"matrix", "-prom", "http://127.0.0.1:1", "-at", raw}, {"matrix", raw},
+		{"matrix", "-prom", raw}, {"matrix", "-prom", "http://127.0.0.1:1", "-label", raw}, {"matrix", "-prom", "http://127.0.0.1:1", "-at", raw}, {"matrix", raw}, {"suspects", "-prom", raw}, {"suspects", "-prom", "http://127.0.0.1:1", "-label", raw}, {"suspects", raw},
 		{"demo", raw}, {"demo", "-driver", raw}, {"version", raw}, {"manual", raw}, {"completion", raw}, {"config", raw}, {"compare", "-fail-if", raw, "a", "b"},
 	} {
 		var stdout, stderr bytes.Buffer

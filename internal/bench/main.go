@@ -35,6 +35,7 @@ func commands() []entry {
 		{"history", "DIR [...]", "draw how results changed over many reports, and find where their level changed", historyCommand},
 		{"watch", "[-config FILE] [flags]", "probe many targets continuously at a low rate: metrics, hourly logs, verdicts on change", watchCommand},
 		{"matrix", "-prom URL [flags]", "draw a matrix of who measured whom, from a Prometheus that scrapes rebound-bench watch", matrixCommand},
+		{"suspects", "-prom URL [flags]", "name the hosts, links or zones that explain failing paths of a fleet, from a Prometheus that scrapes its watches", suspectsCommand},
 		{"config", "", "print the configuration file of rebound-bench watch", configCommand},
 		{"demo", "", "try it on this machine: responder and kernel, compared, in two network namespaces", demoCommand},
 		{"version", "", "print the version, the source revision and the Go release", versionCommand},

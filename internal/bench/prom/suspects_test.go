@@ -1,0 +1,66 @@
+package prom
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/suspects"
+)
+
+// Paths have the prober's and the target's names and zones, and a host is silent if its watch was scraped before, others
+// probe it, and it is not scraped any more.
+func TestFleet(t *testing.T) {
+	type series map[string]any
+	empty := false
+	answer := func(query string) (out []series) {
+		add := func(value string, labels map[string]string) {
+			out = append(out, series{"metric": labels, "value": []any{1000, value}})
+		}
+		self := func(node, zone string) {
+			add("1", map[string]string{"job": "w", "instance": node + ":9470", "node": node, "zone": zone})
+		}
+		switch {
+		case empty:
+		case strings.HasPrefix(query, "last_over_time("):
+			self("a", "x")
+			self("dead", "y")
+			self("left", "y") // nobody probes it any more
+			fallthrough
+		case strings.HasPrefix(query, selfMetric):
+			self("b", "y")
+			if !strings.HasPrefix(query, "last") {
+				self("a", "x")
+			}
+		default:
+			add("0", map[string]string{"job": "w", "instance": "a:9470", "node": "dead", "zone": "y", "target": "icmp:10.0.0.3"})
+			add("1", map[string]string{"job": "w", "instance": "a:9470", "node": "b", "zone": "y", "target": "icmp:10.0.0.2"})
+			add("1", map[string]string{"job": "w", "instance": "old:9470", "target": "udp:[fd00::1]:7"})
+		}
+		return out
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		result := answer(r.FormValue("query"))
+		if result == nil {
+			result = []series{}
+		}
+		json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "vector", "result": result}})
+	}))
+	defer server.Close()
+	s := &Server{Base: server.URL}
+	paths, silent, err := s.Fleet(t.Context(), nil, time.Unix(1000, 0))
+	a, b, dead := suspects.Member{Name: "a", Zone: "x"}, suspects.Member{Name: "b", Zone: "y"}, suspects.Member{Name: "dead", Zone: "y"}
+	want := []suspects.Path{{From: a, To: dead, Failing: true}, {From: a, To: b}, {From: suspects.Member{Name: "old:9470"}, To: suspects.Member{Name: "fd00::1"}}}
+	if err != nil || !slices.Equal(paths, want) || !slices.Equal(silent, []suspects.Member{dead}) {
+		t.Errorf("%v, %v, %v", paths, silent, err)
+	}
+	empty = true
+	if _, _, err := s.Fleet(t.Context(), nil, time.Unix(1000, 0)); !errors.Is(err, errNothing) {
+		t.Errorf("without series: %v", err)
+	}
+}

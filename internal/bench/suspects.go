@@ -1,0 +1,194 @@
+package bench
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/prom"
+	"github.com/rebound-nic/rebound/internal/bench/suspects"
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/latency/plain"
+)
+
+const suspectsHelp = `usage: rebound-bench suspects -prom URL [flags]
+
+Names the smallest set of hosts, zone links and zones whose failure explains the paths that the watches of a fleet report as down, as
+a Prometheus that scrapes them has it. With -listen it continues: a log line for each change, and a metrics page for alerts.
+
+  rebound-bench suspects -prom http://127.0.0.1:9090
+  rebound-bench suspects -prom http://127.0.0.1:9090 -listen 127.0.0.1:9471
+
+`
+
+func suspectsCommand(e *env, args []string) error {
+	fs := flag.NewFlagSet("suspects", flag.ContinueOnError)
+	base := fs.String("prom", "", "`URL` of the Prometheus; required")
+	var labels []prom.Label
+	fs.Func("label", "`NAME=VALUE` that all series must have; may be repeated", func(v string) error {
+		name, value, _ := strings.Cut(v, "=")
+		labels = append(labels, prom.Label{Name: name, Value: value})
+		return prom.CheckLabel(name)
+	})
+	listen := fs.String("listen", "", "`HOST:PORT` of a metrics page; continues until SIGTERM or Ctrl-C")
+	every := fs.Duration("every", 15*time.Second, "`TIME` between two verdicts with -listen, 1s or more")
+	if err := e.parse(fs, args, suspectsHelp); err != nil {
+		return err
+	}
+	switch {
+	case fs.NArg() > 0:
+		return exit.Usagef("%q is left over: every value needs its flag", strings.Join(fs.Args(), " "))
+	case *base == "":
+		return exit.Usagef("-prom is missing: the URL of the Prometheus, like http://127.0.0.1:9090")
+	case *every < time.Second:
+		return exit.Usagef("-every %v: want 1s or more", *every)
+	}
+	server := &prom.Server{}
+	var err error
+	if server.Base, err = prom.ParseBase(*base); err != nil {
+		return exit.Usagef("-prom: %w", err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	j := &judge{server: server, labels: labels, log: e.log}
+	if *listen == "" {
+		v, err := j.ask(ctx)
+		if err != nil {
+			return err
+		}
+		return printVerdict(e.stdout, v)
+	}
+	if err := metrics.CheckAddress(*listen); err != nil {
+		return exit.Usagef("-listen: %w", err)
+	}
+	hide, err := metrics.Listen(*listen, nil, j, nil, e.log)
+	if err != nil {
+		return err
+	}
+	defer hide()
+	tick := time.NewTicker(*every)
+	defer tick.Stop()
+	for {
+		j.update(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func printVerdict(w io.Writer, v suspects.Verdict) error {
+	head := fmt.Sprintf("%s of %s fail, %s silent: ", plain.Count(v.Failing, "path"), fmt.Sprint(v.Paths), plain.Count(v.Silent, "host"))
+	if len(v.Suspects) == 0 {
+		head += "no suspect"
+	} else {
+		head += plain.Count(len(v.Suspects), "suspect")
+	}
+	if v.Unexplained > 0 {
+		head += fmt.Sprintf(", %d unexplained", v.Unexplained)
+	}
+	_, err := fmt.Fprintln(w, head)
+	for _, s := range v.Suspects {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "  %s: explains %d failures; %d of its paths work\n", plain.Text(s.String()), s.Failing, s.Working)
+		}
+	}
+	return err
+}
+
+// judge asks a Prometheus repeatedly for the paths of a fleet, and keeps the verdict for its metrics page.
+type judge struct {
+	server *prom.Server
+	labels []prom.Label
+	log    *slog.Logger
+
+	mu       sync.Mutex
+	verdict  *suspects.Verdict // nil if there is none now
+	failures int
+}
+
+func (j *judge) ask(ctx context.Context) (suspects.Verdict, error) {
+	paths, silent, err := j.server.Fleet(ctx, j.labels, time.Now())
+	if err != nil {
+		return suspects.Verdict{}, err
+	}
+	return suspects.Find(paths, silent), nil
+}
+
+// update replaces the verdict, and logs what is new.
+func (j *judge) update(ctx context.Context) {
+	v, err := j.ask(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	was := j.verdict
+	if err != nil {
+		j.failures++
+		if was != nil || j.failures == 1 {
+			j.log.Error("no verdict: the Prometheus cannot be asked", "error", err)
+		}
+		j.verdict = nil
+		return
+	}
+	j.verdict = &v
+	if was == nil {
+		was = &suspects.Verdict{}
+	}
+	in := func(of *suspects.Verdict, s suspects.Suspect) bool {
+		return slices.ContainsFunc(of.Suspects, func(o suspects.Suspect) bool { return o.String() == s.String() })
+	}
+	for _, s := range v.Suspects {
+		if !in(was, s) {
+			j.log.Warn("suspect", "kind", s.Kind.String(), "suspect", s.String(), "explains", s.Failing, "working", s.Working, "failing", v.Failing, "silent", v.Silent, "unexplained", v.Unexplained)
+		}
+	}
+	for _, s := range was.Suspects {
+		if !in(&v, s) {
+			j.log.Info("no longer a suspect", "kind", s.Kind.String(), "suspect", s.String(), "failing", v.Failing)
+		}
+	}
+}
+
+var (
+	suspectDesc     = prometheus.NewDesc("rebound_suspect", "Failing paths and silent hosts that this suspect explains.", []string{"kind", "suspect", "zone"}, nil)
+	fleetPathsDesc  = prometheus.NewDesc("rebound_fleet_paths", "Paths that the fleet's watches report, by state.", []string{"state"}, nil)
+	fleetSilentDesc = prometheus.NewDesc("rebound_fleet_silent_hosts", "Hosts that others probe and whose watch is not scraped any more.", nil, nil)
+	unexplainedDesc = prometheus.NewDesc("rebound_fleet_unexplained", "Failing paths and silent hosts that no suspect explains.", nil, nil)
+	unjudgedDesc    = prometheus.NewDesc("rebound_fleet_verdict_failures_total", "Times that the Prometheus could not be asked. The other metrics are then absent.", nil, nil)
+)
+
+func (j *judge) Describe(chan<- *prometheus.Desc) {}
+
+func (j *judge) Collect(ch chan<- prometheus.Metric) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	metrics.Count(ch, unjudgedDesc, uint64(j.failures))
+	v := j.verdict
+	if v == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	for _, s := range v.Suspects {
+		gauge(suspectDesc, s.Failing, s.Kind.String(), plain.Text(s.String()), plain.Text(s.Zone))
+	}
+	gauge(fleetPathsDesc, v.Failing, "failing")
+	gauge(fleetPathsDesc, v.Paths-v.Failing, "working")
+	gauge(fleetSilentDesc, v.Silent)
+	gauge(unexplainedDesc, v.Unexplained)
+}

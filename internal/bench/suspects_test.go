@@ -1,0 +1,102 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/rebound-nic/rebound/internal/bench/prom"
+)
+
+// A dead host is named, on stdout and with -listen in the log and on the metrics page, until it answers again; while the
+// Prometheus cannot be asked there is no verdict.
+func TestSuspects(t *testing.T) {
+	state := "dead"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		result := []any{}
+		add := func(value string, labels map[string]string) {
+			result = append(result, map[string]any{"metric": labels, "value": []any{1000, value}})
+		}
+		query := r.FormValue("query")
+		for _, from := range []string{"a", "b", "c", "d"} {
+			if state == "broken" {
+				http.Error(w, "no", http.StatusInternalServerError)
+				return
+			}
+			if strings.Contains(query, "self_info") {
+				if from != "d" || state == "well" || strings.HasPrefix(query, "last_over_time") {
+					add("1", map[string]string{"instance": from, "node": from, "zone": "z"})
+				}
+				continue
+			}
+			for _, to := range []string{"a", "b", "c", "d"} {
+				if from != to && (from != "d" || state == "well") {
+					up := "1"
+					if to == "d" && state == "dead" {
+						up = "0"
+					}
+					add(up, map[string]string{"instance": from, "node": to, "zone": "z", "target": "icmp:" + to})
+				}
+			}
+		}
+		json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "vector", "result": result}})
+	}))
+	defer server.Close()
+	var stdout, stderr bytes.Buffer
+	const line = "3 paths of 9 fail, 1 host silent: 1 suspect\n  host d: explains 4 failures; 0 of its paths work\n"
+	if code := bench([]string{"suspects", "-prom", server.URL}, &stdout, &stderr); code != 0 || stdout.String() != line {
+		t.Errorf("exit %d\n%s\n%s", code, &stdout, &stderr)
+	}
+	var log bytes.Buffer
+	j := &judge{server: &prom.Server{Base: server.URL}, log: slog.New(slog.NewTextHandler(&log, nil))}
+	r := prometheus.NewRegistry()
+	r.MustRegister(j)
+	page := func() string {
+		w := httptest.NewRecorder()
+		promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		return w.Body.String()
+	}
+	for i, step := range []struct{ state, logs, shows, not string }{
+		{"dead", `level=WARN msg=suspect kind=host suspect="host d" explains=4 working=0 failing=3 silent=1 unexplained=0`, `rebound_suspect{kind="host",suspect="host d",zone="z"} 4`, ""},
+		{"dead", "", `rebound_fleet_paths{state="working"} 6`, ""},
+		{"well", `level=INFO msg="no longer a suspect" kind=host suspect="host d"`, `rebound_fleet_paths{state="failing"} 0`, "rebound_suspect{"},
+		{"broken", "level=ERROR msg=\"no verdict", "rebound_fleet_verdict_failures_total 1", "rebound_fleet_paths"},
+		{"broken", "", "rebound_fleet_verdict_failures_total 2", "rebound_fleet_paths"},
+	} {
+		log.Reset()
+		state = step.state
+		j.update(t.Context())
+		if got := log.String(); !strings.Contains(got, step.logs) || step.logs == "" && got != "" {
+			t.Errorf("step %d: the log has %q, want %q", i, got, step.logs)
+		}
+		if got := page(); !strings.Contains(got, step.shows) || step.not != "" && strings.Contains(got, step.not) {
+			t.Errorf("step %d: %s\nwant %s, not %s", i, got, step.shows, step.not)
+		}
+	}
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{nil, "-prom is missing"}, {[]string{"-prom", "x"}, "no URL"}, {[]string{"-prom", server.URL, "-every", "10ms"}, "1s or more"},
+		{[]string{"-prom", server.URL, "-label", "9=x"}, "no name of a label"}, {[]string{"-prom", server.URL, "x"}, "left over"},
+		{[]string{"-prom", server.URL, "-listen", "nowhere"}, "-listen"},
+	} {
+		stderr.Reset()
+		if code := bench(append([]string{"suspects"}, c.args...), &stdout, &stderr); code != 2 || !strings.Contains(stderr.String(), c.says) {
+			t.Errorf("%v: exit %d, %s", c.args, code, &stderr)
+		}
+	}
+	state = "broken"
+	stderr.Reset()
+	if code := bench([]string{"suspects", "-prom", server.URL}, &stdout, &stderr); code != 1 || strings.Count(stderr.String(), "\n") != 1 {
+		t.Errorf("a broken Prometheus: exit %d, %s", code, fmt.Sprint(&stderr))
+	}
+}
