@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -36,6 +37,21 @@ func render(t *testing.T, folder string) (docs [][]byte) {
 	return docs
 }
 
+// manifests returns the documents of a file.
+func manifests(t *testing.T, file string) (docs [][]byte) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, doc := range bytes.Split(b, []byte("\n---\n")) {
+		if doc = bytes.TrimPrefix(doc, []byte("---\n")); bytes.Contains(doc, []byte("\nkind: ")) {
+			docs = append(docs, doc)
+		}
+	}
+	return docs
+}
+
 func validate(v *validator.Validator, doc []byte) (*unstructured.Unstructured, error) {
 	_, object, err := v.Parse(doc)
 	if err != nil {
@@ -51,11 +67,15 @@ func TestKubernetes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for folder, want := range map[string][]string{
-		"kubernetes/base":  {"ConfigMap", "DaemonSet", "Namespace"},
-		"kubernetes/sriov": {"ConfigMap", "ConfigMap", "Deployment", "Namespace"},
+		"kubernetes/rebound.yaml": {"ConfigMap", "DaemonSet", "DaemonSet"},
+		"kubernetes/sriov":        {"ConfigMap", "ConfigMap", "Deployment", "Namespace"},
 	} {
+		read := render
+		if filepath.Ext(folder) == ".yaml" {
+			read = manifests
+		}
 		var kinds []string
-		for _, doc := range render(t, folder) {
+		for _, doc := range read(t, folder) {
 			object, err := validate(v, doc)
 			if err != nil {
 				t.Errorf("%s: %v\n%s", folder, err, doc)
@@ -84,8 +104,7 @@ func TestKubernetesSettings(t *testing.T) {
 	o := packaged(t)
 	responder := filepath.Join(o.out, "stage-"+o.arch, "rebound-responder")
 	for file, sets := range map[string][]string{
-		"kubernetes/base/worker-1.toml": nil,
-		"kubernetes/sriov/config.toml":  {"-set", "nic.device=0000:03:00.2"},
+		"kubernetes/sriov/config.toml": {"-set", "nic.device=0000:03:00.2"},
 	} {
 		cmd := exec.Command(responder, append([]string{"check", "-config", file}, sets...)...)
 		out, _ := cmd.CombinedOutput()

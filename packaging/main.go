@@ -20,6 +20,7 @@ func main() {
 	flag.StringVar(&o.out, "out", "../out/package", "`FOLDER` for what is made")
 	flag.StringVar(&o.arch, "arch", runtime.GOARCH, "architecture to build for: amd64 or arm64")
 	release := flag.Bool("release", false, "build everything for both architectures, and write SHA256SUMS")
+	flag.BoolVar(&o.imageOnly, "image", false, "build the image's archive alone")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "packaging: unexpected argument %q\n", flag.Arg(0))
@@ -45,6 +46,8 @@ type options struct {
 	out  string // a folder, made if it is not there
 	arch string // GOARCH
 	env  []string
+
+	imageOnly bool
 }
 
 // prefix is what an installed program's name has before that of its folder in cmd: /usr/bin/bench would be anything's.
@@ -79,6 +82,10 @@ func (o *options) make() (made []string, err error) {
 	}
 	if err := o.describe(stage); err != nil {
 		return nil, err
+	}
+	if o.imageOnly {
+		image, err := o.image(stage, s)
+		return []string{image}, err
 	}
 	for _, p := range programs {
 		bom := filepath.Join(stage, p+".cdx.json")

@@ -148,18 +148,18 @@ func (p *pod) run(t *testing.T, capabilities []string, arguments ...string) (rea
 	return ready, stderr.String()
 }
 
-// The pod of the DaemonSet starts under containerd's profile with the driver and the settings of the example, answers, and leaves uid 0;
-// so do those of the other drivers of the kernel.
+// The responder's pod starts under containerd's profile with the chart's capabilities and arguments, answers, and leaves uid 0.
 func TestKubernetesPod(t *testing.T) {
 	p := newPod(t)
-	var capabilities []string
-	for _, doc := range render(t, "kubernetes/base") {
+	for _, doc := range manifests(t, "kubernetes/rebound.yaml") {
 		var d struct {
 			Kind string
 			Spec struct {
 				Template struct {
 					Spec struct {
 						Containers []struct {
+							Name            string
+							Args            []string
 							SecurityContext struct{ Capabilities struct{ Drop, Add []string } }
 						}
 					}
@@ -169,34 +169,30 @@ func TestKubernetesPod(t *testing.T) {
 		if err := yaml.Unmarshal(doc, &d); err != nil {
 			t.Fatal(err)
 		}
-		if d.Kind == "DaemonSet" {
-			c := d.Spec.Template.Spec.Containers[0].SecurityContext.Capabilities
-			if capabilities = c.Add; !slices.Equal(c.Drop, []string{"ALL"}) {
-				t.Errorf("drop %q", c.Drop)
+		if d.Kind != "DaemonSet" || d.Spec.Template.Spec.Containers[0].Name != "responder" {
+			continue
+		}
+		c := d.Spec.Template.Spec.Containers[0]
+		if !slices.Equal(c.SecurityContext.Capabilities.Drop, []string{"ALL"}) {
+			t.Errorf("drop %q", c.SecurityContext.Capabilities.Drop)
+		}
+		// eth1 has no address of the kernel here.
+		arguments := []string{"-set", "nic.device=eth1"}
+		for _, a := range c.Args {
+			if strings.HasPrefix(a, "stats.listen=") {
+				a = "stats.listen="
 			}
+			arguments = append(arguments, strings.ReplaceAll(a, "$(NODE_ADDRESS)", "10.0.0.2"))
 		}
-	}
-	example, err := os.ReadFile("kubernetes/base/worker-1.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(p.root, "etc/rebound/config.toml"), example, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for _, driver := range []string{"", "xdp", "afxdp", "afpacket"} {
-		var arguments []string
-		if driver != "" {
-			arguments = []string{"-set", "nic.driver=" + driver}
-		} else {
-			driver = "afxdp" // the example's
-		}
-		ready, log := p.run(t, capabilities, arguments...)
-		if !strings.HasPrefix(ready, "ready driver="+driver+" device=eth1 ") {
+		ready, log := p.run(t, c.SecurityContext.Capabilities.Add, arguments...)
+		if !strings.HasPrefix(ready, "ready driver=xdp device=eth1 ") {
 			t.Errorf("%q: %q\n%s", arguments, ready, log)
 		} else if !strings.Contains(log, "msg=confined ") || !strings.Contains(log, "uid 65534") {
 			t.Errorf("%q: it is not confined, or uid 0 stays:\n%s", arguments, log)
 		}
+		return
 	}
+	t.Error("kubernetes/rebound.yaml has no responder")
 }
 
 // docs/kubernetes.md names the capabilities that each driver needs: with these it runs, and without any one of them it says which is
