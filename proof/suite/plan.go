@@ -216,6 +216,7 @@ func labPlan(nic, parallel string) plan {
 		race(raced...),
 		emulated(nil, "nic/bus/mmio", "cksum", "fastpath"),
 		packaging("packaging, booted", 180, "-run", boots),
+		{name: "packaging/discovery", left: "a separate module that compiles for minutes without a warm cache: make discovery"},
 		step("go vet", float64(runtime.NumCPU()), "go", "vet", "./..."),
 	}}
 }

@@ -1,0 +1,175 @@
+// Command rebound-discover writes the list of targets that rebound-bench watch reads, from the service discoveries of Prometheus
+// and its relabelling: Kubernetes, files, HTTP, DNS, Consul and AWS. It takes a Prometheus configuration, or a part of one.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/discovery"
+	"golang.org/x/sys/unix"
+
+	// Each registers its section of a scrape configuration.
+	_ "github.com/prometheus/prometheus/discovery/aws"
+	_ "github.com/prometheus/prometheus/discovery/consul"
+	_ "github.com/prometheus/prometheus/discovery/dns"
+	_ "github.com/prometheus/prometheus/discovery/file"
+	_ "github.com/prometheus/prometheus/discovery/http"
+	_ "github.com/prometheus/prometheus/discovery/kubernetes"
+)
+
+const help = `usage: rebound-discover -config FILE -out FILE.json
+
+Finds targets with the service discoveries of Prometheus, and keeps a file in the format of file_sd up to date, for rebound-bench watch
+-file-sd. The configuration is a prometheus.yml, or only its scrape_configs, or only their list: *_sd_configs, relabel_configs and params
+count, the rest is ignored. It ends at SIGTERM or Ctrl-C; SIGHUP reads the configuration again.
+
+  rebound-discover -config prometheus.yml -out /run/rebound/fleet.json
+  rebound-bench watch -file-sd /run/rebound/fleet.json -peers 20
+
+`
+
+// settle is how often Prometheus' discovery passes on what has changed.
+const settle = 5 * time.Second
+
+func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
+
+// run returns the exit status: 0 done, 1 failed, 2 wrong usage.
+func run(args []string, stderr io.Writer) int {
+	fs := flag.NewFlagSet("rebound-discover", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Usage = func() { fmt.Fprint(stderr, help); fs.PrintDefaults() }
+	file := fs.String("config", "", "`FILE` with scrape_configs; required")
+	out := fs.String("out", "", "`FILE.json` to write; required")
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil {
+		return 2
+	}
+	fail := func(code int, err error) int {
+		fmt.Fprintf(stderr, "rebound-discover: %v\n", err)
+		return code
+	}
+	switch {
+	case fs.NArg() > 0:
+		return fail(2, fmt.Errorf("%q is left over: every value needs its flag", strings.Join(fs.Args(), " ")))
+	case *file == "":
+		return fail(2, errors.New("-config is missing: a file with scrape_configs"))
+	case filepath.Ext(*out) != ".json":
+		return fail(2, fmt.Errorf("-out %q: want a file that ends in .json, as file_sd requires", *out))
+	}
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	jobs, err := load(*file, log)
+	if err != nil {
+		return fail(2, err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, unix.SIGHUP)
+	reload := func() (map[string]*config.ScrapeConfig, error) { return load(*file, log) }
+	if err := follow(ctx, jobs, *out, settle, hup, reload, log); err != nil {
+		return fail(1, err)
+	}
+	return 0
+}
+
+// load reads the scrape configurations of a file, by name of the job.
+func load(file string, log *slog.Logger) (map[string]*config.ScrapeConfig, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	c, err := config.Load(whole(string(text)), log)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	c.SetDirectory(filepath.Dir(file))
+	all, err := c.GetScrapeConfigs()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	jobs := map[string]*config.ScrapeConfig{}
+	for _, job := range all {
+		jobs[job.JobName] = job
+	}
+	if len(jobs) == 0 {
+		return nil, fmt.Errorf("%s: it has no scrape_configs", file)
+	}
+	return jobs, nil
+}
+
+// whole makes a configuration of a list of scrape configurations.
+func whole(text string) string {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "" || line == "---" || strings.HasPrefix(line, "#"):
+		case strings.HasPrefix(line, "- "):
+			return "scrape_configs:\n" + strings.TrimPrefix(text, "---\n")
+		default:
+			return text
+		}
+	}
+	return text
+}
+
+// follow writes the targets of the jobs to a file whenever they change, until ctx is done.
+func follow(ctx context.Context, jobs map[string]*config.ScrapeConfig, out string, settle time.Duration, hup <-chan os.Signal,
+	reload func() (map[string]*config.ScrapeConfig, error), log *slog.Logger) error {
+	registry := prometheus.NewRegistry()
+	metrics, err := discovery.CreateAndRegisterSDMetrics(registry)
+	if err != nil {
+		return err
+	}
+	m := discovery.NewManager(ctx, log, registry, metrics, discovery.Name("rebound"), discovery.Updatert(settle))
+	if m == nil {
+		return errors.New("the discovery of Prometheus cannot be started: the log says why")
+	}
+	apply := func(jobs map[string]*config.ScrapeConfig) error {
+		c := map[string]discovery.Configs{}
+		for name, job := range jobs {
+			c[name] = job.ServiceDiscoveryConfigs
+		}
+		return m.ApplyConfig(c)
+	}
+	if err := apply(jobs); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run() }()
+	w := &writer{file: out, log: log}
+	for {
+		select {
+		case <-ctx.Done():
+			return <-ended
+		case <-hup:
+			again, err := reload()
+			if err == nil {
+				err = apply(again)
+			}
+			if err != nil {
+				log.Error("SIGHUP: the configuration is wrong: the one before stays", "error", err)
+				continue
+			}
+			jobs = again
+			log.Info("SIGHUP: the configuration was read again")
+		case groups, ok := <-m.SyncCh():
+			if !ok { // it ends with ctx
+				return ctx.Err()
+			}
+			w.write(targets(jobs, groups, log))
+		}
+	}
+}
