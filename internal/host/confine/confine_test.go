@@ -26,7 +26,7 @@ import (
 )
 
 const childEnv = "REBOUND_CONFINE_CHILD" // "FOLDER": act as the confined process; "FOLDER free": as the same one without;
-// "FOLDER without": as one that had neither CAP_SETPCAP nor CAP_SETUID before
+// "FOLDER without": starts without CAP_SETPCAP and CAP_SETUID
 
 func TestMain(m *testing.M) {
 	if v := os.Getenv(childEnv); v != "" {

@@ -61,7 +61,7 @@ func TestBecomeWithLockedMemory(t *testing.T) {
 
 const limitedEnv = "REBOUND_CONFINE_LIMITED"
 
-// With a limit of locked memory the change takes CAP_SETPCAP: Cannot says beforehand what Become would.
+// With a limit on locked memory, changing the user needs CAP_SETPCAP: Cannot returns in advance the error of Become.
 func TestCannotWithLimitedMemory(t *testing.T) {
 	needs.Root(t, "changing the user")
 	switch os.Getenv(limitedEnv) {

@@ -14,7 +14,7 @@ import (
 const (
 	Done   = 0
 	Failed = 1
-	Usage  = 2 // the command line cannot be carried out on this machine as it stands
+	Usage  = 2 // the command line cannot be carried out on this machine
 	Worse  = 3 // a comparison exceeded its limits
 )
 
@@ -34,7 +34,8 @@ type Status int
 
 func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// Printed returns the exit code of a command that ends with code: another one if its results could not be written to out, which it says.
+// Printed returns the exit code of a command that finished with code. If its results could not be written to out, it
+// prints that and returns another code.
 func Printed(code int, name string, out *plain.Writer, stderr io.Writer) int {
 	if err := out.Err(); err != nil {
 		fmt.Fprintf(stderr, "%s: the output is incomplete: %s\n", name, plain.Error(err))

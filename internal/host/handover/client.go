@@ -8,8 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Exchange sends the address of our queue pair to the server at a, and returns that of the server's. The server does
-// not send its Q_Key, which is assumed to be ours.
+// Exchange sends the address of our queue pair to the server at a, and returns the address of the server's. The server
+// does not send its Q_Key; it is assumed to equal ours.
 func Exchange(a netip.AddrPort, own nic.Address) (nic.Address, error) {
 	fail := func(err error) (nic.Address, error) {
 		return nic.Address{}, fmt.Errorf("hand-over with %v: %w", a, err)

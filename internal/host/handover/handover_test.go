@@ -191,7 +191,7 @@ func TestSilentClientsMakeRoom(t *testing.T) {
 	}
 }
 
-// Where all clients are in their tests, another one is turned away; Close ends those that say nothing.
+// If all clients are running tests, another one is rejected; Close disconnects those that send nothing.
 func TestBounds(t *testing.T) {
 	s, _ := listen(t)
 	var all []net.Conn

@@ -157,7 +157,7 @@ func (s *Server) admit(c net.Conn) bool {
 	return true
 }
 
-// greet has the port know a client by the address that it gave. Its connection keeps its place from here on.
+// greet registers a client's address with the port. From then on the connection is not displaced.
 func (s *Server) greet(c net.Conn, gid netip.Addr) error {
 	s.mu.Lock()
 	if _, ok := s.conns[c]; ok {
@@ -190,7 +190,7 @@ func (s *Server) serve(c net.Conn, service nic.Service) error {
 	return s.perftest(c, first, own)
 }
 
-// endpoint chooses the queue pair for a client: all queues in turn.
+// endpoint chooses the queue pair for a client, round-robin.
 func (s *Server) endpoint(service nic.Service) (nic.Endpoint, error) {
 	var all []nic.Endpoint
 	for _, e := range s.book.Endpoints() {

@@ -81,7 +81,7 @@ func newMachine(t *testing.T, files map[string]string) *machine {
 	m.thread(1, 1, 0, 0, 10, 0, 1, 2, 3)                     // init
 	m.thread(40, 40, 1, 0, 20, 2, 3)                         // a server
 	m.thread(40, 41, 1, 0, 21, 0, 1, 2, 3)                   // its other thread
-	m.thread(40, 42, 1, 0, 22, 2)                            // a third, which chose by itself the one CPU left to the first
+	m.thread(40, 42, 1, 0, 22, 2)                            // a third, which restricted itself to the one CPU left to the first
 	m.thread(50, 50, 2, pfNoSetAffinity, 5, 3)               // ksoftirqd/3
 	m.thread(os.Getpid(), os.Getpid(), 1, 0, 30, 0, 1, 2, 3) // this process
 	return m

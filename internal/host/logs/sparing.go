@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// A message is logged so many times at once, and once a second after that: what another host can cause as often as it likes, such as
-// a connection that fails, does not fill the disk. The first one that is logged again says how many were not.
+// A message is logged this many times in a burst, and then once a second. This keeps messages that another host can
+// trigger at will, such as failed connections, from filling the disk. The next one that is logged reports how many were
+// suppressed.
 const (
 	messageBurst = 500
 	messageEvery = time.Second
 	mostMessages = 1000 // texts that have a budget; they are constants of the program
 )
 
-// sparing is a Handler that leaves out messages which come too often.
+// sparing is a Handler that limits the rate of each message.
 type sparing struct {
 	slog.Handler
 	*budgets
@@ -26,9 +27,9 @@ type budgets struct {
 	left map[string]*budget
 }
 
-// budget is one message's.
+// budget is the rate limit's state for one message.
 type budget struct {
-	full    time.Time // when all of it will be there again
+	full    time.Time // when the full burst is available again
 	dropped int
 }
 

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// A message that comes without end is logged a bounded number of times, with how many were left out; others are not affected.
+// A message that repeats without end is logged a bounded number of times, with the number suppressed; others are not
+// affected.
 func TestFloodOfMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -14,14 +14,14 @@ import (
 // the cursor, without the program.
 const CompleteCommand = "__complete"
 
-// Shells are those that WriteCompletion knows.
+// Shells lists the shells that WriteCompletion supports.
 var Shells = []string{"bash", "zsh", "fish"}
 
 // ErrShell is returned for a shell that there is no completion for.
 var ErrShell = errors.New("no completion for")
 
-// WriteCompletion writes the program's completion for a shell. The script asks the program itself for candidates, so that it
-// never goes out of date, and calls it by the name that was typed.
+// WriteCompletion writes the program's completion script for a shell. The script gets its candidates from the program
+// itself, called by the name that was typed, so it never goes out of date.
 func (p *Program) WriteCompletion(w io.Writer, shell string) error {
 	script, ok := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[shell]
 	if !ok {
@@ -31,8 +31,8 @@ func (p *Program) WriteCompletion(w io.Writer, shell string) error {
 	return err
 }
 
-// Complete writes what may stand instead of the last word: a line for each candidate, its description after a tab. A
-// last line ":file" or ":folder" asks the shell for paths too.
+// Complete writes the candidates for the last word, one per line, with a description after a tab. A last line ":file"
+// or ":folder" makes the shell complete paths as well.
 func (p *Program) Complete(w io.Writer, words []string) error {
 	if len(words) == 0 {
 		words = []string{""}
@@ -61,7 +61,8 @@ func plain(words []string) (list []candidate) {
 	return list
 }
 
-// candidates returns what may follow before, where cur is being typed, and the kind of paths that may, if any.
+// candidates returns the candidates for the word cur after the words before, and the kind of paths that are allowed, if
+// any.
 func (p *Program) candidates(before []string, cur string) (list []candidate, kind string) {
 	command := p.command("")
 	if len(before) > 0 {
@@ -102,7 +103,7 @@ func (p *Program) candidates(before []string, cur string) (list []candidate, kin
 	return nil, "file"
 }
 
-// values returns what the value of a flag may be.
+// values returns the candidates for a flag's value.
 func (p *Program) values(f *flag.Flag, cur string) (list []candidate, kind string) {
 	placeholder, _ := flag.UnquoteUsage(f)
 	chooser, _ := f.Value.(interface{ Choices() []string })
@@ -146,7 +147,7 @@ func (p *Program) setting(cur string) (list []candidate, kind string) {
 	return list, ""
 }
 
-// interfaces are those of this network namespace, without loopback.
+// interfaces returns the interfaces of this network namespace, without loopback.
 func interfaces() (names []string) {
 	all, _ := net.Interfaces()
 	for _, i := range all {

@@ -1,5 +1,4 @@
-// Package manual makes manual pages and shell completion of a program from what its command line is parsed with: flag sets and
-// tables of settings. Nothing is written twice, and so nothing is out of date.
+// Package manual generates manual pages and shell completion from a program's flag sets and tables of settings.
 package manual
 
 import (
@@ -11,23 +10,23 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/setting"
 )
 
-// Program is a program as its user sees it.
+// Program describes a program for its users.
 type Program struct {
 	Name    string // "responder"
-	Section int    // of the manual: 1 for users, 8 for who runs the machine
-	Line    string // what it is, in one line without a full stop
+	Section int    // of the manual: 1 for users, 8 for administrators
+	Line    string // description in one line without a full stop
 	Doc     string // as Command.Doc
 
-	// Commands are all it has, in the order of its help. A program without any has one of no name.
+	// Commands are listed in the order of the help. A program without commands has a single one with an empty name.
 	Commands []Command
 
 	// Settings are the keys of -set and of the configuration file, nil if it has none.
 	Settings *setting.Table
 
-	// Exit says what the exit codes mean, as Command.Doc.
+	// Exit documents the exit codes, in the format of Command.Doc.
 	Exit string
 
-	// Values are what flags take that are parsed by a function, by the flag's name: for completion only.
+	// Values maps the names of flags that are parsed by a function to their values, for completion only.
 	Values map[string][]string
 
 	// SeeAlso names other pages: "bench(1)".
@@ -36,28 +35,28 @@ type Program struct {
 
 // Command is one command of a program.
 type Command struct {
-	Name string // what stands behind the program's name; empty for a program without commands, and for the one that needs no name
+	Name string // what follows the program's name; empty for a program without commands, and for the default command
 	Args string // "[-config FILE] ADDR"
 
-	// Doc has paragraphs apart by empty lines. A line that begins with a blank is kept as it is.
+	// Doc is paragraphs separated by empty lines. A line that starts with a space is kept as it is.
 	Doc string
 
 	Flags *flag.FlagSet // nil for none
 
-	// Words are the values that an argument may have, nil where they are not a few.
+	// Words are the values that an argument may have, nil if they are not a short list.
 	Words []string
 
-	// Folders says that the arguments are folders, and not files.
+	// Folders means that the arguments are folders rather than files.
 	Folders bool
 }
 
-// isBool reports whether a flag stands without a value.
+// isBool reports whether a flag needs no value.
 func isBool(f *flag.Flag) bool {
 	b, ok := f.Value.(interface{ IsBoolFlag() bool })
 	return ok && b.IsBoolFlag()
 }
 
-// flags are those of a command, by name.
+// flags returns a command's flags, sorted by name.
 func (c *Command) flags() (all []*flag.Flag) {
 	if c.Flags != nil {
 		c.Flags.VisitAll(func(f *flag.Flag) { all = append(all, f) })
@@ -65,7 +64,7 @@ func (c *Command) flags() (all []*flag.Flag) {
 	return all
 }
 
-// command finds the one of that name, nil if there is none.
+// command returns the command with that name, or nil.
 func (p *Program) command(name string) *Command {
 	i := slices.IndexFunc(p.Commands, func(c Command) bool { return c.Name == name })
 	if i < 0 {
@@ -74,7 +73,7 @@ func (p *Program) command(name string) *Command {
 	return &p.Commands[i]
 }
 
-// Usage writes one entry for each command: how to call it, and beside it what it does, in lines that fit a terminal.
+// Usage writes one entry for each command, its synopsis and its description, in lines that fit a terminal.
 func (p *Program) Usage(w io.Writer) error {
 	const left, width = 47, 128
 	var b strings.Builder

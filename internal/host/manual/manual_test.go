@@ -78,7 +78,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestMain lets the test program stand in for the program that a completion script calls.
+// TestMain lets the test binary act as the program that a completion script calls.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == CompleteCommand {
 		example().Complete(os.Stdout, os.Args[2:])
@@ -87,7 +87,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// completions are command lines, and the words that may stand at the end of each.
+// completions maps command lines to the expected candidates for their last word.
 var completions = map[string]string{
 	"prog ":                           "report run",
 	"prog r":                          "report run",
@@ -146,7 +146,7 @@ source ./script; line=$1; words=(${=line}); [[ $line == *' ' ]] && words+=(""); 
 				cmd := exec.Command(shell, args...)
 				cmd.Dir = dir
 				cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "HOME="+dir)
-				out, _ := cmd.CombinedOutput() // its status says whether there was a candidate
+				out, _ := cmd.CombinedOutput() // its status reports whether there was a candidate
 				got := strings.Fields(string(out))
 				slices.Sort(got)
 				want := strings.Fields(want)

@@ -12,7 +12,7 @@ import (
 // roff collects a page in the macros of man(7).
 type roff struct{ strings.Builder }
 
-// escape keeps text from being taken for requests. What stands in backquotes becomes bold.
+// escape escapes text, so that none of it is read as a request. Text in backquotes becomes bold.
 func escape(text string) string {
 	text = strings.ReplaceAll(text, `\`, `\e`)
 	text = strings.ReplaceAll(text, "-", `\-`)
@@ -32,7 +32,6 @@ func escape(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// argument is one argument of a request.
 func argument(text string) string { return `"` + strings.ReplaceAll(escape(text), `"`, `\(dq`) + `"` }
 
 func (r *roff) request(name string, arguments ...string) {
@@ -43,7 +42,7 @@ func (r *roff) request(name string, arguments ...string) {
 	r.WriteByte('\n')
 }
 
-// text writes paragraphs; between them stands paragraph, a request. Lines that begin with a blank keep their form.
+// text writes paragraphs, separated by the request paragraph. Lines that start with a space are kept as they are.
 func (r *roff) text(doc, paragraph string) {
 	first := true
 	for block := range strings.SplitSeq(strings.Trim(doc, "\n"), "\n\n") {
@@ -69,7 +68,7 @@ func (r *roff) text(doc, paragraph string) {
 	}
 }
 
-// head begins a page. version and date stand at its foot.
+// head writes the start of a page. version and date appear in its footer.
 func (r *roff) head(name string, section int, line, version, date string) {
 	fmt.Fprintf(r, ".\\\" Made by the program itself, from its flags and settings.\n")
 	fmt.Fprintf(r, ".TH %s %d \"%s\" %s \"Rebound\"\n", argument(strings.ToUpper(name)), section, date, argument("Rebound "+version))
@@ -77,7 +76,7 @@ func (r *roff) head(name string, section int, line, version, date string) {
 	fmt.Fprintf(r, "%s \\- %s\n", escape(name), escape(line))
 }
 
-// WriteMan writes the program's manual page. version and date, which may be empty, stand at its foot.
+// WriteMan writes the program's manual page. version and date, which may be empty, appear in its footer.
 func (p *Program) WriteMan(w io.Writer, version, date string) error {
 	var r roff
 	r.head(p.Name, p.Section, p.Line, version, date)
@@ -130,7 +129,8 @@ func (r *roff) flag(f *flag.Flag) {
 	r.text(doc, ".IP")
 }
 
-// WriteConfig writes the manual page of a configuration file: each section, each key with its default and what it means.
+// WriteConfig writes the manual page of a configuration file: each section, and each key with its default and
+// description.
 func WriteConfig(w io.Writer, t *setting.Table, name, line, intro, version, date string, seeAlso ...string) error {
 	var r roff
 	r.head(name, 5, line, version, date)

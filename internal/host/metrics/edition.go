@@ -11,24 +11,24 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// scrapes is how many editions of the page are made a second. Each leaves garbage, and a garbage collection stops the loops: the limit
-// keeps frequent scrapes from triggering one.
+// scrapes is the maximum number of editions of the page per second. Each leaves garbage, and a garbage collection stops
+// the loops; the limit keeps frequent scrapes from triggering one.
 const scrapes = 5
 
-// scrapePause is the shortest time between two editions. A test of what many scrapes cost sets it to 0.
+// scrapePause is the minimum time between two editions. A test of the cost of scrapes sets it to 0.
 var scrapePause = time.Second / scrapes
 
-// editions answers scrapes. All requests that arrive before an edition of the page is begun share it, so however many clients ask, and
-// however slowly they read, none waits for another.
+// editions answers scrapes. All requests that arrive before an edition of the page is started share it, so no client
+// waits for another, however many there are and however slowly they read.
 type editions struct {
 	page http.Handler
 
 	mu    sync.Mutex
-	next  [variants]*edition // not begun yet
+	next  [variants]*edition // not started yet
 	free  []*edition         // whose memory is used again
-	kinds map[string]bool    // of what clients said that they accept: whether that is protobuf
+	kinds map[string]bool    // by the client's Accept header: whether it selects protobuf
 
-	making sync.Mutex // the page is asked for one edition at a time
+	making sync.Mutex // serializes the collection of editions
 	made   time.Time  // when the latest was
 	done   chan struct{}
 }
@@ -88,7 +88,7 @@ func (s *editions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(e.body.Bytes())
 }
 
-// variant is what a client is given. The lock is held.
+// variant returns the variant for a client. The caller holds the lock.
 func (s *editions) variant(h http.Header) (v int) {
 	accept := h.Get("Accept")
 	protobuf, ok := s.kinds[accept]
@@ -107,7 +107,7 @@ func (s *editions) variant(h http.Header) (v int) {
 	return v
 }
 
-// requests are what the page is asked for each variant.
+// requests are the requests to the page for each variant.
 var requests = func() (all [variants]*http.Request) {
 	for v := range all {
 		all[v] = &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/"}, Header: http.Header{}}
@@ -121,7 +121,7 @@ var requests = func() (all [variants]*http.Request) {
 	return all
 }()
 
-// make makes an edition once it is time for another one.
+// make waits until the next edition is due, and makes it.
 func (s *editions) make(v int, e *edition) {
 	s.making.Lock()
 	defer s.making.Unlock()
@@ -132,7 +132,7 @@ func (s *editions) make(v int, e *edition) {
 		}
 	}
 	s.mu.Lock()
-	s.next[v] = nil // who asks from here on wants a later one
+	s.next[v] = nil // later requests share the next edition
 	s.mu.Unlock()
 	select {
 	case <-s.done:
@@ -155,7 +155,7 @@ func (s *editions) release(e *edition) {
 	}
 }
 
-// shut returns when the page is not being asked and will not be again.
+// shut returns once the page is idle and will not be requested again.
 func (s *editions) shut() {
 	close(s.done)
 	s.making.Lock()

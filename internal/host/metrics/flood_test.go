@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// pipes is a listener without a network, so that time is the test's.
+// pipes is a listener without a network, so that the test controls time.
 type pipes struct {
 	come chan net.Conn
 	once sync.Once
@@ -43,7 +43,7 @@ func (p *pipes) dial() net.Conn {
 	return near
 }
 
-// flooded has a page served in a synctest bubble. The page says how often it was collected.
+// flooded serves a page in a synctest bubble. The page contains the number of collections so far.
 func flooded(t *testing.T, attack func(p *pipes, collected *atomic.Int64)) {
 	synctest.Test(t, func(t *testing.T) {
 		var collected atomic.Int64
@@ -63,7 +63,7 @@ func flooded(t *testing.T, attack func(p *pipes, collected *atomic.Int64)) {
 
 const request = "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
-// scrapeOnce gets the page on a connection and returns which one it is.
+// scrapeOnce gets the page on a connection and returns its number.
 func scrapeOnce(c net.Conn) (n int64, err error) {
 	if _, err := io.WriteString(c, request); err != nil {
 		return 0, err
@@ -83,7 +83,7 @@ func scrapeOnce(c net.Conn) (n int64, err error) {
 	return n, err
 }
 
-// A client that does not read what it asked for keeps nobody from the page, and many of them do not stay connected for long.
+// Clients that do not read their response block no other client, and are disconnected when there are many of them.
 func TestSlowReadersMakeRoom(t *testing.T) {
 	flooded(t, func(p *pipes, _ *atomic.Int64) {
 		began := time.Now()
@@ -94,7 +94,7 @@ func TestSlowReadersMakeRoom(t *testing.T) {
 			if _, err := io.WriteString(c, request); err != nil {
 				t.Fatal(err)
 			}
-			go func() { // reads nothing of the page, and learns that it is disconnected
+			go func() { // reads nothing of the page, and notices that it is disconnected
 				for err := error(nil); err == nil; {
 					time.Sleep(10 * time.Millisecond)
 					_, err = io.WriteString(c, "x")
@@ -118,7 +118,7 @@ func TestSlowReadersMakeRoom(t *testing.T) {
 	})
 }
 
-// Requests that never come whole make room.
+// Connections with incomplete requests are closed to make room.
 func TestHalfRequestsMakeRoom(t *testing.T) {
 	flooded(t, func(p *pipes, _ *atomic.Int64) {
 		var ended atomic.Int64
@@ -145,8 +145,8 @@ func TestHalfRequestsMakeRoom(t *testing.T) {
 	})
 }
 
-// Clients that ask without pause take no scrape from another one: it gets a page that was collected after it asked. The page is collected
-// five times a second at most.
+// Clients that scrape continuously do not delay another one: it gets a page that was collected after its request. The
+// page is collected at most five times a second.
 func TestFloodOfScrapes(t *testing.T) {
 	flooded(t, func(p *pipes, collected *atomic.Int64) {
 		began := time.Now()
@@ -185,7 +185,7 @@ func TestFloodOfScrapes(t *testing.T) {
 	})
 }
 
-// What is being made when the metrics are hidden ends, and nothing is collected afterwards.
+// An edition in progress when the metrics are hidden is completed, and nothing is collected afterwards.
 func TestHideWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		collected := 0

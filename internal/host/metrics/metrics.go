@@ -79,7 +79,7 @@ func listen(address string, hosts []string, h, status http.Handler, log *slog.Lo
 	}, nil
 }
 
-// harmless tells browsers that a page runs nothing, loads nothing, and belongs into no frame and no cache.
+// harmless sets headers that forbid scripts, external resources, framing and caching of a page.
 func harmless(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range map[string]string{"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -138,8 +138,9 @@ const Finest = 8
 // Classic are the upper bounds, in seconds, of the classic buckets.
 var Classic = []float64{1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5}
 
-// Histogram is a metric with these values, in seconds, and how often each occurred, native and classic at once: the format that is
-// scraped decides. sum is that of all values, schema the resolution of the native one, up to Finest.
+// Histogram returns a metric of these values, in seconds, and the count of each, as both a native and a classic
+// histogram: the scrape's format decides which is shown. sum is the sum of all values, schema the resolution of the
+// native one, up to Finest.
 func Histogram(d *prometheus.Desc, values iter.Seq2[float64, uint64], sum float64, schema int32, since time.Time, labels ...string) prometheus.Metric {
 	native, zeros, all := map[int]int64{}, uint64(0), uint64(0)
 	cumulative := make([]uint64, len(Classic))
@@ -163,12 +164,12 @@ func Histogram(d *prometheus.Desc, values iter.Seq2[float64, uint64], sum float6
 	return &bothKinds{m, cumulative}
 }
 
-// NativeBucket is the index of the bucket that holds v: its upper bound is 2^(index/2^schema), which is in it.
+// NativeBucket is the index of the bucket that contains v. Its upper bound, 2^(index/2^schema), is inclusive.
 func NativeBucket(v float64, schema int32) int {
 	return int(math.Ceil(math.Log2(v) * math.Ldexp(1, int(schema))))
 }
 
-// bothKinds is a native histogram with classic buckets beside.
+// bothKinds is a native histogram that has classic buckets as well.
 type bothKinds struct {
 	prometheus.Metric
 	cumulative []uint64 // for Classic
@@ -179,7 +180,7 @@ func (b *bothKinds) Write(m *dto.Metric) error {
 	if err := b.Metric.Write(m); err != nil {
 		return err
 	}
-	h := &dto.Histogram{ // another one: that of the native metric stays as it is
+	h := &dto.Histogram{ // a copy: the native metric must not change
 		SampleCount: m.Histogram.SampleCount, SampleSum: m.Histogram.SampleSum, CreatedTimestamp: m.Histogram.CreatedTimestamp,
 		Schema: m.Histogram.Schema, ZeroThreshold: m.Histogram.ZeroThreshold, ZeroCount: m.Histogram.ZeroCount,
 		PositiveSpan: m.Histogram.PositiveSpan, PositiveDelta: m.Histogram.PositiveDelta,

@@ -19,9 +19,9 @@ import (
 	"github.com/rebound-nic/rebound/latency/plain"
 )
 
-// Page is what a scrape is answered with. Its metrics, their labels and the bytes that are sent stay from one scrape to the next, so that
-// a scrape makes a few KB of garbage, where a registry of client_golang makes several hundred: the collector is off while loops run,
-// and garbage is what stops them in the end.
+// Page is the response to a scrape. Its metrics, labels and output buffer are reused between scrapes, so a scrape makes
+// a few KB of garbage instead of the several hundred of a client_golang registry. The collector is off while loops run,
+// and garbage eventually stops them.
 type Page struct {
 	families []*Family
 	encoded  bytes.Buffer
@@ -34,10 +34,10 @@ type Family struct {
 	page   *Page
 	family *dto.MetricFamily
 	labels []string      // names
-	known  []*dto.Metric // all that ever had a value; family.Metric are those that have one now
+	known  []*dto.Metric // all that ever had a value; family.Metric contains those that have one now
 }
 
-// Family adds a family to the page, which scrapes then show once it has a value.
+// Family adds a family to the page. Scrapes show it once it has a value.
 func (p *Page) Family(kind dto.MetricType, name, help string, labels ...string) *Family {
 	f := &Family{page: p, family: &dto.MetricFamily{Name: &name, Help: &help, Type: &kind}, labels: labels}
 	p.families = append(p.families, f)
@@ -54,8 +54,8 @@ func (p *Page) gauge(name, help string, labels ...string) *Family {
 	return p.Family(dto.MetricType_GAUGE, name, help, labels...)
 }
 
-// metric finds the metric with these values of the family's labels, or makes it, and shows it in this scrape. The values are escaped: an
-// interface's name may not be UTF-8.
+// metric returns the metric with these label values, creating it if necessary, and shows it in this scrape. The values
+// are escaped: an interface's name may not be UTF-8.
 func (f *Family) metric(values []string) *dto.Metric {
 	for _, m := range f.known {
 		if slices.EqualFunc(m.Label, values, func(l *dto.LabelPair, v string) bool { return *l.Value == plain.Text(v) }) {
@@ -83,7 +83,7 @@ func (f *Family) metric(values []string) *dto.Metric {
 	return m
 }
 
-// Set gives the counter or gauge with these labels its value.
+// Set sets the counter or gauge with these labels.
 func (f *Family) Set(v float64, labels ...string) {
 	m := f.metric(labels)
 	if m.Counter != nil {
@@ -93,10 +93,10 @@ func (f *Family) Set(v float64, labels ...string) {
 	}
 }
 
-// Quantile is one of a summary: the values below Value are the fraction Of of all.
+// Quantile is a quantile of a summary: a fraction Of of all values is below Value.
 type Quantile struct{ Of, Value float64 }
 
-// Summary gives the summary with these labels its values. The sum is left at 0. The same quantiles come each time.
+// Summary sets the summary with these labels. The sum stays 0. Each call must pass the same quantiles.
 func (f *Family) Summary(n uint64, quantiles []Quantile, labels ...string) {
 	s := f.metric(labels).Summary
 	*s.SampleCount = n
@@ -108,9 +108,9 @@ func (f *Family) Summary(n uint64, quantiles []Quantile, labels ...string) {
 	}
 }
 
-// Histogram gives the histogram with these labels its values, in seconds and ascending, and how often each occurred. It is native and
-// classic at once: the format that is scraped decides. sum is that of all values, schema the resolution of the native one, up to
-// Finest.
+// Histogram sets the histogram with these labels to these values, in seconds and ascending, and the count of each. It
+// is both native and classic: the scrape's format decides which is shown. sum is the sum of all values, schema the
+// resolution of the native one, up to Finest.
 func (f *Family) Histogram(values iter.Seq2[float64, uint64], sum float64, schema int32, since time.Time, labels ...string) {
 	h := f.metric(labels).Histogram
 	*h.SampleSum, *h.Schema, *h.ZeroThreshold = sum, schema, 1e-12
@@ -123,7 +123,7 @@ func (f *Family) Histogram(values iter.Seq2[float64, uint64], sum float64, schem
 	all, zeros := uint64(0), uint64(0)
 	spans := h.PositiveSpan[:0]
 	counts := f.page.scratch[:0]
-	next := 0 // index behind the last bucket
+	next := 0 // index after the last bucket
 	for v, n := range values {
 		all += n
 		for b := range Classic {
@@ -148,7 +148,7 @@ func (f *Family) Histogram(values iter.Seq2[float64, uint64], sum float64, schem
 			*spans[len(spans)-1].Length += uint32(gap) + 1
 		default:
 			if len(spans) < cap(spans) {
-				spans = spans[:len(spans)+1] // what was there before, if anything
+				spans = spans[:len(spans)+1] // reuses the previous span, if any
 			} else {
 				spans = append(spans, nil)
 			}
@@ -171,7 +171,7 @@ func (f *Family) Histogram(values iter.Seq2[float64, uint64], sum float64, schem
 	}
 }
 
-// begin hides all values: those that are not set until the next encode are not shown.
+// begin hides all values. Those not set before the next encode stay hidden.
 func (p *Page) begin() {
 	for _, f := range p.families {
 		f.family.Metric = f.family.Metric[:0]
@@ -223,8 +223,8 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(h.page.encoded.Bytes())
 }
 
-// ListenPage is Listen for a page, which collect fills for each scrape. The metrics of this process and of what it was built from are
-// added.
+// ListenPage is Listen for a page, which collect fills for each scrape. It adds metrics of this process and its build
+// information.
 func ListenPage(address string, hosts []string, p *Page, collect func(), log *slog.Logger) (hide func(), err error) {
 	if address == "" {
 		return func() {}, nil

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A page's histogram is the one that client_golang makes of the same values, the next one in the same memory too.
+// A page's histogram equals client_golang's for the same values, also when its memory is reused.
 func TestPageHistogram(t *testing.T) {
 	d := prometheus.NewDesc("x_seconds", "x", []string{"queue"}, nil)
 	f := new(Page).Family(dto.MetricType_HISTOGRAM, "x_seconds", "x", "queue")
@@ -88,7 +88,7 @@ func example() (*Page, func()) {
 
 const wantsProtobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"
 
-// Both formats have the same values, and a value that was not set again is gone.
+// Both formats have the same values, and a value that was not set again disappears.
 func TestPageFormats(t *testing.T) {
 	p, fill := example()
 	h := &pageHandler{page: p, process: newProcess(p), collect: fill}
@@ -159,7 +159,7 @@ func TestProcessMetrics(t *testing.T) {
 	}
 }
 
-// answer is a response in memory.
+// answer is an HTTP response in memory.
 type answer struct {
 	header http.Header
 	body   bytes.Buffer
@@ -170,7 +170,8 @@ func (a *answer) Header() http.Header         { return a.header }
 func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
 func (a *answer) WriteHeader(code int)        { a.code = code }
 
-// A scrape leaves little: what client_golang's registry leaves for the same page, several hundred KB, stops the loops every few hours.
+// A scrape leaves little garbage. client_golang's registry leaves several hundred KB for the same page, which stops the
+// loops every few hours.
 func TestScrapeLeavesLittle(t *testing.T) {
 	p, fill := example()
 	var log logged

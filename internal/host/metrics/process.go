@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process are the metrics of this process, with the names that client_golang gives them. Those of the network are left out: they are of
-// the host's network, not of the process.
+// process has the metrics of this process, with client_golang's names. Those of the network are omitted, because they
+// describe the host's network rather than the process.
 type process struct {
 	cpu, open, maxOpen, virtual, maxVirtual, resident, start *Family
 
@@ -31,7 +31,7 @@ func newProcess(p *Page) process {
 	}
 }
 
-// collect sets what can be read: a process that may not read /proc has fewer metrics.
+// collect sets the metrics that can be read: without access to /proc there are fewer.
 func (p *process) collect() {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
@@ -73,7 +73,7 @@ func (p *process) read(path string) ([]byte, bool) {
 	return p.text[:max(n, 0)], err == nil
 }
 
-// descriptors counts this process's, without the one that it counts with.
+// descriptors counts this process's open files, except for the one that it uses to count.
 func (p *process) descriptors() (n int, ok bool) {
 	fd, err := unix.Open("/proc/self/fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -101,7 +101,8 @@ func (p *process) descriptors() (n int, ok bool) {
 	}
 }
 
-// statField is field n of /proc/PID/stat as proc(5) numbers them, from the third on: the second may hold anything in its brackets.
+// statField returns field n of /proc/PID/stat, numbered as in proc(5), for n >= 3: the second may contain anything in
+// its brackets.
 func statField(stat []byte, n int) float64 {
 	rest := stat[bytes.LastIndexByte(stat, ')')+1:]
 	for ; n > 2; n-- {

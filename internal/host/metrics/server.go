@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// anyHost among the configured host names turns the check of the Host header off.
+// anyHost in the list of host names disables the check of the Host header.
 const anyHost = "any"
 
-// connections is how many clients may be connected without being answered, and how many may be answered: beyond that, the one that
-// has been longest is disconnected.
+// connections is the maximum number of idle clients, and of clients being answered. Beyond it, the oldest connection is
+// closed.
 const connections = 64
 
 // newServer returns the server of h, for GET and HEAD.
@@ -34,7 +34,7 @@ func newServer(h http.Handler, hosts []string) *http.Server {
 	}
 }
 
-// checked answers GET and HEAD requests whose Host is this server's, and passes them to h.
+// checked passes GET and HEAD requests with an allowed Host to h.
 func checked(h http.Handler, hosts []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -75,7 +75,7 @@ func hostAllowed(header string, hosts []string) bool {
 	return false
 }
 
-// checkHost returns an error for what is no host name to be listed. Names come without a port.
+// checkHost returns an error if name is not a host name without a port.
 func checkHost(name string) (string, error) {
 	if name == "" || strings.ContainsAny(name, ":/ *[]") {
 		return "", fmt.Errorf("%q is not a host name, without a port, nor %q", name, anyHost)
@@ -83,7 +83,7 @@ func checkHost(name string) (string, error) {
 	return name, nil
 }
 
-// clients are the connections. A request that has not come whole is not being answered.
+// clients tracks connections. One whose request is incomplete counts as idle.
 type clients struct {
 	next           http.Handler
 	mu             sync.Mutex
@@ -122,7 +122,7 @@ func (s *clients) move(c net.Conn, from, to map[net.Conn]uint64) {
 	}
 }
 
-// place adds c to m. Where that is full, the oldest is disconnected. The lock is held.
+// place adds c to m. If m is full, the oldest connection is closed. The caller holds the lock.
 func (s *clients) place(m map[net.Conn]uint64, c net.Conn) {
 	s.moves++
 	m[c] = s.moves

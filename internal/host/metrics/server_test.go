@@ -66,7 +66,7 @@ func serveStatus(t *testing.T, hosts []string, status http.Handler) string {
 	return u.Host
 }
 
-// GET and HEAD are answered for hosts that are allowed. What is refused does not count as a scrape.
+// GET and HEAD are answered for allowed hosts. A rejected request does not count as a scrape.
 func TestMethodsAndHosts(t *testing.T) {
 	address := serve(t, []string{"listed.example"})
 	ask := func(method, host string) *http.Response {
@@ -103,7 +103,8 @@ func TestMethodsAndHosts(t *testing.T) {
 	}
 }
 
-// The status page has the limits of the metrics, and allows a browser nothing. A scrape does not take its turn.
+// The status page has the limits of the metrics and restrictive headers for browsers. Requests for it do not use up the
+// metrics' rate limit.
 func TestStatusPage(t *testing.T) {
 	address := serveStatus(t, []string{"listed.example"}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "status "+r.URL.Path) }))
 	get := func(path, method, host string) (int, string, http.Header) {
@@ -164,7 +165,7 @@ func TestServerBounds(t *testing.T) {
 	}
 }
 
-// Clients that connect and say nothing do not keep another one out: the oldest of them are disconnected.
+// Clients that connect and send nothing do not keep another one out: the oldest of them are disconnected.
 func TestIdleClientsMakeRoom(t *testing.T) {
 	address := serve(t, nil)
 	var first net.Conn

@@ -1,4 +1,4 @@
-// Package notify tells the service manager how the program fares (sd_notify(3)): when it is ready, that it is alive, when it ends.
+// Package notify reports the program's state to the service manager (sd_notify(3)): ready, alive, stopping.
 package notify
 
 import (
@@ -16,9 +16,9 @@ type Manager struct {
 	watchdog time.Duration
 }
 
-// Open connects to the manager that the environment names (NOTIFY_SOCKET), and returns nil if it names none. The connection stays
-// open, so that nothing need be opened once the process has given up its rights. The variables are taken out of the environment:
-// they are not for the programs that this one starts.
+// Open connects to the manager named in the environment (NOTIFY_SOCKET), and returns nil if there is none. The
+// connection stays open, because the process may later lose the right to open one. The variables are removed from the
+// environment, so that child processes do not inherit them.
 func Open() (*Manager, error) {
 	name, usec, pid := os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID")
 	for _, v := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
@@ -46,16 +46,16 @@ func Open() (*Manager, error) {
 	return m, nil
 }
 
-// Ready says that the program does its work. status is a line for its user.
+// Ready reports that the program is in service. status is one line for the user.
 func (m *Manager) Ready(status string) error { return m.send("READY=1\nSTATUS=" + oneLine(status)) }
 
-// Stopping says that the program has begun to end.
+// Stopping reports that the program is shutting down.
 func (m *Manager) Stopping() error { return m.send("STOPPING=1") }
 
-// Alive says that the program still does its work.
+// Alive reports that the program still works.
 func (m *Manager) Alive() error { return m.send("WATCHDOG=1") }
 
-// Every is how often Alive is wanted: half of the time after which the manager gives the program up. 0 is never.
+// Every is the interval for calls of Alive: half of the manager's watchdog timeout. 0 means never.
 func (m *Manager) Every() time.Duration {
 	if m == nil {
 		return 0
@@ -71,7 +71,8 @@ func (m *Manager) Close() error {
 	return m.socket.Close()
 }
 
-// patience is how long a manager that does not read its socket is waited for: the end of the program tells it, too.
+// patience limits the wait for a manager that does not read its socket. If the last message is lost, the manager still
+// sees the process exit.
 const patience = 2 * time.Second
 
 func (m *Manager) send(state string) error {

@@ -59,7 +59,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// A manager that does not read its socket holds nobody up permanently.
+// A manager that does not read its socket does not block the program permanently.
 func TestDeafManager(t *testing.T) {
 	manager(t, filepath.Join(t.TempDir(), "notify"))
 	m, err := Open()
@@ -86,7 +86,7 @@ func TestDeafManager(t *testing.T) {
 	}
 }
 
-// What stands in the environment by mistake is named; a watchdog of another process is not ours.
+// Invalid variables are reported; another process's watchdog is ignored.
 func TestEnvironment(t *testing.T) {
 	for _, c := range []struct{ socket, usec, pid, want string }{
 		{"relative", "", "", "NOTIFY_SOCKET=relative: want the path"},

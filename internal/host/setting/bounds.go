@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// What a file or a value may have at most. The parser recurses for each level of nesting and copies a dotted key for each of its parts,
-// so input of a few megabytes could exhaust the memory. config.toml with all its comments has 20 KiB.
+// Limits on files and values. The parser recurses for each level of nesting and copies a dotted key for each of its
+// parts, so input of a few megabytes could exhaust the memory. config.toml with all its comments has 20 KiB.
 const (
 	maxFile    = 1 << 20 // bytes
 	maxNesting = 16      // brackets and braces
@@ -26,7 +26,7 @@ func readFile(name string) (string, error) {
 	return string(doc), err
 }
 
-// checkBounds returns what text has too much of, and the line where.
+// checkBounds returns which limit text exceeds, and on which line.
 func checkBounds(text string) (line int, problem string) {
 	if len(text) > maxFile {
 		return 1 + strings.Count(text[:maxFile], "\n"), fmt.Sprintf("longer than %d KiB", maxFile>>10)
@@ -54,8 +54,8 @@ func checkBounds(text string) (line int, problem string) {
 	return line, problem
 }
 
-// scan calls token for each byte of TOML that is neither in a comment nor in a string, with its index and line, until token returns false.
-// Of a string it has the first byte, which is a quote.
+// scan calls token for each byte of TOML outside comments and strings, with its index and line, until token returns
+// false. For a string it passes the opening quote only.
 func scan(text string, token func(i, line int, c byte) bool) {
 	line := 1
 	for i := 0; i < len(text); i++ {
@@ -78,8 +78,8 @@ func scan(text string, token func(i, line int, c byte) bool) {
 	}
 }
 
-// stringLength is the length of the string that text begins with, quotes included. One that is not closed ends with its line, or with the
-// text where it may have several lines.
+// stringLength returns the length, with quotes, of the string at the start of text. An unclosed string ends with its
+// line, or with the text if it may have several lines.
 func stringLength(text string) int {
 	quote, many := text[:1], false
 	if triple := strings.Repeat(quote, 3); strings.HasPrefix(text, triple) {

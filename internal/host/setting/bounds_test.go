@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// What would exhaust the parser's stack or memory is refused before it, with file, line and limit.
+// Input that would exhaust the parser's stack or memory is rejected before parsing, with file, line and limit.
 func TestBounds(t *testing.T) {
 	for name, c := range map[string]struct{ doc, want string }{
 		"brackets":                {"\na = " + strings.Repeat("[", 900_000), "F:2: nested more than 16 levels deep"},

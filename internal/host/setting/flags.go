@@ -15,10 +15,10 @@ func (s *Setting) flag() string {
 	return strings.ReplaceAll(s.Name(), "_", "-")
 }
 
-// AddFlag makes a command line flag of a setting, which takes effect at once.
+// AddFlag adds a command line flag for a setting. It takes effect as soon as it is parsed.
 func (s *Setting) AddFlag(f *flag.FlagSet) { f.Var(&value{s, s.Assign}, s.flag(), s.usage()) }
 
-// Assign checks a value that stands by itself, on a command line, and puts it in its variable.
+// Assign checks a value from a command line and stores it in the setting's variable.
 func (s *Setting) Assign(text string) error {
 	v, err := s.read(text)
 	if err == nil {
@@ -44,8 +44,8 @@ func (t *Table) Flags() (names []string) {
 	return names
 }
 
-// AddFlags makes a command line flag of each setting. Assign lays their values over those of a file: a flag counts wherever the file is
-// named. A flag of a list may be repeated.
+// AddFlags adds a command line flag for each setting. Assign applies their values after those of a file, so a flag
+// takes precedence wherever the file is named. A flag of a list may be repeated.
 func (t *Table) AddFlags(f *flag.FlagSet) {
 	t.flags = map[string]assigned{}
 	for i := range t.Settings {
@@ -69,20 +69,20 @@ func (t *Table) AddFlags(f *flag.FlagSet) {
 // Assign lays the values of the flags over those that were read.
 func (t *Table) Assign() { maps.Copy(t.assigned, t.flags) }
 
-// value is a setting as package flag wants it.
+// value implements flag.Value for a setting.
 type value struct {
 	of  *Setting
 	set func(text string) error
 }
 
-func (v *value) String() string        { return "" } // the default stands in the description
+func (v *value) String() string        { return "" } // the description contains the default
 func (v *value) Set(text string) error { return v.set(text) }
 func (v *value) IsBoolFlag() bool      { return v.of.Kind == Boolean }
 
-// Choices are the values that the flag takes, nil where they are not a few.
+// Choices are the values that the flag accepts, nil if they are not a short list.
 func (v *value) Choices() []string { return v.of.Values() }
 
-// Values are what a setting takes, as it is written on a command line: nil where that is not one of a few.
+// Values returns the values that a setting accepts, as written on a command line, or nil if they are not a short list.
 func (s *Setting) Values() (names []string) {
 	if s.Kind == Boolean {
 		return []string{"true", "false"}

@@ -1,5 +1,5 @@
-// Package setting keeps what users can choose in one table: name, type, default, check and description of each setting. The
-// keys of a TOML file, KEY=VALUE pairs, command line flags and their descriptions all follow from it.
+// Package setting keeps a program's settings in one table: name, type, default, check and description of each. The keys
+// of a TOML file, KEY=VALUE pairs, command line flags and their descriptions are all derived from it.
 package setting
 
 import (
@@ -11,28 +11,29 @@ import (
 	"time"
 )
 
-// Setting is one thing that a user can choose. The functions below make one, each for a variable that has the default until
-// Table.Apply.
+// Setting is one setting. The functions below create one for a variable, which has the default until Table.Apply.
 type Setting struct {
 	Key     string // section and name: "nic.push"
 	Kind    Kind
 	Default string // as TOML writes it
 	Doc     string // whole sentences; paragraphs are apart by an empty line
 
-	// Drivers are those that have the setting; nil if it does not depend on the driver.
+	// Drivers are the drivers that support the setting; nil if it does not depend on the driver.
 	Drivers []string
 
-	// Needs are conditions on other settings, of which one has to hold for this one to have an effect: "KEY=VALUE", "KEY!=VALUE", or "KEY"
-	// for any value but the default. nil if it depends on none.
+	// Needs are conditions on other settings, one of which must be met for this one to have an effect: "KEY=VALUE",
+	// "KEY!=VALUE", or "KEY" for any value but the default. nil if it depends on none.
 	Needs []string
 
-	// FlagName is the name of the command line flag, where that is not Name with hyphens, and Arg what its help calls the value: a word of Doc.
+	// FlagName is the name of the command line flag, if it is not Name with hyphens. Arg is the help's placeholder for
+	// the value: a word of Doc.
 	FlagName, Arg string
 
 	// Choices are the values of a setting that takes one of a few, nil else.
 	Choices []Choice
 
-	// apply checks a value of the right kind and puts it in the variable. An elementError tells which element it is about.
+	// apply checks a value of the right kind and stores it in the variable. An elementError identifies the element at
+	// fault.
 	apply func(value any) error
 }
 
@@ -40,10 +41,10 @@ type Setting struct {
 func (s *Setting) Section() string { a, _, _ := strings.Cut(s.Key, "."); return a }
 func (s *Setting) Name() string    { _, b, _ := strings.Cut(s.Key, "."); return b }
 
-// Choice is a value of a setting that takes one of a few.
+// Choice is one of the values that a setting accepts.
 type Choice struct{ Name, Doc string }
 
-// Kind is what TOML type a setting takes.
+// Kind is the TOML type of a setting.
 type Kind int
 
 const (
@@ -79,7 +80,7 @@ func (s Setting) In(conditions ...string) Setting {
 	return s
 }
 
-// Flag returns the setting with a name of its flag, empty for its own, and a name of the flag's value.
+// Flag returns the setting with another name for its flag, unless empty, and a placeholder for the flag's value.
 func (s Setting) Flag(name, arg string) Setting {
 	s.FlagName, s.Arg = name, arg
 	return s
@@ -104,7 +105,7 @@ func each[V, T any](value any, parse func(V) (T, error)) ([]T, error) {
 	return out, nil
 }
 
-// String makes a setting that takes any string which check, where there is one, has nothing against.
+// String creates a setting that accepts any string that passes check, if check is not nil.
 func String(key string, to *string, def string, check func(string) error, doc string) Setting {
 	return Parsed(key, to, def, func(s string) (string, error) {
 		if check == nil {
@@ -114,7 +115,7 @@ func String(key string, to *string, def string, check func(string) error, doc st
 	}, doc)
 }
 
-// Parsed makes a setting that is written as a string and means something else. parse has to take def.
+// Parsed creates a setting that is written as a string and converted by parse, which must accept def.
 func Parsed[T any](key string, to *T, def string, parse func(string) (T, error), doc string) Setting {
 	*to = must(parse(def))
 	return Setting{Key: key, Kind: Text, Default: quote(def), Doc: doc, apply: func(v any) error {
@@ -126,7 +127,7 @@ func Parsed[T any](key string, to *T, def string, parse func(string) (T, error),
 	}}
 }
 
-// OneOf makes a setting that takes one of a few strings. def has to be one of them.
+// OneOf creates a setting that accepts one of these strings. def must be one of them.
 func OneOf(key string, to *string, def string, choices []Choice, doc string) Setting {
 	return String(key, to, def, nil, doc).OneOf(choices)
 }
@@ -171,8 +172,9 @@ func Int(key string, to *int, def int, check func(int) error, doc string) Settin
 	}}
 }
 
-// Range makes a setting that takes an integer from low to high, or zero, where zero is not "": that says what 0 stands for. high is
-// math.MaxInt for no limit. The description gets the range at the end of its first sentence.
+// Range creates a setting that accepts an integer from low to high. If zero is not "", 0 is accepted too, and zero
+// describes what it means. high is math.MaxInt for no limit. The range is added to the first sentence of the
+// description.
 func Range[T ~int | ~uint8 | ~uint16](key string, to *T, low, high, def int, zero, doc string) Setting {
 	span := fmt.Sprintf("%d to %d", low, high)
 	if high == math.MaxInt {
@@ -203,7 +205,8 @@ func Range[T ~int | ~uint8 | ~uint16](key string, to *T, low, high, def int, zer
 	return s
 }
 
-// Func makes a setting that is written as a string and that set puts where it belongs. def is for help only: it is in force already.
+// Func creates a setting that is written as a string and stored by set. def is for the help only: it must be in effect
+// already.
 func Func(key, def string, set func(string) error, doc string) Setting {
 	return Setting{Key: key, Kind: Text, Default: quote(def), Doc: doc, apply: func(v any) error { return set(v.(string)) }}
 }
@@ -217,7 +220,7 @@ func Bool(key string, to *bool, def bool, doc string) Setting {
 	}}
 }
 
-// Strings makes a setting that takes a list of strings, by default none, each of which means something else.
+// Strings creates a setting for a list of strings, each converted by parse. The default is the empty list.
 func Strings[T any](key string, to *[]T, parse func(string) (T, error), doc string) Setting {
 	*to = nil
 	return Setting{Key: key, Kind: Texts, Default: "[]", Doc: doc, apply: func(v any) (err error) {
@@ -229,7 +232,7 @@ func Strings[T any](key string, to *[]T, parse func(string) (T, error), doc stri
 	}}
 }
 
-// Names makes a setting that takes a list of names and numbers, each of which means something else.
+// Names creates a setting for a list of names and numbers, each converted by parse.
 func Names[T any](key string, to *[]T, def []string, parse func(string) (T, error), doc string) Setting {
 	*to = nil
 	text := make([]string, len(def))
@@ -246,7 +249,7 @@ func Names[T any](key string, to *[]T, def []string, parse func(string) (T, erro
 	}}
 }
 
-// Ints makes a setting that takes a list of integers, each of which means something else.
+// Ints creates a setting for a list of integers, each converted by parse.
 func Ints[T any](key string, to *[]T, def []int, parse func(int) (T, error), doc string) Setting {
 	from := func(n int64) (t T, err error) {
 		i, err := narrow(n)

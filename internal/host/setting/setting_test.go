@@ -165,7 +165,7 @@ func TestUnused(t *testing.T) {
 	}
 }
 
-// A setting whose condition is not so is named, whatever the driver.
+// A setting whose condition is not met is reported, whatever the driver.
 func TestNeeds(t *testing.T) {
 	for doc, want := range map[string]string{
 		"[b]\nevery = '5s'":                                  "[F:2: b.every: has no effect without b.mode=yy or b.names]",
@@ -189,7 +189,7 @@ func TestNeeds(t *testing.T) {
 	}
 }
 
-// The range of an integer is in its description and in what refuses a value.
+// The range of an integer is in its description and in the error for a value outside it.
 func TestRange(t *testing.T) {
 	var small uint8
 	var n int

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Error is a value that cannot be used, or a key that is none.
+// Error is about an invalid value or an unknown key.
 type Error struct {
 	Where   string // "FILE:LINE" or "-set"; empty for a default
-	Key     string // empty where the file is no TOML
+	Key     string // empty if the file is not valid TOML
 	Problem string
 }
 
@@ -30,7 +30,6 @@ type Table struct {
 	flags    map[string]assigned // that Assign lays over given
 }
 
-// assigned is a value that a user gave to a setting.
 type assigned struct {
 	value any
 	where func(element int) string // "FILE:LINE" of an element, or of the whole where element is -1
@@ -41,7 +40,7 @@ func New(settings ...Setting) *Table {
 	return &Table{Settings: settings, assigned: map[string]assigned{}}
 }
 
-// Find returns the setting of that key, nil if there is none.
+// Find returns the setting with that key, or nil.
 func (t *Table) Find(key string) *Setting {
 	i := slices.IndexFunc(t.Settings, func(s Setting) bool { return s.Key == key })
 	if i < 0 {
@@ -80,7 +79,7 @@ func (t *Table) Set(assignment string) error {
 	return nil
 }
 
-// read reads a value that stands by itself, on a command line.
+// read parses a value from a command line.
 func (s *Setting) read(text string) (any, error) {
 	if _, problem := checkBounds(text); problem != "" {
 		return nil, errors.New(problem)
@@ -145,8 +144,8 @@ func (t *Table) Apply() error {
 	return nil
 }
 
-// Unused returns an Error for each setting that was given another value than its default, and that has no effect: the driver does not have
-// it, or what it needs is not so. The driver is "" if it is not known.
+// Unused returns an Error for each setting that differs from its default but has no effect, because the driver does not
+// support it or a condition is not met. driver is "" if unknown.
 func (t *Table) Unused(driver string) (all []*Error) {
 	for i := range t.Settings {
 		s := &t.Settings[i]
@@ -178,13 +177,13 @@ func (t *Table) chosen(s *Setting) bool {
 	return ok && !s.equals(g.value, s.Default)
 }
 
-// equals reports whether a value is the one that text stands for.
+// equals reports whether value equals the value that text represents.
 func (s *Setting) equals(value any, text string) bool {
 	v, err := s.read(text)
 	return err == nil && reflect.DeepEqual(v, value)
 }
 
-// holds reports whether a condition of Setting.Needs is so.
+// holds reports whether a condition of Setting.Needs is met.
 func (t *Table) holds(condition string) bool {
 	key, want, named := strings.Cut(condition, "=")
 	key, not := strings.CutSuffix(key, "!")
@@ -199,7 +198,7 @@ func (t *Table) holds(condition string) bool {
 	return s.equals(g.value, want) != not
 }
 
-// Fail returns an Error about a setting, for checks that concern several: it says where the user set it.
+// Fail returns an Error about a setting, for checks that concern several. It names the place where the user set it.
 func (t *Table) Fail(key, format string, a ...any) error { return t.FailAt(key, -1, format, a...) }
 
 // FailAt is Fail for one element of a list.

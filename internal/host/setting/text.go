@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// TOML writes a file that has every setting with its default and its description. intro stands above it.
+// TOML returns a file with every setting, its default and its description. intro precedes it.
 func (t *Table) TOML(intro string) string {
 	var b strings.Builder
 	b.WriteString(comment(intro))
@@ -38,7 +38,7 @@ func comment(text string) string {
 	return b.String()
 }
 
-// choices writes one line or more for each choice: its name, and beside it what it means; or all names, if none is described.
+// choices lists the choices: each name with its description, or only the names if none is described.
 func choices(list []Choice, prefix string, width int) string {
 	longest, described := 0, false
 	var names []string

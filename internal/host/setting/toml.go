@@ -73,7 +73,7 @@ func (t *Table) hasSection(name string) bool {
 	return false
 }
 
-// document is a TOML file that was read.
+// document is a parsed TOML file.
 type document struct {
 	text string
 	md   *toml.MetaData
@@ -88,7 +88,7 @@ func (d *document) value(key string) any {
 	return all[key]
 }
 
-// line returns the line of a key, 0 if it is unknown. The library tells positions in errors only, so one is provoked.
+// line returns the line of a key, 0 if unknown. The library reports positions only in errors, so this provokes one.
 func (d *document) line(key toml.Key) int {
 	p := d.root
 	for _, part := range key {
@@ -114,8 +114,8 @@ type refusal struct{}
 
 func (refusal) UnmarshalTOML(any) error { return errors.New("refused") }
 
-// elementLine returns the line of an element of a list, and the key's own where i is below zero. The library does not tell where an
-// element is: this finds the i-th comma between the brackets, and what follows it.
+// elementLine returns the line of an element of a list, or the key's line if i is negative. The library does not report
+// the position of an element, so this finds what follows the i-th comma between the brackets.
 func (d *document) elementLine(key toml.Key, i int) int {
 	first := d.line(key)
 	if i < 0 || first < 1 {
@@ -156,7 +156,7 @@ func decodeValue(text string) (any, bool) {
 	return v, ok
 }
 
-// mismatch says what is wrong with the type of a value, and with which of its elements, or -1.
+// mismatch describes a wrong type of a value, and returns the index of the element at fault, or -1.
 func (s *Setting) mismatch(value any) (element int, problem string) {
 	kind, list := s.Kind.elem()
 	if !list {
@@ -217,7 +217,7 @@ func article(value any) string {
 // quote writes a string in TOML.
 func quote(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' || r == '\'' }) {
-		return `"` + s + `"` // as the package writes it, in a hundredth of its time: every program makes all defaults at its start
+		return `"` + s + `"` // as the package writes it, but 100 times faster: every program formats all defaults at start
 	}
 	b, err := toml.Marshal(map[string]string{"v": s})
 	if err != nil {

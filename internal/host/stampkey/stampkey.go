@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// length is that of a key, in bytes.
+// length is the length of a key in bytes.
 const length = 32
 
-// Key is one, or none where it is the zero value. It prints as a word.
+// Key is a key; the zero value means none. It never prints its digits.
 type Key struct {
 	bytes []byte
 	typed bool
@@ -38,8 +38,8 @@ func (k Key) String() string {
 func (k Key) GoString() string     { return k.String() }
 func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
-// Parse reads a key: 64 hexadecimal digits, or the path of a file that holds them, which has a slash in it; nothing is no key. No
-// error has a part of the key in it.
+// Parse reads a key: 64 hexadecimal digits, or the path (with a slash) of a file that contains them; the empty string
+// means no key. No error contains any part of the key.
 func Parse(text string) (Key, error) {
 	switch {
 	case text == "":
@@ -54,7 +54,7 @@ func Parse(text string) (Key, error) {
 	return Key{b, true}, nil
 }
 
-// Read reads a key from a file that only its owner may read and write. The file has to be one of this user's, or root's.
+// Read reads a key from a file that only its owner may read and write. The owner must be this user or root.
 func Read(path string) (Key, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package tail keeps the end of what a process says.
+// Package tail keeps the end of a process's output.
 package tail
 
 import (
@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Tail keeps the end of what is written to it.
+// Tail is an io.Writer that keeps the end of what is written.
 type Tail struct {
 	mu  sync.Mutex
 	end []byte

@@ -1,4 +1,4 @@
-// Package version says what a program was built from.
+// Package version reports what a program was built from.
 package version
 
 import (
@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Stamp returns the module's version, "(devel)" or "unknown" where the linker recorded none, and the day of the revision
-// (2006-01-02), empty where it is unknown. Both are the same in every build of one revision.
+// Stamp returns the module's version, or "(devel)" or "unknown" if the linker recorded none, and the date of the
+// revision (2006-01-02), empty if unknown. Both are the same in every build of one revision.
 func Stamp() (version, day string) {
 	b, ok := debug.ReadBuildInfo()
 	if !ok || b.Main.Version == "" {
@@ -23,8 +23,8 @@ func Stamp() (version, day string) {
 	return b.Main.Version, day
 }
 
-// Text returns what the linker recorded, a line each: the module's version, the revision with its time, and the Go release
-// with the platform.
+// Text returns what the linker recorded, one item per line: the module's version, the revision with its time, and the
+// Go release with the platform.
 func Text(program string) string {
 	b, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -61,7 +61,7 @@ const (
 	rxLast      = 1 << 27
 	rxL3Err     = 1 << 13
 	rxL4Err     = 1 << 14
-	rxL4Checked = 1 << 16 // with rxL4Err: wrong; without: right (ena_eth_io_defs.h; Linux's ena_rx_checksum goes by both)
+	rxL4Checked = 1 << 16 // with rxL4Err: wrong; without: right (ena_eth_io_defs.h; Linux's ena_rx_checksum uses both)
 	rxFragment  = 1 << 15
 	rxL3IPv4    = 8 // l3_proto_idx, 4:0
 	rxL3Mask    = 0x1f

@@ -22,7 +22,7 @@ const (
 	minBAR       = 0x80 // the registers before the doorbells
 )
 
-// The device may allow less, which is known only after it was asked.
+// The device may allow less; Open queries it.
 var limits = kit.Limits{
 	Driver: "ena", Ring: 512, MinRing: 64, MaxRing: 4096,
 	MinMTU: 128 /* ENA_MIN_MTU */, MaxMTU: 9216, Queues: 128,

@@ -13,7 +13,7 @@ import (
 type benchQueue struct {
 	*Queue
 	frame          []byte
-	said           uint32 // status bits of each frame beside those that it must have
+	said           uint32 // additional status bits of each frame
 	rxDone, txDone uint32 // descriptors consumed
 	rxDB, txDB     uint32
 }

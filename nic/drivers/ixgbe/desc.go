@@ -25,12 +25,13 @@ const (
 	rxDD  = 1 << 0 // Descriptor Done
 	rxEOP = 1 << 1 // End of Packet
 
-	// Extended error: length error, undersize, oversize, CRC or symbol error. RXE (bit 29) is the sum of them; IPE (bit 31) is the IPv4 header
-	// checksum, which fastpath looks at by itself.
+	// Extended error: length error, undersize, oversize, CRC or symbol error. RXE (bit 29) is the OR of them; IPE (bit
+	// 31) is the IPv4 header checksum, which fastpath verifies itself.
 	rxErrors = 1 << 29
 
-	// L4I says that the device verified the UDP or TCP checksum, L4E that it is wrong (§7.1.11). Linux's ixgbe_rx_checksum goes by both. A
-	// datagram without a checksum may have L4E by an erratum, never L4I alone for a wrong one.
+	// L4I: the device verified the UDP or TCP checksum; L4E: it is wrong (§7.1.11). Linux's ixgbe_rx_checksum uses
+	// both. Because of an erratum, L4E may be set for a datagram without a checksum; L4I alone is never set for a wrong
+	// one.
 	rxL4I = 1 << 5
 	rxL4E = 1 << 30
 )

@@ -33,7 +33,7 @@ func (f family) rxBuffer() uint32 {
 	return 512 << 10
 }
 
-// cage is what a board has for modules.
+// cage is a board's kind of module cage.
 type cage uint8
 
 const (
@@ -82,7 +82,7 @@ type Device struct {
 	medium string // for Notes
 	cage   cage
 	module module
-	full   bool // a link is believed only while SDP2 says that the cage is full
+	full   bool // the link counts as up only while SDP2 reports a module in the cage
 	queues []*Queue
 	hung   []kit.Progress // transmit rings
 

@@ -164,7 +164,7 @@ func TestSemaphores(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v := w.Read32(0x10160); v != 0x184 { // not reset: the other port's PHY, and the MAC
+	if v := w.Read32(0x10160); v != 0x184 { // not reset: the PHY of the other port, and the MAC
 		t.Errorf("SW_FW_SYNC is left as %08x", v)
 	}
 	w.Write32(0x10160, 0x184)

@@ -17,7 +17,7 @@ const (
 	sffRate   = 12 // in units of 100 MBd
 	sffVendor = 20 // 16 characters
 	sffPart   = 40 // 16 characters, then 4 of the revision
-	sffRead   = 68 // what is read: all before the serial number
+	sffRead   = 68 // bytes to read: everything before the serial number
 )
 
 var (
@@ -26,10 +26,10 @@ var (
 	namesCable = [8]string{2: "passive copper cable", 3: "active cable"}
 )
 
-// module is the memory of what is in the SFP+ cage, nil if nothing answers.
+// module is the memory of the SFP+ module, nil if there is none.
 type module []byte
 
-// kinds are the names of what a module says that it is.
+// kinds returns the names of the types that the module reports.
 func (m module) kinds() (all []string) {
 	for _, of := range []struct {
 		at    int
@@ -64,8 +64,8 @@ func (m module) String() string {
 	return strings.Join(m.kinds(), ", ") + ", " + strings.Join(strings.Fields(printable), " ")
 }
 
-// core is the kind by which the EEPROM lists what to write to CORECTL: passive cables or other modules, on the first or second port
-// (Linux, enum ixgbe_sfp_type and ixgbe_get_sfp_init_sequence_offsets).
+// core returns the module type that selects the CORECTL values in the EEPROM: passive cables or other modules, on the
+// first or second port (Linux, enum ixgbe_sfp_type and ixgbe_get_sfp_init_sequence_offsets).
 func (m module) core(port uint32) uint16 {
 	if m[sffCable]>>2&1 != 0 {
 		return uint16(3 + port)
@@ -112,11 +112,11 @@ func (d *Device) findModule() error {
 	return nil
 }
 
-// moduleEntry is the trace's name for what was read of a module. proof/replay knows it.
+// moduleEntry names the module's bytes in the trace. proof/replay uses it.
 const moduleEntry = "bytes 0 to 67 of the SFP+ module"
 
-// startModule writes what the EEPROM has for this kind of module to the analog part, as Linux and DPDK do; Snabb and ixy do not, and
-// have links. The caller holds the MAC's semaphore.
+// startModule writes the EEPROM's values for this type of module to the analog part, as Linux and DPDK do; Snabb and
+// ixy do not, and still get a link. The caller holds the MAC's semaphore.
 func (d *Device) startModule() error {
 	if d.module == nil {
 		return nil
@@ -177,14 +177,14 @@ func (b *i2c) put() uint32 {
 	b.d.bar.Write32(uint64(regI2CCTL), v)
 	in := b.d.bar.Read32(uint64(regI2CCTL)) // the write has arrived
 	began := time.Now()
-	for n := 0; n < 200 && time.Since(began) < i2cHalf; n++ { // 200 readings of the clock take about as long: a test's clock may stand still
+	for n := 0; n < 200 && time.Since(began) < i2cHalf; n++ { // 200 reads of the clock take about this long; in tests the clock may not advance
 	}
 	return in
 }
 
 func (b *i2c) setClock(high bool) {
 	b.clock = high
-	for n := 0; b.put()&i2cClockIn == 0 && high && n < 100; n++ { // the module holds the clock low
+	for n := 0; b.put()&i2cClockIn == 0 && high && n < 100; n++ { // clock stretching: the module holds the clock low
 	}
 }
 
@@ -207,7 +207,7 @@ func (b *i2c) stop() {
 	b.setData(true)
 }
 
-// bit puts a bit and returns what the line has.
+// bit puts a bit on the line and returns the line's level.
 func (b *i2c) bit(v bool) bool {
 	b.setData(v)
 	b.setClock(true)

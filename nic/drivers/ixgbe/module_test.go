@@ -13,7 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
-// TestModules: what is in the SFP+ cage is named, configured as the EEPROM has it for that kind, and one of two rates is set to 10 Gb/s.
+// TestModules: the SFP+ module's type is reported and configured from the EEPROM, and a dual-rate module is set to 10
+// Gb/s.
 func TestModules(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -87,7 +88,7 @@ func TestGigabitModule(t *testing.T) {
 	}
 }
 
-// TestCrosstalk: the link of an empty cage is not believed, on boards whose EEPROM says so.
+// TestCrosstalk: with an empty cage the link is reported down, on boards whose EEPROM requests it.
 func TestCrosstalk(t *testing.T) {
 	for module, up := range map[ixgbesim.Module]bool{ixgbesim.Copper: true, ixgbesim.Empty: false} {
 		p, fn := host(t, ixgbesim.New(ixgbesim.Options{Module: module, Crosstalk: true}))
@@ -132,7 +133,8 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// TestModuleHeld: a module that holds the data line low, as after a read that was broken off, is clocked until it lets go.
+// TestModuleHeld: a module that holds the data line low, as after an interrupted read, is clocked until it releases the
+// line.
 func TestModuleHeld(t *testing.T) {
 	m := ixgbesim.New(ixgbesim.Options{})
 	_, fn := host(t, m)

@@ -18,7 +18,7 @@ import (
 type benchQueue struct {
 	*Queue
 	frame    []byte
-	said     uint32 // status bits of each frame beside those that it must have
+	said     uint32 // additional status bits of each frame
 	rdt, tdt uint32
 }
 
@@ -133,8 +133,9 @@ func BenchmarkKinds(b *testing.B) { nictest.BenchmarkKinds(b, kindsQueue) }
 
 func BenchmarkQueues(b *testing.B) { nictest.BenchmarkQueues(b, kindsQueue) }
 
-// BenchmarkStampBias measures how long before Poll returns, which is a few instructions behind its doorbell, a test packet's T3 was read, and how
-// long before that its T2, in ticks: means over all packets of a pass. Slow's times are those of packets under two tags.
+// BenchmarkStampBias measures, in ticks, how long before Poll returns (a few instructions after its doorbell) a test
+// packet's T3 was read, and how long before T3 its T2 was read: means over all packets of a pass. Slow's times are
+// those of packets with two tags.
 func BenchmarkStampBias(b *testing.B) {
 	clock := new(atomic.Pointer[fastpath.Clock])
 	clock.Store(&fastpath.Clock{Rate: 1 << 32}) // its time is the tick

@@ -111,8 +111,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		if n >= fastpath.LongFrame {
 			r.Verified = uint32(w)&(rxL4I|rxL4E) == rxL4I
 		}
-		// The descriptor is written before there is a reply, for one of the same length, so that nothing it takes has to be kept
-		// over the call. The device reads none from TDT on.
+		// The descriptor is written before the reply exists (it has the same length), so that none of its inputs stays
+		// live across the call. The device does not read descriptors from TDT on.
 		*q.transmit(tail) = txRead{q.delta + uint64(uintptr(unsafe.Pointer(h))), uint32(n) | txWhole, uint32(n) << txPayShift}
 		if !r.Reply(h, n) {
 			if n = r.Slow(h, n); n == 0 {

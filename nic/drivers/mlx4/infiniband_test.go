@@ -594,14 +594,14 @@ func TestInfiniBandRecovery(t *testing.T) {
 					var s nic.Stats
 					return x.Dev.ReadStats(&s) == nil && s.Resets == 1
 				})
-				// The card was reset: to the manager the port is another one.
+				// The card was reset, so the subnet manager sees a new port.
 				x.change(func(f *fabric.Fabric) { f.Ports[0].Forget() })
 				x.Answers(84)
 				x.Answers(1000)
 			}); err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-			x.Port.ForgetViolations() // of datagrams that were under way
+			x.Port.ForgetViolations() // of datagrams in flight
 			x.Settle()
 			x.Close()
 		})
@@ -641,7 +641,7 @@ func TestEachInfiniBandCommandRefused(t *testing.T) {
 		}
 		x.Port.ForgetViolations() // once the port is a member: logged once, retried
 	}
-	for _, bad := range []uint16{0x25, 0x26, 0x27} { // once the port is a member: said once, tried on
+	for _, bad := range []uint16{0x25, 0x26, 0x27} { // once the port is a member: logged once, retried
 		var refuse atomic.Bool
 		refuse.Store(true)
 		x := newSubnetRig(t, mlx4sim.Options{Status: func(op uint16) uint8 {
@@ -670,5 +670,5 @@ func qpnOf(mac string) (uint32, error) {
 	return uint32(m[3])<<16 | uint32(m[4])<<8 | uint32(m[5]), nil
 }
 
-// untilLimit is how long is waited for what has to come: a machine that is busy takes its time.
+// untilLimit bounds each wait; it is long because the machine may be busy.
 var untilLimit = 2 * time.Minute

@@ -166,8 +166,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 // fits reports whether that many blocks are free in the send queue, without the headroom.
 func (q *Queue) fits(blocks uint32) bool { return q.txTail+blocks-q.txDone <= q.txRoom }
 
-// ask returns what the WQE of so many blocks at the tail requests: a completion, where askEvery blocks have gone
-// without.
+// ask returns the WQE's request for a completion, set after every askEvery blocks.
 func (q *Queue) ask(blocks uint32) uint64 {
 	end := q.txTail + blocks
 	if end-q.txAsked < q.askEvery {
@@ -180,7 +179,7 @@ func (q *Queue) ask(blocks uint32) uint64 {
 	return flagNoICRC | flagComplete
 }
 
-// block returns where a block of the send queue lies.
+// block returns the address of a block of the send queue.
 func (q *Queue) block(n uint32) *[8]uint64 {
 	return (*[8]uint64)(unsafe.Add(q.wq.Base, n&q.txMask*txbb))
 }
@@ -201,7 +200,7 @@ func (q *Queue) control(op, ds uint32) uint64 {
 	return uint64(swap(q.txTail>>(q.txShift&31)<<31|op|q.txTail&q.indexes<<8)) | q.numbers | uint64(ds)<<56
 }
 
-// window returns where in the BlueFlame register the next WQE goes, nil if there is no BlueFlame.
+// window returns the address in the BlueFlame register for the next WQE, or nil without BlueFlame.
 func (q *Queue) window() unsafe.Pointer {
 	if q.bf == nil {
 		return nil
@@ -211,7 +210,7 @@ func (q *Queue) window() unsafe.Pointer {
 	return to
 }
 
-// advance moves the tail behind the WQE that was handed over.
+// advance moves the tail past the posted WQE.
 func (q *Queue) advance(blocks uint32) {
 	q.txTail += blocks
 	if q.bf != nil {
@@ -219,7 +218,7 @@ func (q *Queue) advance(blocks uint32) {
 	}
 }
 
-// post makes a WQE that holds the frame at h, l bytes long, and hands it over. It reports whether there was room.
+// post builds a WQE for the frame of l bytes at h and posts it. It reports whether there was room.
 // docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
 func (q *Queue) post(h unsafe.Pointer, l uint32) bool {
 	blocks := (l + 2*inlineNext - inlineFirst - 1) / inlineNext
@@ -260,13 +259,13 @@ func (q *Queue) point(iova uint64, l uint32) bool {
 	return true
 }
 
-// ring tells the device of everything that was posted (docs/memory-order.md: ring, then the register).
+// ring rings the doorbell for everything that was posted (docs/memory-order.md: ring, then the register).
 func (q *Queue) ring() {
 	q.txRung = q.txTail
 	mmio.Store32(q.db, swap(q.number))
 }
 
-// reclaim takes the completions of sends, stamps what they free, and gives the slots that are free again back, in order.
+// reclaim handles send completions, stamps the blocks that they free, and reposts free slots in order.
 func (q *Queue) reclaim() {
 	done, taken := q.txDone, q.txNext
 	for {
@@ -290,7 +289,7 @@ func (q *Queue) reclaim() {
 		}
 		polling.Publish(&q.txNext, taken)
 		mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
-		base, mask, shift := q.wq.Base, q.txMask, q.txShift&31 // which the compiler would load again behind each stamp
+		base, mask, shift := q.wq.Base, q.txMask, q.txShift&31 // copies, because the compiler would reload the fields after each stamp
 		for n := q.txDone; n != done; {
 			lap := min(done-n, mask+1-n&mask) // blocks up to the ring's end
 			v, at := swap(stamp|n>>shift<<31), unsafe.Add(base, n&mask*txbb)
@@ -314,7 +313,7 @@ func (q *Queue) reclaim() {
 	}
 }
 
-// fail stops the queue at a completion that says an error, or makes no sense.
+// fail stops the queue at a completion that is an error or invalid.
 //
 //go:noinline
 func (q *Queue) fail(c *cqe, why uint32) {
@@ -336,7 +335,7 @@ func (q *Queue) countUnsent() {
 	q.bad = cqe{}
 }
 
-// faultText says why the queue stopped.
+// faultText returns why the queue stopped.
 func (q *Queue) faultText() string {
 	c, side := &q.bad, "receive"
 	if q.fault.Load() == faultSend {
@@ -407,7 +406,7 @@ func (q *Queue) send(frame []byte) error {
 	return nil
 }
 
-// freeSends renews the numbers of Send's free buffers, before they are half a round behind and seem to be ahead.
+// freeSends updates the numbers of Send's free buffers before they are half a round behind and appear to be ahead.
 //
 //go:noinline
 func (q *Queue) freeSends(done uint32) {
@@ -423,7 +422,7 @@ func (q *Queue) sendable(n uint32) bool {
 	return int32(q.txDone-*(*uint32)(unsafe.Add(q.sendEnd, n*4))) >= 0
 }
 
-// recv copies the next frame out and frees its slot. It returns -1 where there is none.
+// recv copies out the next frame and frees its slot. It returns -1 if there is none.
 func (q *Queue) recv(buf []byte) (n int, at int64) {
 	for q.fault.Load() == faultNone {
 		slot := q.rxNext & q.mask

@@ -6,14 +6,14 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
-// reg is an offset in BAR 0. All registers are big-endian, 32 bits wide, and bear no other access.
+// reg is an offset in BAR 0. All registers are big-endian and allow only 32-bit accesses.
 type reg uint64
 
 const (
 	regHCR      reg = 0x80680 // host command register: seven dwords
-	regOwner    reg = 0x8069C // ownership: reading 0 takes it, anything else says that somebody has it; writing 0 gives it back
+	regOwner    reg = 0x8069C // ownership: a read of 0 takes it, any other value means that it is taken; writing 0 releases it
 	regReset    reg = 0xF0010 // writing 1 resets the whole card
-	regResetSem reg = 0xF03FC // flash semaphore: reading 0 takes it; a reset gives it back
+	regResetSem reg = 0xF03FC // flash semaphore: a read of 0 takes it; a reset releases it
 
 	registers = 0xF0400 // bytes of BAR 0 that are used here
 )
@@ -34,7 +34,7 @@ const (
 	pollToken = 0xFFFF // of commands that raise no event
 )
 
-// A UAR page of BAR 2: doorbells. The BlueFlame pages lie behind all UAR pages, in the same order.
+// A UAR page of BAR 2: doorbells. The BlueFlame pages follow all UAR pages, in the same order.
 const (
 	uarPage  = 4096
 	uarSend  = 0x14  // send doorbell: QP number 31:8

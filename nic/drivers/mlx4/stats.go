@@ -34,7 +34,7 @@ const (
 
 // counts reads the port's counters. Bytes include the FCS there.
 func (d *Device) counts() (t nic.Stats, err error) {
-	if s := d.checkCatas(); s != nil { // it answers nothing any more
+	if s := d.checkCatas(); s != nil { // it no longer responds
 		return t, d.card.Errorf("%w: %s", nic.ErrHardware, s.Why)
 	}
 	if d.subnet != nil {

@@ -95,7 +95,7 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// TestOpenRefuses: an unsupported device is an error that says what is wrong, and what would be right.
+// TestOpenRefuses: the error for an unsupported device says what is wrong and what is required.
 func TestOpenRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mac := [6]byte{2, 0, 0, 0, 0, 1}
