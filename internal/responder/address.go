@@ -37,8 +37,8 @@ func interfaceWith(addresses []netip.Prefix) string {
 	return ""
 }
 
-// Beside the kernel's driver of a card, the kernel answers ARP and neighbour discovery, so the interface has to have the addresses. Those that
-// it lacks are added, and a second process removes them when this one ends, however it ends.
+// With a driver beside the kernel's, the kernel answers ARP and neighbour discovery, so the interface needs the
+// addresses. Missing ones are added, and a second process removes them when this one exits, even if it is killed.
 
 // keepCommand runs that process: rebound-responder COMMAND INTERFACE ADDRESS... It ends when its standard input does.
 const keepCommand = "__keep_addresses"
@@ -85,7 +85,7 @@ func lendAddresses(iface string, addresses []netip.Prefix, log *slog.Logger) (ad
 		return nil, nil, fmt.Errorf("a process for the addresses of %s: %w", iface, err)
 	}
 	release = func() error { return errors.Join(in.Close(), second.Wait()) }
-	if n, _ := out.Read(make([]byte, 1)); n != 1 { // it says when they are there
+	if n, _ := out.Read(make([]byte, 1)); n != 1 { // written once the addresses are there
 		return nil, nil, fmt.Errorf("add %v to interface %s: %w (CAP_NET_ADMIN, or add them yourself: ip addr add)", missing, iface, release())
 	}
 	log.Info("addresses added while the responder runs", "interface", iface, "addresses", missing)

@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 )
 
-// addresses returns those of the responder's port, without those that the kernel made.
+// addresses returns the addresses of the responder's port, without those that the kernel assigned.
 func (w *wire) addresses(t *testing.T) (all []string) {
 	t.Helper()
 	w.here.do(t, func() {
@@ -35,7 +35,7 @@ func (w *wire) addresses(t *testing.T) (all []string) {
 	return all
 }
 
-// Addresses that the interface lacks are there while the responder is, and those that it has stay as they are.
+// Addresses that the interface lacks exist while the responder runs; those that it already has are unchanged.
 func TestLendsAddresses(t *testing.T) {
 	w := newWire(t)
 	defer func(old string) { keeper = old }(keeper)

@@ -323,8 +323,8 @@ func problems(stderr string) (out []string) {
 	return out
 }
 
-// A disk that is full when the report is saved, or fills before any of its files, is one message and exit code 1. The summary is printed,
-// and the folder has what it had before.
+// If the disk is full when the report is saved, or fills before any of its files, the result is one message and exit
+// code 1. The summary is printed, and the folder keeps its previous content.
 func TestFullDisk(t *testing.T) {
 	w := newWire(t)
 	for _, confine := range []string{"off", "require"} {
@@ -372,7 +372,7 @@ func content(t *testing.T, dir string) map[string][]byte {
 	return all
 }
 
-// A probe says what it found where its file does not fit, and no part of the file is left.
+// If the disk is too full for its file, a probe prints its findings, and no partial file is left.
 func TestFullDiskProbe(t *testing.T) {
 	w := newWire(t)
 	for _, free := range []int{0, 1} {

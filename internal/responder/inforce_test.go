@@ -20,7 +20,7 @@ const (
 	enaDebug  = "debug.host_version debug.os_type debug.vector debug.omit_meta debug.llq_entry"
 )
 
-// notInForce are the settings that each driver ignores, written here without a look at the rows.
+// notInForce lists the settings that each driver ignores, independently of the table's rows.
 var notInForce = map[string]string{
 	"afpacket": ofSockets + " nic.queue nic.generic_xdp nic.pin " + ofDebug + " " + messages,
 	"afxdp":    ofSockets + " nic.pin " + ofDebug + " " + messages,
@@ -71,7 +71,7 @@ func TestSettingsInForce(t *testing.T) {
 	for _, driver := range cards.Drivers()[1:] {
 		ignored, known := notInForce[driver]
 		for i := range rows {
-			if d := rows[i].Drivers; !known && d != nil && !slices.Contains(d, driver) { // a new card: what its row says
+			if d := rows[i].Drivers; !known && d != nil && !slices.Contains(d, driver) { // a new card: use its row
 				ignored += " " + rows[i].Key
 			}
 		}
@@ -122,7 +122,7 @@ func holdsByDefault(s *setting.Setting) bool {
 	return s.Key == "trust.user" || s.Key == "nic.push_max" || strings.HasPrefix(s.Key, "guard.")
 }
 
-// met sets what a setting needs.
+// met returns -set arguments that meet the conditions of a setting.
 func met(t *testing.T, s *setting.Setting) (sets []string) {
 	table := newSettings(fourCPUs).table
 	switch {
@@ -137,7 +137,7 @@ func met(t *testing.T, s *setting.Setting) (sets []string) {
 		if !ok {
 			value = other(t, need)
 		}
-		if key == "respond.stamp_auth_ports" || key == "respond.stamp_messages" { // one of the others is enough
+		if key == "respond.stamp_auth_ports" || key == "respond.stamp_messages" { // one condition is enough
 			continue
 		}
 		sets = append(sets, key+"="+value)

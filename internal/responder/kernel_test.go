@@ -223,8 +223,8 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// On the host's own address, and without the interface's name, the program answers test packets and UDP echo. TCP, other UDP ports, and what
-// the host itself asks for reach the kernel.
+// On the host's own address, and without the interface's name, the program answers test packets and UDP echo. TCP,
+// other UDP ports, and replies to the host's own requests reach the kernel.
 func TestOwnAddress(t *testing.T) {
 	w := newWire(t)
 	p := w.start(t, nil, "nic.driver=xdp", `nic.device=""`, "respond.addresses="+kernels4)

@@ -102,7 +102,7 @@ func startOn(t *testing.T, device string, sets ...string) *process {
 	return p
 }
 
-// halt stops the process, and returns when all of its threads stand still.
+// halt stops the process, and returns when all of its threads have stopped.
 func (p *process) halt(t *testing.T) {
 	t.Helper()
 	if err := p.Process.Signal(unix.SIGSTOP); err != nil {
@@ -130,7 +130,7 @@ func (p *process) port(t *testing.T, service string) string {
 }
 
 // On a pair of EFA models, the bench finds the responder by the hand-over and is answered over both transports,
-// including STAMP. A killed responder leaves nothing behind that keeps the next one from answering.
+// including STAMP. After a responder is killed, the next one works.
 func TestAnswersMessages(t *testing.T) {
 	needs.Long(t)
 	here, there, end := adapters(t, "efa3")

@@ -13,8 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-// On a pair of ConnectX-3 models the bench is answered, ICMP and UDP, with inline replies and others. A killed
-// responder leaves nothing behind that keeps the next one from answering.
+// On a pair of ConnectX-3 models the bench is answered, ICMP and UDP, with inline replies and others. After a responder
+// is killed, the next one works.
 func TestAnswersOnMlx4(t *testing.T) {
 	needs.Long(t)
 	here, there, end := adapters(t, "mlx4")

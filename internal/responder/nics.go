@@ -130,7 +130,8 @@ func mover(f pci.Found) string {
 	return driver + ", after " + bind
 }
 
-// row writes a line of a table. Names come from the kernel and from sysfs: a byte of one could be a command to the tabwriter.
+// row writes a line of a table. Names from the kernel and sysfs are sanitized, because their bytes could be commands to
+// the tabwriter.
 func row(w io.Writer, columns ...string) {
 	for i := range columns {
 		columns[i] = plain.Text(columns[i])

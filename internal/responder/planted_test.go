@@ -34,16 +34,16 @@ import (
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
-// plant is a card's model with what can be planted in it.
+// plant is a card's model with its fault injection.
 type plant struct {
 	name    string
 	model   sim.Model
 	near    sim.Model     // of the bench; an ixgbe if nil
 	service string        // of messages
-	dropped func() uint64 // for want of a buffer, as the model counts it
-	hold    func(on bool) // holds the transmitter, or its completions
+	dropped func() uint64 // for lack of a buffer, as the model counts it
+	hold    func(on bool) // pauses the transmitter, or its completions
 	fail    func()        // the next send
-	reset   func()        // the device fails, and has to be restarted; nil for a reset of the function
+	reset   func()        // makes the device fail, so that it must be restarted; nil: reset the function
 }
 
 var plantMAC, benchMAC = [6]byte{2, 0, 0, 0, 7, 2}, [6]byte{2, 0, 0, 0, 7, 1}
@@ -68,7 +68,7 @@ func plants() []plant {
 	}
 }
 
-// tap is the responder's end of the wire. It lets as many probes through as allowed, and loses one in a hundred.
+// tap is the responder's end of the wire. It passes as many probes as allowed, and drops one in a hundred.
 type tap struct {
 	*sim.Cable
 	message bool
@@ -78,7 +78,7 @@ type tap struct {
 	replies, others       int    // to probes, and to anything else
 	next                  []byte // not allowed yet
 	inject                []byte
-	pinged                bool // a reply to what was injected came
+	pinged                bool // a reply to an injected frame arrived
 }
 
 func (w *tap) probe(f []byte, port int) bool {
@@ -129,7 +129,7 @@ func (w *tap) Send(now time.Duration, f []byte) {
 	w.Cable.Send(now, f)
 }
 
-// planted is a bench that asks a responder over a wire between two models.
+// planted is a bench that probes a responder over a wire between two models.
 type planted struct {
 	plant
 	t      *testing.T
@@ -193,7 +193,7 @@ func newPlanted(t *testing.T, c plant) *planted {
 	return x
 }
 
-// metrics reads the responder's counters: those of its device's troubles and of frames by direction.
+// metrics reads the responder's counters of device errors and of frames by direction.
 func (x *planted) metrics() map[string]uint64 {
 	x.t.Helper()
 	var page string
@@ -225,13 +225,13 @@ func (x *planted) metrics() map[string]uint64 {
 	return out
 }
 
-// missed is how many frames the card dropped for want of a buffer, by the model's own count.
+// missed returns how many frames the card dropped for lack of a buffer, as counted by the model.
 func (x *planted) missed() (n uint64) {
 	x.port.Hold(func() { n = x.dropped() })
 	return x.before + n
 }
 
-// admit lets so many more probes through, and waits until the responder's card has received them.
+// admit lets n more probes through, and waits until the responder's card has received them.
 func (x *planted) admit(n int) {
 	x.t.Helper()
 	x.wire.mu.Lock()
@@ -288,7 +288,7 @@ func (x *planted) restart() {
 	}, x.far.stderr.String)
 }
 
-// bench measures with so many probes, while steps do something with those that come.
+// bench runs a measurement of count probes. Meanwhile steps handles those that arrive.
 func (x *planted) bench(count int, timeout string, steps func()) *report.Report {
 	x.t.Helper()
 	dir := filepath.Join(x.t.TempDir(), "run")
@@ -318,11 +318,11 @@ func (x *planted) bench(count int, timeout string, steps func()) *report.Report 
 	return rep
 }
 
-// truth is what was done to probes so far.
+// truth counts what was really done to the probes.
 type truth struct {
 	passed, lost, back int    // probes that were allowed, lost on the wire, answered
 	others             int    // frames sent that answer no probe
-	missed             uint64 // dropped by the card for want of a buffer
+	missed             uint64 // dropped by the card for lack of a buffer
 }
 
 func (x *planted) truth() truth {
@@ -336,11 +336,11 @@ func (a truth) since(b truth) truth {
 	return truth{a.passed - b.passed, a.lost - b.lost, a.back - b.back, a.others - b.others, a.missed - b.missed}
 }
 
-// dropped is how many frames the responder's host dropped.
+// dropped returns how many frames the responder's host dropped.
 func (a truth) dropped() int64 { return int64(a.passed - a.lost - a.back) }
 
-// What a card and its driver drop at the responder is counted there once, in its own place, in metrics, summary and report, and stays
-// so over a restart of the card. The bench says the same of the probes that it misses.
+// Each frame that the responder's card or driver drops is counted once, under its own reason, in metrics, summary and
+// report, also across a restart of the card. The bench attributes its missing probes to the same reasons.
 func TestPlantedDrops(t *testing.T) {
 	needs.Long(t)
 	for _, c := range plants() {
@@ -358,7 +358,7 @@ func plantDrops(t *testing.T, c plant) {
 		x.admit(normal)
 		x.quiet()
 		x.far.halt(t)
-		x.admit(burst) // more than the rings hold
+		x.admit(burst) // more than the rings have room for
 		if err := x.far.Process.Signal(unix.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
@@ -423,8 +423,8 @@ func (x *planted) holdSends(on bool) {
 	}
 }
 
-// compare fails unless the bench says what became of its probes: k, with the responder's counters from before to m, and whether the
-// responder's device was restarted.
+// compare fails unless the bench's report explains its missing probes: k is the truth, before and m are the responder's
+// counters, and restarted means that the responder's device was restarted.
 func (x *planted) compare(rep *report.Report, k truth, m, before map[string]uint64, restarted bool) {
 	x.t.Helper()
 	c, there, counted := rep.Counts, int64(0), x.name != "virtio"

@@ -29,7 +29,7 @@ func TestSTAMPAuthenticatedByPython(t *testing.T) {
 		var out []byte
 		w.there.do(t, func() { out, _ = exec.Command("python3", "testdata/stamp_auth.py", to, "863", key).CombinedOutput() })
 		var want strings.Builder
-		for _, n := range []string{"0", "1"} { // the session's own numbers: what is not authentic takes none
+		for _, n := range []string{"0", "1"} { // the session's own numbers: an unauthenticated packet does not consume one
 			want.WriteString("number " + n + " sender 10" + n + " time True error 8305 ttl 64 zeros True order True HMAC True changed-HMAC False\n")
 		}
 		if string(out) != want.String() {

@@ -14,15 +14,15 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// stampClock is how the cycle counter relates to the time of day, for STAMP's timestamps.
+// stampClock relates the cycle counter to the time of day, for STAMP's timestamps.
 type stampClock struct {
 	now  atomic.Pointer[fastpath.Clock]
 	rate uint64        // the counter's own, as in fastpath.Clock
-	err  time.Duration // by how much the clock is wrong at most, 0 for what the kernel says
+	err  time.Duration // maximum error of the clock, 0 to use the kernel's estimate
 }
 
-// related is how often the two clocks are related. What steers the time of day changes its rate by some parts in a million: between two
-// of these that is some nanoseconds, where it is in a second as much as PTP claims in all.
+// related is the interval at which the two clocks are related. A clock discipline changes the rate of the time of day
+// by some parts per million: some nanoseconds in this interval, but in a second as much as PTP's whole error.
 const related = 100 * time.Millisecond
 
 func newStampClock(c *latency.Clock, err time.Duration) *stampClock {
@@ -46,7 +46,8 @@ func (s *stampClock) keep(ctx context.Context) {
 	}
 }
 
-// update relates the two clocks again, by the closest of some pairs of readings, since anything may come between two.
+// update relates the two clocks again. It uses the closest of several pairs of readings, because the thread may be
+// interrupted between two.
 func (s *stampClock) update() {
 	c := &fastpath.Clock{}
 	best := ^uint64(0)
@@ -64,9 +65,9 @@ func (s *stampClock) update() {
 	s.now.Store(c)
 }
 
-// slewed is the rate of the time of day between two of its readings. If that is further from the counter's own than
-// the kernel steers a clock (500 ppm, adjtimex(2)), the clock was set meanwhile, and the counter's is the better
-// guess.
+// slewed returns the rate of the time of day between two of its readings. If it differs from the counter's own rate by
+// more than the kernel slews a clock (500 ppm, adjtimex(2)), the clock was stepped meanwhile, and the counter's rate is
+// the better estimate.
 func (s *stampClock) slewed(before, now *fastpath.Clock) uint64 {
 	if before == nil || now.TSC-before.TSC <= (now.NTP-before.NTP)>>32 {
 		return s.rate
@@ -79,8 +80,8 @@ func (s *stampClock) slewed(before, now *fastpath.Clock) uint64 {
 	return rate
 }
 
-// estimate is by how much the time of day is wrong at most: what the kernel says is an upper bound that grows by itself until
-// whatever disciplines the clock renews it (adjtimex(2)).
+// estimate returns the maximum error of the time of day. The kernel's value is an upper bound that grows until the
+// clock discipline renews it (adjtimex(2)).
 func (s *stampClock) estimate() uint16 {
 	if s.err > 0 {
 		return fastpath.ErrorEstimate(true, s.err.Seconds())

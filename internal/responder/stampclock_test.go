@@ -6,7 +6,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 )
 
-// A clock that is steered is followed by its own rate, one that was set by the counter's.
+// A slewed clock is followed at its own rate, a stepped one at the counter's.
 func TestSlewedClock(t *testing.T) {
 	const ticks, second = 2_600_000_000, 1 << 32
 	s := &stampClock{rate: 1 << 63 / ticks * 2} // 2^64 to 2.6 GHz, nearly

@@ -21,7 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// view reads what the loops count while they run. Nothing of it makes them wait.
+// view reads the loops' counters while they run, without making them wait.
 type view struct {
 	*engine
 	info  nic.Info
@@ -30,10 +30,10 @@ type view struct {
 	end   time.Time // zero while running
 	host  host.Facts
 
-	before map[string]int64 // the bus transactions of a device model, counted when serving began
+	before map[string]int64 // bus transactions of a device model at the start of serving
 }
 
-// stats sums what all loops counted.
+// stats returns the sum of all loops' counters.
 func (v *view) stats() (sum fastpath.Stats) {
 	for _, l := range v.loops {
 		s := l.responder.Stats()
@@ -42,7 +42,7 @@ func (v *view) stats() (sum fastpath.Stats) {
 	return sum
 }
 
-// transactions asks a device model what it counted on the bus; nil for every other device.
+// transactions returns a device model's bus transaction counts, nil for any other device.
 func (v *view) transactions() (map[string]int64, error) {
 	return cards.Transactions(v.dev)
 }
@@ -133,7 +133,7 @@ func (v *view) print(out io.Writer) {
 	}
 }
 
-// printCounts writes what became of all frames, by kind and reason.
+// printCounts writes the number of frames by kind and reason.
 func printCounts(w io.Writer, counts *fastpath.Stats) {
 	list := func(head string, total uint64, want bool) {
 		fmt.Fprintf(w, "%s\t%d\n", head, total)
@@ -152,7 +152,8 @@ type counter struct {
 	value uint64
 }
 
-// troubles lists what went wrong at a device, in the same words for each. A counter that the device does not have is not 0 but absent.
+// troubles lists a device's error counters, with the same names for every driver. A counter that the device lacks is
+// omitted rather than 0.
 func troubles(i nic.Info, s *nic.Stats) []counter {
 	all := [...]counter{{"rx_dropped", s.RxDropped}, {"rx_errors", s.RxErrors}, {"tx_dropped", s.TxDropped},
 		{"tx_errors", s.TxErrors}, {"resets", s.Resets}}

@@ -42,7 +42,7 @@ func (t *ticks) quantile(q float64) uint64 {
 	return t.greatest
 }
 
-// wait returns what the fraction q of all frames that arrive at a random moment do not wait longer than, where the ticks
+// wait returns the time within which a fraction q of the frames that arrive at random moments is polled, if the ticks
 // are a loop's gaps.
 func (t *ticks) wait(q float64) uint64 {
 	return uint64(latency.WaitQuantile(q, t.sum, len(t.count), func(i int) (length, count float64) {

@@ -31,7 +31,7 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// A stall of a twentieth of the time: by passes it is one in millions, and of all frames one in a hundred waits for four
+// A stall for a twentieth of the time is one in millions of passes, but one in a hundred of all frames waits for four
 // fifths of it.
 func TestTicksWait(t *testing.T) {
 	var h polling.Histogram

@@ -187,7 +187,7 @@ func (m *Model) getAttributes(r []byte) {
 	le.PutUint32(r[32:], m.opt.MaxMTU)
 }
 
-// putControl writes what a feature has in host memory to the command's control buffer.
+// putControl writes a feature's data to the command's control buffer in host memory.
 func (m *Model) putControl(c *amazon.Message, what string, b []byte) (byte, error) {
 	a, err := m.control(c, what, len(b))
 	if err != nil {

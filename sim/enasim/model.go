@@ -141,13 +141,14 @@ const maxQueues = 16
 // memSize is the size of BAR 2: LLQ memory of the queues, and at least the 1 MB of public logs.
 func (m *Model) memSize() uint64 { return uint64(max(m.opt.Queues, 8)) * llqStride }
 
-// clear is what any reset does to the card.
+// clear applies any kind of reset to the card.
 func (m *Model) clear() {
 	m.feat = features{mtu: m.opt.MaxMTU, rxEnabled: m.rxOffloads(), key: defaultKey}
 	if !m.opt.Lasting {
 		m.since = m.count
 	}
-	// iPXE sets no MTU and announces what the longest one takes, and DPDK sets one only if asked to: a device starts with the longest.
+	// iPXE sets no MTU and requires the longest, and DPDK sets one only on request, so a device starts with the
+	// longest.
 	clear(m.cq)
 	clear(m.tx)
 	clear(m.rx)
@@ -158,7 +159,7 @@ func (m *Model) clear() {
 	}
 }
 
-// SetLink tells that the wire's other end came or went.
+// SetLink reports that the wire's other end was connected or disconnected.
 func (m *Model) SetLink(up bool) {
 	m.Lock()
 	defer m.Unlock()
@@ -202,7 +203,7 @@ func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 	return m.WriteRegister(amazon.Reg(off), le.Uint32(p))
 }
 
-// write is a write to one of the card's own registers.
+// write handles a write to one of the card's own registers.
 func (m *Model) write(r amazon.Reg, v uint32) (own bool, err error) {
 	switch {
 	case r >= regUnmask && r < regTxDB:
@@ -215,7 +216,8 @@ func (m *Model) write(r amazon.Reg, v uint32) (own bool, err error) {
 	return false, nil
 }
 
-// inReset tolerates iPXE of before 2021, which expects a reset to end by itself, and ran on the devices of its time.
+// inReset tolerates iPXE from before 2021, which expects a reset to finish by itself, and worked on the devices of its
+// time.
 func (m *Model) inReset(r amazon.Reg) (allowed, lost bool) {
 	if r < amazon.RegAQBASELO || r > amazon.RegAENQBASEHI || !m.EndReset() {
 		return false, false
@@ -257,7 +259,7 @@ func (m *Model) Step() bool {
 	return busy
 }
 
-// stepDoorbells finds doorbells that came by pointer.
+// stepDoorbells finds doorbells that were written through a pointer.
 func (m *Model) stepDoorbells() (busy bool) {
 	shadow := m.Host.Shadow(0)
 	for i := range m.tx {

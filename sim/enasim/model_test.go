@@ -110,7 +110,7 @@ func TestEvents(t *testing.T) {
 	if e := x.AENQ.Bytes; le.Uint16(e) != amazon.GroupLink || e[4] != 1 || e[16] != 1 {
 		t.Fatalf("link event %x", e[:20])
 	}
-	for range 3 * testDepth { // only as many as the driver gave room for
+	for range 3 * testDepth { // no more than the driver made room for
 		x.m.Post(amazon.Event{Group: 9, Syndrome: 7})
 	}
 	x.Port.Settle(10)

@@ -6,7 +6,7 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// parsed is what the device sees in a frame.
+// parsed is the device's view of a frame's headers.
 type parsed struct {
 	f        []byte
 	proto    int // of the hash input
@@ -115,8 +115,7 @@ func ones(b []byte, s uint32) uint32 {
 	return s>>16 + s&0xffff
 }
 
-// insertChecksum completes a transport checksum whose field holds the pseudo-header's sum. If it is, the meta
-// descriptor says.
+// insertChecksum completes a transport checksum whose field contains the pseudo-header's sum. The meta descriptor locates it.
 func insertChecksum(h sim.Host, f []byte, ctrl uint32, meta txMetaData) error {
 	if !meta.valid {
 		return fmt.Errorf("l4_csum_en, but no meta descriptor was ever sent")

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// Where the model puts what the public definitions leave to the device.
+	// Register locations that the public definitions leave to the device.
 	regUnmask amazon.Reg = 0x0800 // WO  interrupt control of each vector
 	regTxDB   amazon.Reg = 0x1000 // WO  doorbell of each transmit submission queue
 	regRxDB   amazon.Reg = 0x1800 // WO  doorbell of each receive submission queue
@@ -17,7 +17,8 @@ const (
 	msixPBA              = 0x3000
 )
 
-// regTable is what is written where. Doorbells beyond the queues and vectors of the model are refused by their handlers.
+// regTable lists the registers. The handlers refuse doorbells for queues and vectors that the model does not
+// have.
 var regTable = amazon.NewTable("ena_regs_defs.h", "AQ_DB", "AENQ_HEAD_DB", kit.WO,
 	kit.One(amazon.Reg(0x0c), "CAPS_EXT", kit.RO, 0, 0),
 	kit.One(amazon.RegACQTAIL, "ACQ_TAIL", kit.RO, 0, 0),

@@ -13,7 +13,7 @@ import (
 
 var testMAC = [6]byte{2, 0, 0, 0, 0, 1}
 
-// rig is a raw driver: it writes registers and entries as the tests say, and looks at what comes back.
+// rig is a raw driver: it writes registers and entries as the tests request, and checks the results.
 type rig struct {
 	amazontest.Driver
 	m   *Model
@@ -24,7 +24,7 @@ const testDepth = amazontest.Depth
 
 func newRig(t testing.TB, o Options) *rig {
 	t.Helper()
-	o.MAC, o.AnyDriver = testMAC, true // what firmware asks of a driver is TestParticularFirmware's
+	o.MAC, o.AnyDriver = testMAC, true // TestParticularFirmware covers the firmware's requirements for drivers
 	x := &rig{m: New(o)}
 	r := simtest.New(t, "ena", x.m, 4<<20)
 	x.Driver = amazontest.New(r, r.BAR(0))
@@ -108,7 +108,7 @@ func (q *ring) words(w ...uint32) {
 	q.tail++
 }
 
-// pushEntry pushes an LLQ entry: descriptors, whose phase is added, and the header behind two of them.
+// pushEntry pushes an LLQ entry: descriptors, with the phase added, and the header after two of them.
 func (q *ring) pushEntry(size int, header []byte, descs ...[4]uint32) {
 	q.x.Helper()
 	b := make([]byte, size)

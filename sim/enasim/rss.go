@@ -21,7 +21,7 @@ const (
 	fieldL4 = 1<<4 | 1<<5
 )
 
-// supportedFields is what can be hashed of each protocol.
+// supportedFields returns the hashable fields of a protocol.
 func supportedFields(proto int) uint16 {
 	switch proto {
 	case protoTCP4, protoUDP4, protoTCP6, protoUDP6, protoTCP6EX:
@@ -34,7 +34,7 @@ func supportedFields(proto int) uint16 {
 	return 0
 }
 
-// input is what the selected fields of a frame are, in the order source, destination.
+// input returns a frame's selected hash fields, source before destination.
 func (m *Model) input(p *parsed) []byte {
 	sel := m.feat.fields[p.proto]
 	var in []byte
@@ -57,7 +57,6 @@ func (m *Model) input(p *parsed) []byte {
 	return in
 }
 
-// hash is a frame's RSS hash.
 func (m *Model) hash(p *parsed) uint32 {
 	in := m.input(p)
 	if len(in) == 0 {
@@ -65,7 +64,7 @@ func (m *Model) hash(p *parsed) uint32 {
 	}
 	switch m.feat.hash {
 	case hashToeplitz:
-		// The key is in the device with its bytes reversed, as DPDK's driver found (drivers/net/ena/ena_rss.c).
+		// The device stores the key with its bytes reversed, as DPDK's driver shows (drivers/net/ena/ena_rss.c).
 		return m.feat.hashInit ^ toeplitz(m.feat.key[:], in)
 	case hashCRC32:
 		return crc32(m.feat.hashInit, in)
@@ -73,7 +72,7 @@ func (m *Model) hash(p *parsed) uint32 {
 	return 0
 }
 
-// toeplitz xors the 32 bits of the key that begin at each set bit of in. The key's last byte comes first.
+// toeplitz xors, for each set bit of in, the 32 bits of the key that start there. The key's last byte comes first.
 func toeplitz(key, in []byte) (h uint32) {
 	at := func(i int) uint64 { return uint64(key[len(key)-1-i]) }
 	window := at(0)<<24 | at(1)<<16 | at(2)<<8 | at(3)
@@ -99,7 +98,7 @@ func crc32(h uint32, in []byte) uint32 {
 	return h
 }
 
-// steer is the receive queue of a frame: by the indirection table, otherwise the first there is; -1 for none.
+// steer returns a frame's receive queue: from the indirection table, otherwise the first existing one; -1 for none.
 func (m *Model) steer(p *parsed) int {
 	if t := m.feat.table; t != nil {
 		if q := int(t[m.hash(p)%uint32(len(t))]); m.rx[q].live {

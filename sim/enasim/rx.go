@@ -6,7 +6,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
-// rxQueue is a receive submission queue, its descriptors in host memory.
+// rxQueue is a receive submission queue with descriptors in host memory.
 type rxQueue struct {
 	live       bool
 	cq         int
@@ -153,7 +153,8 @@ func (m *Model) stepRX() (busy bool) {
 	return busy
 }
 
-// deliver writes the oldest frame and its completions, ena_eth_io_rx_cdesc_base. It reports whether the frame is gone.
+// deliver writes the oldest frame and its completions, ena_eth_io_rx_cdesc_base. It reports whether the frame was
+// consumed.
 func (m *Model) deliver(i int, q *rxQueue) bool {
 	f := q.fifo[0]
 	off := 0

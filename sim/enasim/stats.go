@@ -6,18 +6,18 @@ import (
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
-// Counters is what the adapter counts since power-on. TxBytes is without the padding of short frames.
+// Counters are the adapter's counters since power-on. TxBytes excludes the padding of short frames.
 type Counters struct {
 	RxFrames, RxBytes, RxDrops, RxOverruns, RxTooLong uint64
 	TxFrames, TxBytes, TxDrops, TxPadding             uint64
 	RxQueue, TxQueue                                  [maxQueues]uint64
 
-	TxDescReads, TxPayloadReads, RxDescReads uint64 // DMA reads by what for
+	TxDescReads, TxPayloadReads, RxDescReads uint64 // DMA reads by purpose
 	AdminCommands, Events                    uint64
 	Allowance                                Allowance
 }
 
-// Allowance is what EC2 held back or let go, ena_admin_eni_stats and ena_admin_customer_metrics_id.
+// Allowance has EC2's traffic shaping counters, ena_admin_eni_stats and ena_admin_customer_metrics_id.
 type Allowance struct {
 	BandwidthIn, BandwidthOut, Packets, Conntrack, LinkLocal uint64
 	ConntrackAvailable                                       uint64
@@ -77,7 +77,7 @@ func (m *Model) getStats(c *amazon.Message, r []byte) (byte, error) {
 		}
 		le.PutUint64(r[0:], want)
 		if le.Uint32(c[4:]) == 0 {
-			break // Linux asks once without a buffer, for what there is
+			break // Linux first queries without a buffer, to learn which exist
 		}
 		a, err := m.control(c, "GET_STATS", len(b))
 		if err != nil {

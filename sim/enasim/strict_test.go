@@ -92,7 +92,7 @@ func TestStrictDoorbells(t *testing.T) {
 	x.Regs.Write32(uint64(regTxDB)+4*7, 1)
 	x.ExpectViolation("does not exist")
 
-	// An entry of which the last 64 bytes are missing.
+	// An entry whose last 64 bytes are missing.
 	x.OK(opDestroySQ, fields{4: q.idx, 6: uint8(dirTX << 5)})
 	q2 := x.queue(dirTX, true, 0)
 	at, err := x.mem.Pointer(q2.llq, 64)

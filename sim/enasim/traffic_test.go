@@ -8,7 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
-// frame is a broadcast UDP/IPv4 frame of n bytes, 42 or more, with right checksums, seed telling it apart.
+// frame returns a broadcast UDP/IPv4 frame of n bytes, at least 42, with valid checksums. seed makes it
+// distinguishable.
 func frame(n int, seed byte) []byte {
 	f := make([]byte, n)
 	copy(f, []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0})
@@ -31,7 +32,7 @@ func llqOn(x *rig, size uint16) {
 	x.set(featLLQ, fields{30: uint16(1), 34: size, 38: uint16(2), 42: uint16(2), 48: uint16(3)})
 }
 
-// tx0 is word 0 of a first descriptor, without phase; word 1 holds the request ID.
+// tx0 is word 0 of a first descriptor, without phase; word 1 contains the request ID.
 const tx0 = txFirst | txLast | txComp
 
 func TestTransmitHost(t *testing.T) {
@@ -185,7 +186,8 @@ func TestReceive(t *testing.T) {
 	}
 }
 
-// A device starts with its longest MTU: DPDK and iPXE set none. What is longer than the MTU is dropped, and counted by reason.
+// A device starts with its longest MTU, because DPDK and iPXE set none. Longer frames are dropped, and counted by
+// reason.
 func TestLongerThanMTU(t *testing.T) {
 	x := newRig(t, Options{})
 	x.Open()
@@ -323,7 +325,7 @@ func TestInterrupts(t *testing.T) {
 	if len(raised) != 1 || raised[0] != 2 {
 		t.Fatalf("raised %v", raised)
 	}
-	x.Regs.Write32(q.irq, intrUnmask|5) // 10 us, for what came while masked too
+	x.Regs.Write32(q.irq, intrUnmask|5) // 10 us, also for frames that arrived while masked
 	x.Port.Step()
 	x.Far.Send(0, frame(60, 1))
 	x.Port.Step()

@@ -14,7 +14,7 @@ type txQueue struct {
 	base       uint64
 	llq        bool
 	size       int    // bytes of an LLQ entry
-	trapped    []bool // LLQ entries that came by trapped stores
+	trapped    []bool // LLQ entries written by trapped stores
 	bell       uint16 // doorbell as last seen
 	tail, head uint16 // entries given, taken
 	owned      uint16 // entries taken whose completion is not written
@@ -23,13 +23,13 @@ type txQueue struct {
 	held       []txDone
 }
 
-// txMetaData is what a meta descriptor says, for its frame and, stored, for later ones.
+// txMetaData is the content of a meta descriptor, for its frame and, if stored, for later ones.
 type txMetaData struct {
 	valid        bool
 	l3Off, l3Len int
 }
 
-// packet is a frame that is being collected.
+// packet is a frame whose descriptors are being collected.
 type packet struct {
 	descs   int // so far
 	meta    bool
@@ -100,7 +100,7 @@ func (m *Model) txDoorbell(i int, v uint32, trapped bool) error {
 	return nil
 }
 
-// stepTX sends what doorbells gave, a bounded number of frames from each queue.
+// stepTX sends frames up to the doorbells, a bounded number from each queue.
 func (m *Model) stepTX() (busy bool) {
 	for i := range m.tx {
 		q := &m.tx[i]
@@ -146,7 +146,7 @@ func (m *Model) takeDescriptors(i int, q *txQueue) bool {
 	return true
 }
 
-// takeEntry takes an LLQ entry: the first of a frame holds descriptors and header, those that follow hold descriptors.
+// takeEntry reads an LLQ entry: the first of a frame contains descriptors and header, later ones only descriptors.
 func (m *Model) takeEntry(i int, q *txQueue) {
 	p := &q.pkt
 	ph := amazon.Phase(q.head, q.depth)
@@ -242,7 +242,7 @@ func (m *Model) parse(q *txQueue, d *[16]byte) error {
 		if p.hdrLen > limit {
 			return fmt.Errorf("header_length %d exceeds the %d bytes that there are", p.hdrLen, limit)
 		}
-		if p.req >= q.depth { // iPXE's are four times as large; a device only gives them back
+		if p.req >= q.depth { // iPXE uses IDs up to four times as large; a device only returns them
 			m.Host.Warnf("transmit descriptor %x: request ID %d of a queue of %d", *d, p.req, q.depth)
 		}
 		if q.llq {

@@ -170,7 +170,7 @@ func startTest(t *testing.T, c net.Conn) {
 	say(t, c, keys, "0000:0000:")
 }
 
-// Clients that connect and say nothing, in whatever number, neither keep a new one out nor end the tests of others.
+// Any number of clients that connect and send nothing neither block a new client nor end the tests of others.
 func TestSilentClientsMakeRoom(t *testing.T) {
 	s, _ := listen(t)
 	test := dial(t, s, 0)

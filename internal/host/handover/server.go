@@ -132,8 +132,8 @@ func (s *Server) accept(l net.Listener, service nic.Service) {
 	}
 }
 
-// admit notes a connection that Close is to end, and reports whether there is room for it. Of those that have not given an address yet,
-// the oldest makes way.
+// admit records a connection for Close, and reports whether there is room for it. If not, it drops the oldest
+// connection that has not sent its address yet.
 func (s *Server) admit(c net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

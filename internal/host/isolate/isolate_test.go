@@ -248,7 +248,7 @@ func TestTakeAndRelease(t *testing.T) {
 	m.same(before)
 }
 
-// Two processes that hold a CPU each restore their own, in any order.
+// Two processes that each hold a CPU restore their own, in any order.
 func TestTwoLeases(t *testing.T) {
 	m := newMachine(t, nil)
 	before := m.snapshot()

@@ -141,7 +141,7 @@ func rights(err error) error {
 	return err
 }
 
-// linkName returns the last element of what a symbolic link leads to, "" if there is no link.
+// linkName returns the last element of a symbolic link's target, "" if there is no link.
 func linkName(path string) string {
 	to, err := os.Readlink(path)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
 
-// vfioFunction is a function bound to vfio-pci. When this process ends, however it ends, the kernel turns bus mastering off,
-// resets the function and empties the IOMMU before it reuses the memory.
+// vfioFunction is a function bound to vfio-pci. When this process exits, even after SIGKILL, the kernel turns bus
+// mastering off, resets the function and empties the IOMMU before it reuses the memory.
 type vfioFunction struct {
 	windows
 	iovas

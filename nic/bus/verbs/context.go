@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 )
 
-// Context is this process's use of a device: what it creates there goes with it.
+// Context is this process's use of a device. The objects created in it are destroyed with it.
 type Context struct {
 	Kernel
 	opened bool
@@ -39,7 +39,7 @@ func driverData(attrs []Attr, request, response []byte) []Attr {
 	return attrs
 }
 
-// Begin opens the context with the driver's own request and response, and has asynchronous events queued.
+// Begin opens the context with the driver's own request and response, and enables asynchronous events.
 func (c *Context) Begin(request, response []byte) error {
 	var vectors uint32
 	var support uint64
@@ -97,9 +97,9 @@ func (c *Context) deregister(handle uint32) error {
 	return c.Write(abi.CmdDeregMR, Bytes(&abi.DeregMR{MRHandle: handle}), nil, nil, nil)
 }
 
-// CreateCQ creates a completion queue of entries or more, without interrupts, and returns its handle and size. It is a method
-// and no call of the older interface, which Linux 7.3 refuses (EOPNOTSUPP) for
-// drivers that can take the queue's memory from the process, such as efa.
+// CreateCQ creates a completion queue of at least entries entries, without interrupts, and returns its handle and size.
+// It uses the ioctl method, because the older call fails (EOPNOTSUPP) on Linux 7.3 for drivers that can use the
+// process's memory for the queue, such as efa.
 func (c *Context) CreateCQ(entries uint32, request, response []byte) (handle, size uint32, err error) {
 	attrs := driverData([]Attr{
 		{ID: abi.AttrCreateCQHandle, Kind: Create},
@@ -125,7 +125,7 @@ func (c *Context) DestroyAH(handle uint32) error {
 	return c.Write(abi.CmdDestroyAH, Bytes(&abi.DestroyAH{AHHandle: handle}), nil, nil, nil)
 }
 
-// Mapped maps what an answer has a key of, up to the end of its last page. Close unmaps it.
+// Mapped maps the memory for a key in a response, up to the end of its last page. Close unmaps it.
 func (c *Context) Mapped(key uint64, size int, write bool) ([]byte, error) {
 	page := os.Getpagesize()
 	b, err := c.Map(key, (size+page-1)&^(page-1), write)
@@ -136,7 +136,7 @@ func (c *Context) Mapped(key uint64, size int, write bool) ([]byte, error) {
 	return b, nil
 }
 
-// Queue pairs: their kinds, states, and what ModifyQP changes (ib_qp_type, ib_qp_state, ib_qp_attr_mask).
+// Queue pairs: types, states, and the attributes of ModifyQP (ib_qp_type, ib_qp_state, ib_qp_attr_mask).
 const (
 	QPTypeUD     = 4
 	QPTypeDriver = 0xFF
@@ -163,14 +163,14 @@ func (c *Context) ModifyQP(q abi.ModifyQP) error {
 	return c.Write(abi.CmdModifyQP, Bytes(&q), nil, nil, nil)
 }
 
-// QueryDevice asks for the device's limits. response is the driver's part.
+// QueryDevice returns the device's limits. response receives the driver's part.
 func (c *Context) QueryDevice(response []byte) (abi.QueryDeviceResp, error) {
 	var r abi.ExQueryDeviceResp
 	err := c.Write(abi.CmdQueryDevice|abi.CmdFlagExtended, Bytes(&abi.ExQueryDevice{}), Bytes(&r), nil, response)
 	return r.Base, err
 }
 
-// QueryPort asks for the state of a port.
+// QueryPort returns the state of a port.
 func (c *Context) QueryPort(port uint8) (r abi.QueryPortResp, err error) {
 	return r, c.Write(abi.CmdQueryPort, Bytes(&abi.QueryPort{PortNum: port}), Bytes(&r), nil, nil)
 }

@@ -7,11 +7,12 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 )
 
-// DevX are the calls of the mlx5 driver that pass commands to the card's firmware, and those that steer frames to what was created.
+// DevX has the calls of the mlx5 driver that pass commands to the card's firmware, and those that steer frames to the
+// created objects.
 type DevX struct{ *Context }
 
-// Begin opens the context. The kernel refuses it (EINVAL) if the firmware has no user contexts. Without CAP_NET_RAW the context has no send
-// queues and no rules.
+// Begin opens the context. The kernel returns EINVAL if the firmware has no user contexts. Without CAP_NET_RAW the
+// context cannot create send queues or rules.
 func (d DevX) Begin() (r abi.MLX5AllocUcontextResp, err error) {
 	q := abi.MLX5AllocUcontextReqV2{Flags: abi.MLX5AllocUctxDevX, MaxCQEVersion: 1, LibCaps: abi.MLX5LibCap4KUAR | abi.MLX5LibCapDynUAR}
 	return r, d.Context.Begin(Bytes(&q), Bytes(&r))
@@ -36,14 +37,15 @@ func (d DevX) EQN() (eqn uint32, err error) {
 	return eqn, err
 }
 
-// Create passes a command that creates an object, which goes with the context, and returns the kernel's handle of it.
+// Create passes a command that creates an object, and returns the kernel's handle. The object is destroyed with the
+// context.
 func (d DevX) Create(command, answer []byte) (handle uint32, err error) {
 	attrs := []Attr{{ID: abi.MLX5AttrDevXObjCreateHandle, Kind: Create}, in(abi.MLX5AttrDevXObjCreateCmdIn, command), out(abi.MLX5AttrDevXObjCreateCmdOut, answer)}
 	err = d.Call(abi.MLX5ObjectDevXObj, abi.MLX5MethodDevXObjCreate, attrs)
 	return uint32(attrs[0].Value), err
 }
 
-// Modify passes a command that changes an object, Ask one that queries it.
+// Modify passes a command that changes an object.
 func (d DevX) Modify(handle uint32, command, answer []byte) error {
 	return d.object(abi.MLX5MethodDevXObjModify, handle, command, answer)
 }
@@ -70,7 +72,8 @@ func (d DevX) RegisterUmem(base, size uint64) (id uint32, err error) {
 	return id, nil
 }
 
-// AllocUAR allocates a page of doorbells and maps it, write-combining or not. number is the firmware's.
+// AllocUAR allocates a page of doorbells and maps it, write-combining or not. number is the firmware's number of the
+// page.
 func (d DevX) AllocUAR(combining bool) (page []byte, number uint32, err error) {
 	kind := int64(abi.MLX5UAPIUARAllocTypeNC)
 	if combining {
@@ -88,8 +91,8 @@ func (d DevX) AllocUAR(combining bool) (page []byte, number uint32, err error) {
 	return page, number, err
 }
 
-// Matcher creates a set of rules that match frames in the bits of mask. criteria are the parts of mask that are used (match_criteria_enable).
-// The rules come before all of the kernel's.
+// Matcher creates a set of rules that match frames by the bits of mask. criteria selects the parts of mask that are
+// used (match_criteria_enable). The rules take precedence over all of the kernel's.
 func (d DevX) Matcher(mask []byte, criteria uint8, priority uint16) (handle uint32, err error) {
 	attrs := []Attr{{ID: abi.MLX5AttrFlowMatcherCreateHandle, Kind: Create}, in(abi.MLX5AttrFlowMatcherMatchMask, mask),
 		{ID: abi.MLX5AttrFlowMatcherFlowType, Kind: Enum, Value: abi.MLX5FlowTypeNormal, Data: Bytes(&priority)},

@@ -14,20 +14,20 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 )
 
-// Errors of a device beside the kernel's driver.
+// Errors for a device beside the kernel's driver.
 var (
 	ErrNoDevice = bus.ErrNoDevice
 	ErrGone     = bus.ErrGone
 	ErrRights   = bus.ErrRights
 
-	// ErrKernels is returned for what only the function's driver, which is the kernel's, may do.
+	// ErrKernels is returned for operations that only the kernel's driver may do.
 	ErrKernels = errors.New("the kernel drives this function")
 )
 
 // drivers are the numbers in the interface of kernel drivers, by their names on the PCI bus.
 var drivers = map[string]uint32{"efa": abi.DriverEFA, "mlx5_core": abi.DriverMLX5, "mlx4_core": abi.DriverMLX4}
 
-// Found is an RDMA device that the kernel drives.
+// Found is an RDMA device with a kernel driver.
 type Found struct {
 	Name     string // "rdmap0s6", "mlx5_0"
 	Function pci.Found
@@ -35,7 +35,7 @@ type Found struct {
 	ABI      int    // version of the driver's part of the interface
 }
 
-// Missing returns what keeps a process from using the device, with how to get it; "" if nothing does.
+// Missing returns what the process lacks to use the device, and how to get it; "" if nothing.
 func (f *Found) Missing() string {
 	switch {
 	case f.Node == "":
@@ -54,7 +54,7 @@ func readable(name string) bool {
 	return err == nil
 }
 
-// host is where the kernel shows its devices. Tests substitute a tree of files.
+// host is the root of the kernel's device files. Tests substitute a tree of files.
 type host struct {
 	sys, dev string
 	function func(address string) (pci.Found, error)
@@ -79,7 +79,7 @@ func (h *host) list() ([]Found, error) {
 		}
 		f := Found{Name: filepath.Base(p)}
 		if f.Function, err = h.function(filepath.Base(device)); err != nil {
-			continue // not on the PCI bus, or gone meanwhile
+			continue // not on the PCI bus, or removed meanwhile
 		}
 		for _, n := range nodes {
 			if text(n, "ibdev") == f.Name {
@@ -99,7 +99,7 @@ func text(dir, name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// Find returns the RDMA device with this name, or that of a PCI function or of a network interface. ErrNoDevice means that there is
+// Find returns an RDMA device by its name, by PCI address, or by network interface. ErrNoDevice means that there is
 // none.
 func Find(name string) (Found, error) { return machine.find(name) }
 

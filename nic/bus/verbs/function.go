@@ -16,9 +16,9 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// Function is the function of an RDMA device as a driver beside the kernel's is given it. Its identity is that of the PCI function; its
-// registers, bus mastering and reset are the kernel's. Memory is mapped for it by registration, which takes an open Context, and its
-// device addresses are the process's own.
+// Function is the PCI function of an RDMA device for a driver beside the kernel's. Its identity is that of the PCI
+// function, while the kernel keeps its registers, bus mastering and reset. Memory is mapped by registration, which
+// needs an open Context, and device addresses are the process's own addresses.
 type Function struct {
 	Found
 	name   string // as the user named it
@@ -38,7 +38,7 @@ type region struct {
 	key        uint32
 }
 
-// Open returns the function of an RDMA device, by any name that Find knows. It takes nothing from the kernel.
+// Open returns the function of an RDMA device, by any name that Find accepts. The kernel's driver stays bound.
 func Open(name string) (*Function, error) {
 	found, err := Find(name)
 	if err != nil {
@@ -94,8 +94,8 @@ func (f *Function) Start() error {
 	return nil
 }
 
-// Stop closes the open Context: the kernel destroys everything on it and releases mapped memory, for which Unmap then does nothing. No loop
-// may use what the Context mapped.
+// Stop closes the open Context: the kernel destroys its objects and releases mapped memory, so a later Unmap does
+// nothing. No loop may use memory that the Context mapped.
 func (f *Function) Stop() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,7 +148,7 @@ func (f *Function) Simulated() bool { return pci.IsModel(f) }
 // NUMANode returns the function's NUMA node, -1 if unknown.
 func (f *Function) NUMANode() int { return f.Function.NUMANode }
 
-// Notes says how the function is driven.
+// Notes describes how the function is driven.
 func (f *Function) Notes() []string {
 	notes := []string{fmt.Sprintf("beside the kernel's driver %s, as %s", f.Function.Driver, f.Found.Name)}
 	if others := slices.DeleteFunc(slices.Clone(f.Function.Interfaces), func(s string) bool { return s == f.name }); len(others) > 0 {
@@ -175,7 +175,7 @@ func (f *Function) BAR(int) (*mmio.Window, error) { return nil, f.kernels("regis
 // BARWC returns ErrKernels.
 func (f *Function) BARWC(int) (*mmio.Window, error) { return nil, f.kernels("registers") }
 
-// SetBusMaster does nothing: the kernel decides, and destroys what a Context created before it gives up its memory.
+// SetBusMaster does nothing: the kernel decides, and destroys a Context's objects before it releases their memory.
 func (f *Function) SetBusMaster(bool) error { return nil }
 
 // Reset returns ErrKernels.
@@ -212,7 +212,7 @@ func (f *Function) Unmap(iova uint64, _ int) error {
 		return nil
 	}
 	err := f.context.deregister(f.regions[i].handle)
-	if err == nil || errors.Is(err, unix.EIO) { // the kernel took the device away, with all of it
+	if err == nil || errors.Is(err, unix.EIO) { // the kernel removed the device with all of its objects
 		f.regions = slices.Delete(f.regions, i, i+1)
 		return nil
 	}
@@ -231,5 +231,5 @@ func (f *Function) Region(iova uint64) (base, size uint64, key uint32, err error
 	return 0, 0, 0, fmt.Errorf("%s: no memory is registered at %#x", f.name, iova)
 }
 
-// Close closes the Context: the kernel destroys what is on it.
+// Close closes the Context, and the kernel destroys its objects.
 func (f *Function) Close() error { return errors.Join(f.Stop(), f.config.Close()) }

@@ -17,25 +17,25 @@ import (
 type Kernel interface {
 	// Call calls a method of an object. It sets Value of each attribute for a new handle or file.
 	Call(object, method uint16, attrs []Attr) error
-	// Map maps size bytes, all that is behind key.
+	// Map maps the size bytes for key.
 	Map(key uint64, size int, write bool) ([]byte, error)
 	Unmap([]byte) error
 	// Close destroys everything that calls created.
 	Close() error
 }
 
-// Kind says what an attribute is.
+// Kind is the type of an attribute.
 type Kind uint8
 
 // Kinds of attributes.
 const (
-	In     Kind = iota // Data goes to the kernel
+	In     Kind = iota // Data is passed to the kernel
 	Out                // the kernel fills Data
-	Handle             // Value is an object
+	Handle             // Value is an object's handle
 	Create             // Value becomes a new object
 	NewFD              // Value becomes a new file
-	FD                 // Value is a file
-	Const              // Value is a number of 64 bits
+	FD                 // Value is a file descriptor
+	Const              // Value is a 64-bit number
 	Enum               // Value selects an alternative, which Data is of
 )
 
@@ -50,7 +50,7 @@ type Attr struct {
 // Bytes returns v's memory. v has no pointers.
 func Bytes[T any](v *T) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)) }
 
-// device is a Kernel by its file.
+// device is a Kernel that uses the device's file.
 type device struct {
 	file   *os.File
 	driver uint32
@@ -72,9 +72,9 @@ func open(node string, driver uint32) (*device, error) {
 	return &device{f, driver}, nil
 }
 
-const inline = 8 // bytes of input that an attribute holds itself
+const inline = 8 // input of up to 8 bytes is stored in the attribute
 
-// message returns the header and the attributes as the kernel reads them. It pins their data, of which the kernel gets addresses.
+// message encodes the header and the attributes for the kernel. It pins their data, because they contain its addresses.
 func message(driver uint32, object, method uint16, attrs []Attr, pins *runtime.Pinner) ([]uint64, []abi.Attr) {
 	words := make([]uint64, (unsafe.Sizeof(abi.IoctlHdr{})+uintptr(len(attrs))*unsafe.Sizeof(abi.Attr{}))/8)
 	hdr := (*abi.IoctlHdr)(unsafe.Pointer(&words[0]))

@@ -61,7 +61,7 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// tree is a machine with an EFA that ib_uverbs knows, a ConnectX that it does not, and an RDMA device in software.
+// tree is a machine with an EFA registered with ib_uverbs, a ConnectX that is not, and a software RDMA device.
 func tree(t *testing.T) *host {
 	t.Helper()
 	dir := t.TempDir()
@@ -127,7 +127,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// script is a kernel that answers by a function and remembers what was called.
+// script is a kernel whose answers come from a function, and which records the calls.
 type script struct {
 	answer func(command uint32, core, answer []byte) error
 	closed bool

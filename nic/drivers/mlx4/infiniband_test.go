@@ -528,8 +528,8 @@ func TestSubnetChanges(t *testing.T) {
 	}
 	if err := x.Serve(func() {
 		x.Answers(84)
-		// joined makes a change, and waits until the port is a member of all groups again. A join that the next change interrupts
-		// fails, and is tried again: how many there are in all is not told.
+		// joined makes a change and waits until the port is a member of all groups again. A join interrupted by the
+		// next change fails and is retried, so the total number of joins varies.
 		joined := func(name string, change func(f *fabric.Fabric)) {
 			before, made, at := x.extra(name), x.extra("group_joins"), joins()
 			x.change(change)

@@ -60,9 +60,9 @@ func (d *Device) quiet() error {
 	return d.card.Deallocate()
 }
 
-// claim takes the ownership register, which says that a driver has the card. The kernel gives a function to one process
-// at a time, so a register that is taken was left by a killed driver or by an earlier start of ours: it is released
-// first.
+// claim takes the ownership register, which marks the card as used by a driver. The kernel gives a function to one
+// process at a time, so a register that is taken was left by a killed driver or by an earlier start of ours: it is
+// released first.
 func (d *Device) claim() error {
 	v, err := d.readOwner()
 	left := v

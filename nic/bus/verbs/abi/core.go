@@ -3,7 +3,7 @@ package abi
 // VerbsIoctl is RDMA_VERBS_IOCTL, the one request that a uverbs device has.
 const VerbsIoctl = 0xC0181B01
 
-// IoctlHdr precedes NumAttrs attributes (ib_uverbs_ioctl_hdr). Length is that of all.
+// IoctlHdr precedes NumAttrs attributes (ib_uverbs_ioctl_hdr). Length includes them.
 type IoctlHdr struct {
 	Length    uint16
 	ObjectID  uint16
@@ -23,7 +23,7 @@ type Attr struct {
 	Data     uint64
 }
 
-// AttrFMandatory makes the kernel refuse a call that has an attribute which it does not know.
+// AttrFMandatory makes the kernel reject a call with an attribute that it does not support.
 const AttrFMandatory = 1 << 0
 
 // Drivers (rdma_driver_id).
@@ -94,7 +94,7 @@ const (
 	CmdFlagExtended = 0x80000000
 )
 
-// AsyncEventDesc is what a read of the file of asynchronous events returns.
+// AsyncEventDesc is read from the file of asynchronous events.
 type AsyncEventDesc struct {
 	Element   uint64
 	EventType uint32
@@ -174,7 +174,7 @@ type QPDest struct {
 	PortNum      uint8
 }
 
-// ModifyQP changes what AttrMask names.
+// ModifyQP changes the attributes in AttrMask.
 type ModifyQP struct {
 	Dest             QPDest
 	AltDest          QPDest
@@ -214,7 +214,6 @@ type GlobalRoute struct {
 	Reserved     uint8
 }
 
-// AHAttr is an address.
 type AHAttr struct {
 	GRH         GlobalRoute
 	DLID        uint16
@@ -241,13 +240,13 @@ type CreateAHResp struct{ AHHandle uint32 }
 // DestroyAH undoes CreateAH.
 type DestroyAH struct{ AHHandle uint32 }
 
-// ExQueryDevice asks for QueryDeviceResp and what came later.
+// ExQueryDevice requests QueryDeviceResp and later extensions.
 type ExQueryDevice struct {
 	CompMask uint32
 	Reserved uint32
 }
 
-// QueryDeviceResp is what every device says of itself.
+// QueryDeviceResp has the attributes that every device reports.
 type QueryDeviceResp struct {
 	FwVer                 uint64
 	NodeGUID              uint64 // big endian
@@ -292,14 +291,14 @@ type QueryDeviceResp struct {
 	Reserved              [4]uint8
 }
 
-// ExQueryDeviceResp begins with QueryDeviceResp. What else it has, nothing here reads.
+// ExQueryDeviceResp starts with QueryDeviceResp. Its other fields are not used here.
 type ExQueryDeviceResp struct {
 	Base           QueryDeviceResp
 	CompMask       uint32
 	ResponseLength uint32
 }
 
-// QueryPort asks for the state of a port.
+// QueryPort requests the state of a port.
 type QueryPort struct {
 	Response uint64
 	PortNum  uint8

@@ -1,12 +1,13 @@
 package abi
 
-// What a program can, in EFAAllocUcontextCmd.SupportedCaps: a device that needs it is refused to others.
+// Capabilities of the program, in EFAAllocUcontextCmd.SupportedCaps: the kernel refuses a program that lacks one that
+// the device requires.
 const (
 	EFAAllocUcontextCmdSuppCapsTxBatch = 1 << 0
 	EFAAllocUcontextCmdSuppCapsMinSQWR = 1 << 1
 )
 
-// EFAUserCmdsSuppUdataCreateAH says that an address handle's number is in the answer.
+// EFAUserCmdsSuppUdataCreateAH means that the response contains the address handle's number.
 const EFAUserCmdsSuppUdataCreateAH = 1 << 1
 
 // EFAAllocUcontextCmd is efa_ibv_alloc_ucontext_cmd.
@@ -35,7 +36,7 @@ type EFAAllocPDResp struct {
 	Reserved30 [2]uint8
 }
 
-// EFACreateCQWithSGID has a receive completion name the sender's GID where it has no address handle.
+// EFACreateCQWithSGID makes a receive completion contain the sender's GID if there is no address handle for it.
 const EFACreateCQWithSGID = 1 << 1
 
 // EFACreateCQ is efa_ibv_create_cq.
@@ -47,7 +48,7 @@ type EFACreateCQ struct {
 	Reserved58  [5]uint8
 }
 
-// EFACreateCQRespDBOff says, in CompMask, that there is a doorbell.
+// EFACreateCQRespDBOff in CompMask means that there is a doorbell.
 const EFACreateCQRespDBOff = 1 << 0
 
 // EFACreateCQResp is the answer.
@@ -99,7 +100,7 @@ type EFACreateAHResp struct {
 	Reserved30       [2]uint8
 }
 
-// EFAQueryDeviceCapsCQWithSGID is a device that can do EFACreateCQWithSGID.
+// EFAQueryDeviceCapsCQWithSGID means that the device supports EFACreateCQWithSGID.
 const EFAQueryDeviceCapsCQWithSGID = 1 << 3
 
 // EFAExQueryDeviceResp is efa_ibv_ex_query_device_resp.

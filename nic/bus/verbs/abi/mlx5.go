@@ -3,7 +3,7 @@ package abi
 // MLX5AllocUctxDevX, in a context's Flags, has the context's commands passed to the firmware.
 const MLX5AllocUctxDevX = 1 << 0
 
-// What the program knows, in LibCaps. Without the second the kernel allocates doorbell pages for it.
+// Features that the program supports, in LibCaps. Without the second the kernel allocates doorbell pages for it.
 const (
 	MLX5LibCap4KUAR  = 1 << 0
 	MLX5LibCapDynUAR = 1 << 1
