@@ -32,7 +32,7 @@ func (o *options) run(name string, args ...string) func(arch string) error {
 	}
 }
 
-// stamp is what the linker recorded.
+// stamp is the build information that the linker recorded.
 type stamp struct {
 	version string // "v1.2.0" or a pseudo-version with the commit's time and hash; "(devel)" outside of a repository
 	time    time.Time
@@ -57,7 +57,7 @@ func readStamp(program string) (s stamp, err error) {
 	return s, nil
 }
 
-// debian is the version as dpkg orders it: what comes before a release is below it.
+// debian returns the version in dpkg's order: a pre-release sorts before its release.
 func (s stamp) debian() string {
 	v := strings.TrimPrefix(s.version, "v")
 	if head, tail, pre := strings.Cut(v, "-"); pre {
@@ -66,8 +66,8 @@ func (s stamp) debian() string {
 	return v
 }
 
-// describe has the programs print what they are: manual pages, completion and configuration come from their own tables. What
-// prints has to run here, whatever it is that is packaged.
+// describe runs the programs to print their manual pages, completion and configuration, which come from their own
+// tables. The programs must run on this machine, whatever the target architecture.
 func (o *options) describe(stage string) error {
 	bin := stage
 	if o.arch != runtime.GOARCH {

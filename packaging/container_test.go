@@ -40,8 +40,8 @@ func imageRoot(t *testing.T, o options, root string) (entry []string) {
 	return entry
 }
 
-// What Containerfile copies is all that the responder needs: below a root with these files and the file systems that a container
-// runtime mounts, and nothing else, it answers. No builder of images is asked, so this runs where there is none.
+// The files that Containerfile copies are all that the responder needs: in a root with these files and the file systems
+// that a container runtime mounts, it answers. No image builder is used, so the test runs without one.
 func TestContainer(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for a root folder and a network namespace")
@@ -85,7 +85,7 @@ func TestContainer(t *testing.T) {
 		cmd.Wait()
 		t.Fatalf("%q, %v\n%s", line, err, log.String())
 	}
-	err = sh("ip netns exec " + space + "-far ping -q -c 5 -i 0.1 -w 60 10.9.0.2 >/dev/null") // fails with fewer than five replies, and more may come at once
+	err = sh("ip netns exec " + space + "-far ping -q -c 5 -i 0.1 -w 60 10.9.0.2 >/dev/null") // fails with fewer than five replies; more may arrive together
 	cmd.Process.Signal(syscall.SIGTERM)
 	lines.WriteTo(new(strings.Builder))
 	if ended := cmd.Wait(); err != nil || ended != nil {

@@ -10,7 +10,7 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/deb"
 )
 
-// debian writes the package that nfpm.yaml describes, and returns its name. Every time in it is the commit's.
+// debian writes the package described by nfpm.yaml, and returns its name. Every time in it is the commit's.
 func (o *options) debian(stage string, s stamp) (name string, err error) {
 	here := filepath.Join(o.root, "packaging")
 	values := map[string]string{"STAGE": stage, "HERE": here, "ROOT": o.root, "ARCH": o.arch, "VERSION": s.debian()}

@@ -11,8 +11,8 @@ import (
 
 const unit = "rebound-responder@eth1.service"
 
-// The package goes into a Debian that knows nothing of it, its units are in order and little exposed, systemd starts them, what they
-// start answers, is looked after, and is gone with the package.
+// The package installs on a plain Debian. Its units are valid and hardened, systemd starts them and restarts a hung
+// process, the responder answers, and removing the package removes everything.
 func TestInstall(t *testing.T) {
 	m := newMachine(t)
 	file := deb(t, packaged(t))
@@ -50,7 +50,7 @@ func TestInstall(t *testing.T) {
 	if out, err := m.run("systemd-analyze", "security", "--offline=yes", "--no-pager", "--threshold=30", "rebound-watch.service"); err != nil {
 		t.Errorf("systemd-analyze security finds the watch more exposed than 3.0: %v\n%s", err, out)
 	}
-	// With what cpu.isolate takes it is still a unit in order.
+	// The unit is also valid with the rights that cpu.isolate needs.
 	m.must(t, "mkdir", "-p", "/etc/systemd/system/"+unit+".d")
 	m.must(t, "cp", "/usr/share/doc/rebound/examples/isolate.conf", "/etc/systemd/system/"+unit+".d/")
 	if out, err := m.run("systemd-analyze", "verify", "--man=no", unit); err != nil || strings.Contains(out, "isolate.conf") {
@@ -76,7 +76,7 @@ func TestInstall(t *testing.T) {
 		t.Errorf("an instance that is a PCI function: %v\n%s", err, v)
 	}
 
-	// Without an address it does not start, and says which key is empty.
+	// Without an address it does not start, and reports which key is empty.
 	if _, err := b.sh("systemctl start " + unit); err == nil {
 		t.Error("it started without an address to answer for")
 	}
@@ -119,15 +119,15 @@ func TestInstall(t *testing.T) {
 	testPin(t, b, journal)
 	testWatch(t, b)
 
-	// One that hangs is killed by the watchdog, and started again.
+	// The watchdog kills a process that hangs, and it is restarted.
 	m.write(t, "/etc/rebound/eth1.env", "OPTIONS=-set respond.addresses=10.9.0.2/24 -set nic.generic_xdp=true\n")
 	if out, err := b.sh("systemctl restart " + unit); err != nil {
 		t.Fatalf("%v %s", err, out)
 	}
 	first := show("MainPID")
-	time.Sleep(11 * time.Second) // longer than WatchdogSec: it is alive, and nobody minds
+	time.Sleep(11 * time.Second) // longer than WatchdogSec: the process is alive, so it must not be killed
 	n, pid := show("NRestarts"), show("MainPID")
-	if n != "0" || pid != first { // what was ended counts once it is started again
+	if n != "0" || pid != first { // NRestarts counts a killed process once it is restarted
 		t.Errorf("the watchdog ended one that was well: %s restarts, process %s, before %s\n%s", n, pid, first, journal())
 	}
 	if out, err := b.sh("kill -STOP " + first); err != nil {
@@ -142,7 +142,7 @@ func TestInstall(t *testing.T) {
 		t.Errorf("after the watchdog: %d of 3 pings, process %s, before %s", n, show("MainPID"), first)
 	}
 
-	// Gone with the package: process, program on the interface, settings, enabled instances, the user.
+	// Purging the package removes the process, the program on the interface, settings, enabled instances and the user.
 	if out, err := b.sh("systemctl enable " + unit); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// schemas are the API's own, of the newest release that kubectl-validate brings with it.
+// schemas is the newest API release that kubectl-validate includes.
 const schemas = "1.30"
 
 func render(t *testing.T, folder string) (docs [][]byte) {
@@ -60,7 +60,8 @@ func validate(v *validator.Validator, doc []byte) (*unstructured.Unstructured, e
 	return object, v.Validate(object)
 }
 
-// What is applied is valid by the schemas that Kubernetes publishes: no field is unknown, missing or of another type.
+// The manifests are valid according to Kubernetes' published schemas: no field is unknown, missing or of the wrong
+// type.
 func TestKubernetes(t *testing.T) {
 	v, err := validator.New(openapiclient.NewHardcodedBuiltins(schemas))
 	if err != nil {
@@ -99,7 +100,7 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// The responder takes the settings that the pods get, and the device plugin's are of the form that it reads.
+// The responder accepts the pods' settings, and reads the device plugin's format.
 func TestKubernetesSettings(t *testing.T) {
 	o := packaged(t)
 	responder := filepath.Join(o.out, "stage-"+o.arch, "rebound-responder")

@@ -19,7 +19,7 @@ import (
 // machine is its own Debian below a folder, where systemd-nspawn can run programs, or boot it with its systemd.
 type machine struct {
 	root  string
-	space string // a network namespace, in which the other end of the machine's eth1 lies: peer0, 10.9.0.1/24
+	space string // network namespace with the other end of the machine's eth1: peer0, 10.9.0.1/24
 }
 
 func needMachine(t *testing.T) {
@@ -34,8 +34,8 @@ func needMachine(t *testing.T) {
 	}
 }
 
-// debian is a tar file of the least Debian that boots, of the release that this host runs. It is kept from one run to the next, since
-// it takes a download.
+// debianRoot returns a tar file of a minimal bootable Debian, of this host's release. It is kept between runs, because
+// making it needs a download.
 func debianRoot(t *testing.T) string {
 	t.Helper()
 	suite := "stable"
@@ -89,7 +89,7 @@ func (m *machine) nspawn(args ...string) []string {
 func (m *machine) run(args ...string) (string, error) {
 	a := m.nspawn(append([]string{"--keep-unit", "--console=pipe", "--as-pid2"}, args...)...)
 	out, err := exec.Command(a[0], a[1:]...).CombinedOutput()
-	text, _, _ := strings.Cut(string(out), "Attempted to remove disk file system") // what some versions of it say at their end
+	text, _, _ := strings.Cut(string(out), "Attempted to remove disk file system") // some versions print this at the end
 	return text, err
 }
 
@@ -116,7 +116,8 @@ type booted struct {
 	leader int // its first process, seen from here
 }
 
-// boot boots the machine, and shuts it down at the test's end. Its console goes to the log where it does not come up.
+// boot boots the machine, and shuts it down at the end of the test. If the boot fails, its console output goes to the
+// log.
 func (m *machine) boot(t *testing.T) *booted {
 	t.Helper()
 	host := func(args ...string) {
@@ -130,7 +131,7 @@ func (m *machine) boot(t *testing.T) *booted {
 
 	args := m.nspawn("--boot", "--capability=all", "--system-call-filter=bpf @memlock seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self", "--network-veth-extra=peer0:eth1", "--console=passive")
 	groups := []string{}
-	if _, err := os.Stat("/run/systemd/system"); err != nil { // else the host's systemd gives it a scope
+	if _, err := os.Stat("/run/systemd/system"); err != nil { // otherwise the host's systemd creates a scope for it
 		args = slices.Insert(args, 1, "--keep-unit")
 		groups = ownGroups(t)
 	}
@@ -156,7 +157,7 @@ func (m *machine) boot(t *testing.T) *booted {
 		select {
 		case <-ended:
 		case <-time.After(20 * time.Second):
-			if b.leader > 0 { // 0 would be this process and all of its group
+			if b.leader > 0 { // 0 would mean this process and its whole group
 				syscall.Kill(b.leader, syscall.SIGKILL)
 			}
 			cmd.Process.Kill()
@@ -198,16 +199,16 @@ func (b *booted) sh(command string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// journal returns what a unit has logged: all of it, for its process may be heard before the journal has read what it wrote.
+// journal returns everything that a unit has logged. It waits for the journal, which may lag behind the process.
 func (b *booted) journal(unit string) string {
 	b.sh("journalctl --sync")
 	v, _ := b.sh("journalctl --no-pager -o cat -u " + unit)
 	return v
 }
 
-// ping asks the machine's eth1 until n echo requests are answered, a minute at most, and returns how many were, n at
-// most: with -w, ping continues asking where replies are late, and more than n may come at once; without it, ping
-// calls a late reply lost.
+// ping pings the machine's eth1 until n echo requests are answered, for at most a minute, and returns the number of
+// replies, at most n. With -w, ping continues while replies are late, so more than n may arrive; without it, ping
+// counts a late reply as lost.
 func (b *booted) ping(t *testing.T, address string, n int) (answered int) {
 	t.Helper()
 	out, _ := exec.Command("ip", "netns", "exec", b.space, "ping", "-q", "-i", "0.1", "-w", "60", "-c", strconv.Itoa(n), address).CombinedOutput()
@@ -221,8 +222,8 @@ func (b *booted) ping(t *testing.T, address string, n int) (answered int) {
 	return 0
 }
 
-// initOf returns the child of a process that is the first process of a namespace, 0 for none: systemd-nspawn has
-// another child for a moment, which makes that one, and from which the host's systemd would be asked.
+// initOf returns the child of a process that is the first process of a PID namespace, 0 for none. For a moment
+// systemd-nspawn has another child, which creates that one; through it, commands would reach the host's systemd.
 func initOf(pid int) int {
 	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	for child := range strings.FieldsSeq(string(children)) {
@@ -237,8 +238,8 @@ func initOf(pid int) int {
 	return 0
 }
 
-// ownGroups makes a control group for the machine in each hierarchy that a systemd looks for: version 2, and the named one of hosts
-// that have both.
+// ownGroups creates a control group for the machine in each hierarchy that systemd uses: version 2, and the named one
+// on hosts with both.
 func ownGroups(t *testing.T) (groups []string) {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -251,7 +252,7 @@ func ownGroups(t *testing.T) (groups []string) {
 			continue
 		}
 		g := filepath.Join(f[1], fmt.Sprintf("rebound-pkg-%d", os.Getpid()))
-		if err := os.MkdirAll(filepath.Join(g, "payload"), 0o755); err != nil { // nspawn looks for it in both, and makes it in one
+		if err := os.MkdirAll(filepath.Join(g, "payload"), 0o755); err != nil { // nspawn expects it in both, and creates it in one
 			t.Skipf("no control group can be made for the machine: %v", err)
 		}
 		groups = append(groups, g)

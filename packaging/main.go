@@ -1,6 +1,6 @@
-// Command packaging builds what is installed, reproducibly: static programs, a Debian package of them with manual pages, shell
-// completion, configuration and systemd units, a tar file for other distributions, a container image, and an SBOM for each program. It
-// is a separate module, so that its requirements are no dependencies of the programs.
+// Command packaging builds the distributions reproducibly: static programs, a Debian package of them with manual pages,
+// shell completion, configuration and systemd units, a tar file for other distributions, a container image, and an SBOM
+// for each program. It is a separate module, so that its requirements are not dependencies of the programs.
 //
 //	go -C packaging run . -out ../out/package
 package main
@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// options say what to make of what.
+// options are the command line's options.
 type options struct {
 	root string // the repository
 	out  string // a folder, made if it is not there
@@ -50,10 +50,11 @@ type options struct {
 	imageOnly bool
 }
 
-// prefix is what an installed program's name has before that of its folder in cmd: /usr/bin/bench would be anything's.
+// prefix precedes the name of a program's folder in cmd in its installed name, because /usr/bin/bench would be too
+// generic.
 const prefix = "rebound-"
 
-// programs are what is installed; all others of cmd are the project's own tools.
+// programs are the installed programs; the others in cmd are development tools.
 var programs = []string{prefix + "responder", prefix + "bench", prefix + "simnic"}
 
 // make returns the files that it made: the package, the tar file, the image's archive and its Containerfile, and the SBOMs.

@@ -41,7 +41,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// scraped is a responder, its own network with somebody who pings it, and a Prometheus that scrapes it.
+// scraped is a responder in its own network with a client that pings it, and a Prometheus that scrapes it.
 type scraped struct {
 	t     *testing.T
 	space string
@@ -89,8 +89,8 @@ func (s *scraped) eventually(expression string, good func(map[string]float64) bo
 	}
 }
 
-// Debian's Prometheus scrapes a responder that is confined, and its quantile of the turnaround is the responder's own; the page is in
-// order for promtool; each panel of the dashboard asks what can be answered, and what is not about trouble has an answer.
+// Debian's Prometheus scrapes a confined responder, and its quantile of the turnaround equals the responder's own.
+// promtool accepts the page. Each dashboard panel has a valid query, and one that is not about errors has data.
 func TestScrape(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for a network namespace")
@@ -163,7 +163,7 @@ func TestScrape(t *testing.T) {
 	answered := s.eventually(`sum(rebound_answered_total{kind="icmpv4"})`, func(v map[string]float64) bool { return v["map[]"] >= pings })
 
 	page, err := s.in("curl", "-sf", "http://127.0.0.1:9469/metrics").Output()
-	for range 20 { // Prometheus may just have asked, and the page answers a few times a second
+	for range 20 { // Prometheus may just have scraped, and the page's rate is limited
 		if err == nil {
 			break
 		}
@@ -184,8 +184,8 @@ func TestScrape(t *testing.T) {
 		}
 	}
 
-	// The page was requested behind the last ping. Prometheus has to have as much before it is compared with the
-	// responder's own.
+	// The page was requested after the last ping. Prometheus must have scraped the same count before its quantile is
+	// compared with the responder's own.
 	recorded := regexp.MustCompile(`(?m)^rebound_turnaround_seconds_count\{queue="0"\} (\S+)$`).FindSubmatch(page)
 	if recorded == nil {
 		t.Fatalf("no count of turnarounds on the page:\n%s", page)
@@ -257,7 +257,7 @@ func panels(t *testing.T, s *scraped, dashboard string, trouble ...string) {
 			if err != nil {
 				t.Errorf("panel %q: %s: %v", p.Title, e, err)
 			} else if len(v) == 0 && !slices.Contains(trouble, p.Title) {
-				// A scrape that came too soon behind a late one was refused, and until the next one nothing is known.
+				// A scrape too soon after a late one was refused, so there is no data until the next.
 				t.Logf("panel %q: %s: no answer yet", p.Title, e)
 				s.eventually(e, func(v map[string]float64) bool { return len(v) > 0 })
 			}

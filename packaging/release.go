@@ -22,7 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// architectures are those that a release is built for.
+// architectures are a release's architectures.
 var architectures = []string{"amd64", "arm64"}
 
 // release builds every architecture and writes SHA256SUMS of the files at the top of out.
@@ -62,7 +62,7 @@ func (o *options) sums() (string, error) {
 	return to, os.WriteFile(to, []byte(b.String()), 0o644)
 }
 
-// entry is a file of an archive: its path there and its mode.
+// entry is a file of an archive: its path in it and its mode.
 type entry struct {
 	from, to string
 	mode     int64

@@ -33,7 +33,7 @@ func TestReproducible(t *testing.T) {
 	if err := clone(second.root); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second) // for what would stamp the time of making, in whole seconds
+	time.Sleep(time.Second) // build times would differ, because they have a resolution of one second
 	if _, err := second.make(); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// The SBOM names what is linked, at its version and with its checksum, and nothing that is not.
+// The SBOM lists exactly the modules that are linked, with version and checksum.
 func TestSBOM(t *testing.T) {
 	o := packaged(t)
 	for program, c := range map[string]struct{ has, hasNot []string }{
@@ -107,7 +107,7 @@ func TestSBOM(t *testing.T) {
 	}
 }
 
-// A version before a release is below it for dpkg, and has no hyphen, behind which Debian's own revision would be looked for.
+// dpkg sorts a pre-release before its release, and its version has no hyphen, which would start Debian's own revision.
 func TestDebianVersion(t *testing.T) {
 	for version, want := range map[string]string{
 		"v1.2.3":                               "1.2.3",
@@ -122,7 +122,8 @@ func TestDebianVersion(t *testing.T) {
 	}
 }
 
-// The tar file holds all that its users need, as sha256sum and tar read it, and the programs are the package's.
+// The tar file contains everything that its users need, according to sha256sum and tar, and its programs equal the
+// package's.
 func TestTar(t *testing.T) {
 	o := packaged(t)
 	sums, err := o.sums()
@@ -163,7 +164,7 @@ func TestTar(t *testing.T) {
 	}
 }
 
-// The image's archive has the Containerfile's files and entry point. What runs from them is TestContainer's.
+// The image's archive has the Containerfile's files and entry point. TestContainer runs them.
 func TestImage(t *testing.T) {
 	o := packaged(t)
 	images, err := filepath.Glob(filepath.Join(o.out, "rebound-*-image-"+o.arch+".tar"))

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// runtimeRules are the system calls that containerd lets pass by default: for every container, and for each capability more.
-// testdata/containerd/main.go makes the file.
+// runtimeRules are the system calls that containerd allows by default: for every container, and in addition for each
+// capability. testdata/containerd/main.go generates the file.
 type runtimeRules struct {
 	Base map[string]any
 	With map[string][]any
@@ -82,7 +82,8 @@ func newPod(t *testing.T) *pod {
 	return p
 }
 
-// run starts the image with arguments, pings it if it says that it is ready, and ends it. It returns what it said and logged.
+// run starts the image with arguments, pings it if it prints a ready line, and stops it. It returns that line and the
+// log.
 func (p *pod) run(t *testing.T, capabilities []string, arguments ...string) (ready, log string) {
 	t.Helper()
 	os.Remove(filepath.Join(p.bundle, "config.json"))
@@ -195,8 +196,8 @@ func TestKubernetesPod(t *testing.T) {
 	t.Error("kubernetes/rebound.yaml has no responder")
 }
 
-// docs/kubernetes.md names the capabilities that each driver needs: with these it runs, and without any one of them it says which is
-// missing.
+// docs/kubernetes.md lists the capabilities that each driver needs: with these it runs, and without any one of them it
+// reports which is missing.
 func TestKubernetesCapabilities(t *testing.T) {
 	p := newPod(t)
 	b, err := os.ReadFile("../docs/kubernetes.md")

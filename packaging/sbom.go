@@ -13,9 +13,9 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeSBOM writes what a program is made of, in CycloneDX, from the modules that the linker recorded in the program itself: those
-// that are linked, at the version and with the checksum that they were built from. There is no serial number and no time of making
-// in it, so that one program has one SBOM.
+// writeSBOM writes a program's components, in CycloneDX, from the modules that the linker recorded in it: those that
+// are linked, with version and checksum. It omits serial number and build time, so that a program always has the same
+// SBOM.
 func writeSBOM(program, to string) error {
 	b, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -62,7 +62,7 @@ func writeSBOM(program, to string) error {
 	return nil
 }
 
-// module is a Go module as a component. Its checksum is that of go.sum, a SHA-256 over the hashes of its files.
+// module returns a Go module as a component. Its checksum is that of go.sum, a SHA-256 over the hashes of its files.
 func module(m *debug.Module) cdx.Component {
 	purl := "pkg:golang/" + m.Path + "@" + m.Version
 	c := cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: m.Path, Version: m.Version, PackageURL: purl}

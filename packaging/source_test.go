@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// shared is a folder for what several tests use, gone at the end.
+// shared is a folder that several tests use, removed at the end.
 var shared string
 
 func TestMain(m *testing.M) {
@@ -29,8 +29,8 @@ func git(dir string, args ...string) ([]byte, error) {
 	return cmd.Output()
 }
 
-// clone makes a clone of this repository as it stands on disk, what is not committed included, as one commit that is the same
-// whenever it is made.
+// clone makes a clone of this repository's work tree, uncommitted changes included, as one commit. The commit is always
+// the same for the same content.
 func clone(to string) error {
 	if _, err := git(".", "clone", "-q", "--no-checkout", "--depth=1", "--no-local", "..", to); err != nil {
 		return err
@@ -42,7 +42,7 @@ func clone(to string) error {
 	for name := range strings.SplitSeq(strings.TrimRight(string(list), "\x00"), "\x00") {
 		info, err := os.Lstat(filepath.Join("..", name))
 		if os.IsNotExist(err) {
-			continue // deleted, and not committed yet
+			continue // deleted, but not committed yet
 		} else if err != nil {
 			return err
 		}
@@ -65,7 +65,7 @@ func clone(to string) error {
 	return err
 }
 
-// made is what make package makes of the repository as it stands.
+// made is the output of make package for the current work tree.
 var made = sync.OnceValues(func() (o options, err error) {
 	o = options{root: filepath.Join(shared, "clone"), out: filepath.Join(shared, "out"), arch: "amd64"}
 	if err := clone(o.root); err != nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// testWatch starts the watch's unit on a target that the kernel at the other end answers for, reloads it and stops it.
+// testWatch starts the watch's unit with a target that the kernel at the other end answers, reloads it and stops it.
 func testWatch(t *testing.T, b *booted) {
 	t.Helper()
 	journal := func() string { return b.journal("rebound-watch") }

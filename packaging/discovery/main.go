@@ -40,7 +40,7 @@ count, the rest is ignored. It ends at SIGTERM or Ctrl-C; SIGHUP reads the confi
 
 `
 
-// settle is how often Prometheus' discovery passes on what has changed.
+// settle is the interval at which Prometheus' discovery reports changes.
 const settle = 5 * time.Second
 
 func main() { os.Exit(run(os.Args[1:], os.Stderr)) }

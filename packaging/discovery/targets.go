@@ -27,13 +27,14 @@ type group struct {
 // reserved are the labels of rebound-bench watch's metrics: it refuses a file with one of them.
 var reserved = []string{"target", "proto", "direction", "kind", "stat", "le", "quantile"}
 
-// targets relabels what was discovered, as Prometheus does before it scrapes. Of the labels that start with two underscores those
-// that set parameters (__param_proto) remain, and job does not: the watch is scraped as a job.
+// targets relabels the discovered targets, as Prometheus does before it scrapes. Of the labels that start with two
+// underscores, only those that set parameters (__param_proto) are kept. job is dropped, because the watch itself is
+// scraped as a job.
 func targets(jobs map[string]*config.ScrapeConfig, found map[string][]*targetgroup.Group, log *slog.Logger) (out []group) {
 	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		job := jobs[name]
-		if job == nil { // it was removed, and the discovery does not know that yet
+		if job == nil { // it was removed, and the discovery has not noticed yet
 			continue
 		}
 		for _, g := range found[name] {
@@ -92,8 +93,8 @@ type writer struct {
 	empty bool // was reported
 }
 
-// write replaces the file at once, if the targets have changed. An empty list is not written: it more often means that a
-// discovery has not begun, or lost its permission, than that a fleet is gone.
+// write replaces the file atomically if the targets have changed. An empty list is not written: it usually means that a
+// discovery has not started yet, or lost its permission, rather than that the fleet is gone.
 func (w *writer) write(all []group) {
 	if len(all) == 0 {
 		if !w.empty {
@@ -118,7 +119,7 @@ func (w *writer) write(all []group) {
 	w.log.Info("targets written", "file", w.file, "targets", len(all))
 }
 
-// replace replaces a file, so that a reader sees the old or the new content, whatever happens.
+// replace replaces a file atomically: a reader sees the old or the new content.
 func replace(file string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(file), ".rebound-discover-*")
 	if err != nil {

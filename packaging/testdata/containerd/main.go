@@ -1,4 +1,5 @@
-// Prints the seccomp profile that containerd gives containers by default, and what it adds for each capability, as profile.json has them:
+// Prints containerd's default seccomp profile for containers, and what it adds for each capability, in the format of
+// profile.json:
 //
 //	cd $(mktemp -d) && go mod init x && cp .../packaging/testdata/containerd/main.go . &&
 //	go get github.com/containerd/containerd/v2/contrib/seccomp@v2.4.2 && GOARCH=amd64 go run . >profile.json
