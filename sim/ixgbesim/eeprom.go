@@ -17,14 +17,14 @@ const (
 
 	sfpWords = 79
 
-	// The X540's is a shadow of 4 KB of its flash; EEC says 2^(5+6) words.
+	// The X540's NVM is a shadow of 4 KB of its flash; EEC reports 2^(5+6) words.
 	nvmWords = 2048
 	nvmSize  = 5 << 11
 	eePHY    = 0x04 // sections that its checksum leaves out
 	eeROM    = 0x05
 )
 
-// newEEPROM makes a valid image: an unused word is all ones, as an erased part's.
+// newEEPROM returns a valid image. Unused words are all ones, as in an erased part.
 func newEEPROM(o Options) (w [eepromWords]uint16) {
 	for i := range w {
 		w[i] = 0xffff
@@ -46,8 +46,9 @@ func newEEPROM(o Options) (w [eepromWords]uint16) {
 	}
 	w[0x214] = 0x220
 	w[0x227] = 6
-	// What initializes the SerDes for each kind of module: passive copper on port 0 and 1, optics on port 0 and 1. The words go
-	// to CORECTL, as many as a driver that logged them found for copper on a real card; theirs are not public.
+	// SerDes initialization for each type of module: passive copper on port 0 and 1, optics on port 0 and 1. The words
+	// are written to CORECTL. Their number is the one that a driver logged for copper on a real card; their values are
+	// not public.
 	w[eeSFPInit] = 0x240
 	w[0x240] = 0
 	for i, id := range []uint16{3, 4, 5, 6} {
@@ -73,7 +74,7 @@ func newEEPROM(o Options) (w [eepromWords]uint16) {
 	return w
 }
 
-// checksum adds words 0 to 3eh and what the pointers 3 to 0eh lead to (§6.3.10).
+// checksum sums words 0 to 3eh and the sections at pointers 3 to 0eh (§6.3.10).
 func checksum(w *[eepromWords]uint16, k Kind) (sum uint16) {
 	for _, v := range w[:eeChecksum] {
 		sum += v
@@ -94,7 +95,7 @@ func checksum(w *[eepromWords]uint16, k Kind) (sum uint16) {
 	return sum
 }
 
-// SetEEPROM changes a word, and the checksum word with it.
+// SetEEPROM changes a word and updates the checksum.
 func (m *Model) SetEEPROM(word, v uint16) {
 	m.eeprom[word%eepromWords] = v
 	m.eeprom[eeChecksum] = eeSum - checksum(&m.eeprom, m.opt.Kind)

@@ -24,7 +24,7 @@ func isBroadcast(frame []byte) bool {
 	return le.Uint32(frame) == all && le.Uint16(frame[4:]) == 0xffff
 }
 
-// exact looks for the destination among the receive addresses.
+// exact reports whether the destination is one of the receive addresses.
 func (m *Model) exact(frame []byte) bool {
 	lo, hi := le.Uint32(frame), uint32(le.Uint16(frame[4:]))
 	for i := range 128 {
@@ -46,12 +46,12 @@ func (m *Model) multicast(frame []byte) bool {
 	return m.val[regMTA/4+reg(v>>5)]>>(v&31)&1 != 0
 }
 
-// inexact reports whether a multicast frame passed the hash table only: software has to look again.
+// inexact reports whether a multicast frame passed only the hash table, so that software must check it again.
 func (m *Model) inexact(frame []byte) bool {
 	return frame[0]&1 != 0 && !isBroadcast(frame) && !m.exact(frame)
 }
 
-// etherType looks for a queue filter by EtherType, §7.1.2.3: which one, and the queue it leads to, or -1.
+// etherType finds the queue filter by EtherType, §7.1.2.3, and its queue, or -1.
 func (m *Model) etherType(frame []byte, p *packet) (filter, queue int, ok bool) {
 	typ := uint32(be.Uint16(frame[12:]))
 	if p.vlan {
@@ -68,7 +68,7 @@ func (m *Model) etherType(frame []byte, p *packet) (filter, queue int, ok bool) 
 	return 0, 0, false
 }
 
-// Fields that FTQF's mask, bits 29:25, takes out of the comparison, §7.1.2.5.
+// Fields that FTQF's mask, bits 29:25, excludes from the comparison, §7.1.2.5.
 const (
 	anySrc = 1 << iota
 	anyDst
@@ -77,8 +77,8 @@ const (
 	anyProto
 )
 
-// fiveTuple looks for a queue filter by addresses, ports and protocol of an IPv4 packet, §7.1.2.5: of those that match, the one
-// of the highest priority, and of these the first.
+// fiveTuple finds the queue filter by addresses, ports and protocol of an IPv4 packet, §7.1.2.5: the first match of the
+// highest priority.
 func (m *Model) fiveTuple(frame []byte, p *packet) (queue int, ok bool) {
 	if p.ip == 0 || p.v6 {
 		return 0, false

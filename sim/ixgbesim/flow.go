@@ -29,7 +29,7 @@ func (m *Model) flow() {
 	}
 }
 
-// sendPause sends a frame that the transmit counters take for any other.
+// sendPause sends a pause frame. The transmit counters count it like any other frame.
 func (m *Model) sendPause(quanta uint16) {
 	f := make([]byte, 60)
 	copy(f, []byte{0x01, 0x80, 0xc2, 0, 0, 1})

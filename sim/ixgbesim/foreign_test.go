@@ -9,8 +9,8 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// Register sequences of drivers that others wrote and that run on real cards, as far as they differ from the datasheet's: the
-// model may tell, and has to work.
+// Register sequences of third-party drivers that run on real cards and differ from the datasheet's: the model may warn,
+// but must work.
 
 func (r *rig) borne() {
 	r.Helper()
@@ -47,8 +47,8 @@ func (r *rig) rings() {
 	}
 }
 
-// iPXE resets and waits by time, enables its rings first, the transmitter and the buffer size after them, starts the receiver
-// without halting the data path and moves the tail at once.
+// iPXE waits a fixed time after a reset, enables its rings first, then the transmitter and the buffer size, starts the
+// receiver without halting the data path, and moves the tail immediately.
 func TestAsIPXE(t *testing.T) {
 	r := newRig(t, Options{})
 	r.wr(0x0, r.rd(0x0)|1<<26|1<<3)
@@ -81,7 +81,7 @@ func TestAsIPXE(t *testing.T) {
 	r.ExpectWarning("SECRXCTRL.RX_DIS")
 }
 
-// ixy waits for its resets, starts the receiver as iPXE does, and writes heads of queues that run: with what they hold.
+// ixy waits for its resets, starts the receiver as iPXE does, and writes the unchanged heads of running queues.
 func TestAsIxy(t *testing.T) {
 	r := newRig(t, Options{})
 	r.reset()
@@ -130,7 +130,8 @@ func TestAsIxy(t *testing.T) {
 	r.ExpectError("RDH[0] = 5 while the queue is enabled")
 }
 
-// DPDK inserts a VLAN tag through a context that names no L4 protocol. To request an L4 checksum by it is refused.
+// DPDK inserts a VLAN tag with a context without an L4 protocol. Requesting an L4 checksum with that context is
+// refused.
 func TestContextWithoutL4(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})
@@ -173,7 +174,7 @@ func TestReservedDescriptorBits(t *testing.T) {
 	}
 }
 
-// Linux and DPDK turn the laser off by SDP3 alone: the EEPROM made the pin an output.
+// Linux and DPDK turn the laser off with SDP3 alone: the EEPROM made the pin an output.
 func TestLaser(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})
@@ -210,7 +211,7 @@ func TestFiveTupleFilter(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})
 	r.fill(8)
-	// A second queue, of which only its counter matters: it drops for lack of descriptors.
+	// A second queue, used only for its counter: it drops for lack of descriptors.
 	r.wr(0x1048, ringLen*16)
 	r.wr(0x1054, 2|1<<25|1<<28)
 	r.wr(0x1068, 1<<25)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzRegisters does whatever the input says to a running device: no panic, and no access outside of the mapping, which the
-// host would report as a violation and refuse. That the memory around stays whole is the host's own test.
+// FuzzRegisters accesses a running device as the input dictates: no panic, and no access outside the mapping, which the
+// host would report as a violation and refuse. The host's own test covers the memory around the mapping.
 func FuzzRegisters(f *testing.F) {
 	var next [kinds]func(testing.TB) *rig
 	for k := range kinds {

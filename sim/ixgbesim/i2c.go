@@ -1,10 +1,11 @@
 package ixgbesim
 
 // i2c is the SFP+ module's management bus, bit-banged by I2CCTL: bit 0 clock in, 1 clock out, 2 data in, 3 data out
-// (§8.2.3.1.5). Both lines float high. The module answers at address A0h as SFF-8472 says; this one has no diagnostics at A2h.
+// (§8.2.3.1.5). Both lines float high. The module answers at address A0h according to SFF-8472; it has no diagnostics
+// at A2h.
 type i2c struct {
 	module          []byte // its memory at A0h; nil: the cage is empty
-	clkLow, dataLow bool   // what the port pulls low
+	clkLow, dataLow bool   // lines that the port pulls low
 	low             bool   // the module pulls data low
 	state, then     i2cState
 	bits            int   // clocks of this byte seen; the ninth is the acknowledge
@@ -94,7 +95,7 @@ func (b *i2c) fall() {
 	}
 }
 
-// take looks at a received byte: whether it is acknowledged, and what comes next.
+// take handles a received byte. It returns whether to acknowledge it, and the next state.
 func (b *i2c) take() (ack bool, then i2cState) {
 	switch {
 	case b.module == nil:

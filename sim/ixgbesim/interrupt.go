@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// interrupts is the interrupt block, §7.3. With GPIE.Multiple_MSIX, IVAR leads each queue's causes to one of 64 vectors and
-// all others to the vector of IVAR_MISC; the first 16 vectors show in EICR too. Without, IVAR leads queues to the 16 low
-// bits of EICR, and vector 0 stands for whatever single interrupt the function has.
+// interrupts is the interrupt block, §7.3. With GPIE.Multiple_MSIX, IVAR maps each queue's causes to one of 64 vectors,
+// and all others go to the vector of IVAR_MISC; the first 16 vectors also appear in EICR. Otherwise IVAR maps queues to
+// the 16 low bits of EICR, and vector 0 is the function's single interrupt.
 type interrupts struct {
 	cause     uint32 // EICR
-	want      uint64 // vectors with a cause that no message was sent for yet
+	want      uint64 // vectors with a cause whose message is not sent yet
 	wantOther bool
 	mask      uint64 // EIMS_EX: vectors that are enabled
 	otherMask uint32 // EIMS, bits 31 to 16
 	sent      [129]time.Duration
-	used      [129]bool // sent holds a time
+	used      [129]bool // whether sent is set
 }
 
 func (m *Model) msix() bool { return m.val[regGPIE/4]&gpieMSIX != 0 }
 
-// causeQueue is a receive (dir 0) or transmit (dir 1) queue that wants attention.
+// causeQueue sets the cause of a receive (dir 0) or transmit (dir 1) queue.
 func (m *Model) causeQueue(q, dir int) {
 	e := m.val[regIVAR/4+reg(q/2)] >> (16*(q&1) + 8*dir) & 0xff
 	if e&ivarValid == 0 {
@@ -35,13 +35,13 @@ func (m *Model) causeQueue(q, dir int) {
 	}
 }
 
-// vector is the interrupt vector that a queue's causes go to, and whether there is one.
+// vector returns a queue's interrupt vector, and whether there is one.
 func (m *Model) vector(q, dir int) (int, bool) {
 	e := m.val[regIVAR/4+reg(q/2)] >> (16*(q&1) + 8*dir) & 0xff
 	return int(e & 0x3f), e&ivarValid != 0
 }
 
-// causeOther sets a cause that is no queue's.
+// causeOther sets a cause that does not belong to a queue.
 func (m *Model) causeOther(bit uint32) {
 	m.irq.cause |= bit
 	m.irq.wantOther = true
@@ -54,7 +54,7 @@ func (m *Model) readEICR() uint32 {
 	} else {
 		m.irq.cause = 0
 	}
-	if !m.msix() { // reading acknowledges, and masks what EIAM names
+	if !m.msix() { // reading acknowledges, and masks the bits in EIAM
 		m.irq.otherMask &^= m.val[regEIAM/4] & v
 		m.irq.mask &^= uint64(m.val[regEIAM/4] & v & eicrQueue)
 	}
@@ -91,7 +91,7 @@ func (m *Model) writeInterrupt(r reg, i int, v uint32) {
 	m.deliver()
 }
 
-// deliver sends the interrupts that are wanted, enabled and not throttled.
+// deliver sends the interrupts that are pending, enabled and not throttled.
 func (m *Model) deliver() {
 	if !m.msix() {
 		enabled := m.irq.otherMask | uint32(m.irq.mask)&eicrQueue
@@ -120,7 +120,7 @@ func (m *Model) deliver() {
 	}
 }
 
-// interrupt sends vector v unless EITR i holds it back (§7.3.2.1): bits 11 to 3 count 2 us each.
+// interrupt sends vector v unless EITR i throttles it (§7.3.2.1): bits 11 to 3 count 2 us each.
 func (m *Model) interrupt(v, i int) bool {
 	now := m.host.Now()
 	if gap := m.itr(i); gap > 0 && m.irq.used[i] && now-m.irq.sent[i] < gap {

@@ -57,7 +57,7 @@ func TestThrottle(t *testing.T) {
 	r.wr(0x900, 0x80)
 	r.wr(0x810, 0xffff)
 	r.wr(0xaa0, 1)
-	r.wr(0x820, 50<<3) // 100 us, and a Step is one
+	r.wr(0x820, 50<<3) // 100 us; a Step is 1 us
 	for range 4 {
 		r.Far.Send(0, frame(60))
 		r.settle()

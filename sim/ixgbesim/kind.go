@@ -12,8 +12,8 @@ const (
 	kinds
 )
 
-// cards are what tells the kinds apart. AUTOC is what the EEPROM loads (§8.2.3.22.19): KX4 and KX supported 31:30, KR 16,
-// link mode 15:13, 10 Gb/s parallel PMA 8:7.
+// cards lists the differences between kinds. AUTOC is the value that the EEPROM loads (§8.2.3.22.19): KX4 and KX
+// supported 31:30, KR 16, link mode 15:13, 10 Gb/s parallel PMA 8:7.
 var cards = [kinds]struct {
 	device, subDevice uint16
 	autoc, autoc2     uint32
@@ -28,7 +28,7 @@ var cards = [kinds]struct {
 
 func (m *Model) x540() bool { return m.opt.Kind == X540 }
 
-// bits are those that a driver may write. The X540 alone limits frames by queue.
+// bits returns the writable bits of a register. Only the X540 limits frame length per queue.
 func (m *Model) bits(e *entry) uint32 {
 	if m.x540() && (e.Base == regRXDCTL || e.Base == 0x0d028) {
 		return e.Bits | rxdctlRLPML | rxdctlRLPMLEN
@@ -36,8 +36,8 @@ func (m *Model) bits(e *entry) uint32 {
 	return e.Bits
 }
 
-// absent reports whether this kind lacks a register of the table. The X540's MAC is bound to its PHY: it has no
-// separate link modes, no module and no EEPROM's bits; it alone counts what passes between the host and a management
+// absent reports whether this kind lacks a register of the table. The X540's MAC is tied to its PHY: it has no separate
+// link modes, no module and no bit-banged EEPROM. Only the X540 counts traffic between the host and a management
 // controller.
 func (m *Model) absent(e *entry) bool {
 	switch e.Base {

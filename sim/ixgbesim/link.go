@@ -1,8 +1,9 @@
 package ixgbesim
 
-// The link, §3.7.4: as fast as its mode is, as soon as the wire's other end is there, unless it is turned off.
+// The link, §3.7.4: it has the speed of its mode, and is up while the wire's other end is connected, unless it is
+// turned off.
 
-// link recomputes the link and tells of a change by LSC.
+// link recomputes the link state, and reports a change by LSC.
 func (m *Model) link() {
 	up := m.wire && m.rst == 0 && m.val[regAUTOC2/4]&autoc2Disable == 0 && !m.laserOff() && m.fits()
 	if m.x540() && up && !m.up {
@@ -17,7 +18,7 @@ func (m *Model) link() {
 	}
 }
 
-// drop lets the link go and come back, as a restart of autonegotiation or of the MAC does.
+// drop takes the link down and up again, like a restart of autonegotiation or of the MAC.
 func (m *Model) drop() {
 	if m.up {
 		m.up = false

@@ -9,19 +9,19 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// Options is what a port is made of.
+// Options configures a port.
 type Options struct {
 	MAC       [6]byte
 	Kind      Kind
-	Port      int    // 0 or 1: which of the two functions of a dual-port card this is. Each stands for itself
+	Port      int    // 0 or 1: the function of a dual-port card. The two are independent
 	Dual      bool   // the card has two
-	BAR0      uint64 // bytes: 128 KB, 512 KB (0), 2 MB or 4 MB, as the EEPROM says. Registers are the first 128 KB
+	BAR0      uint64 // bytes: 128 KB, 512 KB (0), 2 MB or 4 MB, from the EEPROM. Registers are the first 128 KB
 	Pref      bool   // BAR 0 is prefetchable
-	Vectors   int    // of MSI-X, as EEPROM word MSI_X_N says: 64 if zero. With one, Linux's driver does with MSI
-	NoMSI     bool   // the EEPROM takes MSI from configuration space, too: then what is left is INTx
-	OtherLink bool   // the EEPROM of an SFP+ board chooses 1 Gb/s, and the driver before turned the link off
+	Vectors   int    // of MSI-X, from EEPROM word MSI_X_N: 64 if zero. With one, Linux's driver uses MSI
+	NoMSI     bool   // the EEPROM disables MSI too, which leaves INTx
+	OtherLink bool   // the EEPROM of an SFP+ board selects 1 Gb/s, and the previous driver turned the link off
 	Module    Module // in the SFP+ cage
-	Crosstalk bool   // an empty cage shows the link of its neighbour, and the EEPROM says so
+	Crosstalk bool   // an empty cage reports its neighbour's link, and the EEPROM announces this
 	Pending   bool   // requests to the bus stay pending when mastering is switched off
 	SharedLOM bool   // a LAN on the motherboard that is shared with its management controller: CFG_DONE is never set
 }
@@ -31,7 +31,7 @@ type Model struct {
 	opt  Options
 	host sim.Host
 
-	val    [regsEnd / 4]uint32 // what registers hold that have no state elsewhere
+	val    [regsEnd / 4]uint32 // values of registers without other state
 	eeprom [eepromWords]uint16
 	spi    spi
 	i2c    i2c
@@ -52,7 +52,7 @@ type Model struct {
 	fifo     [][]byte
 	held     int // bytes in fifo, FCS included
 	xoff     bool
-	paused   time.Duration // transmission held until then, by a pause frame
+	paused   time.Duration // transmission is paused until then, by a pause frame
 
 	irq   interrupts
 	now   uint64 // SYSTIM at sysAt
@@ -100,16 +100,16 @@ func (m *Model) Config() sim.Config {
 	}
 }
 
-// Attach gives the model its host.
+// Attach connects the model to its host.
 func (m *Model) Attach(h sim.Host) { m.host = h }
 
-// SetLink tells that the wire's other end came or went.
+// SetLink reports that the wire's other end was connected or disconnected.
 func (m *Model) SetLink(up bool) {
 	m.wire = up
 	m.link()
 }
 
-// Pause holds the transmitter, as if the wire were busy.
+// Pause stops or resumes the transmitter, as if the wire were busy.
 func (m *Model) Pause(on bool) { m.halted = on }
 
 // ReadBAR reads a register. Registers are 32 bits wide and take aligned accesses of that size; a pair may be accessed as 64
@@ -229,8 +229,8 @@ func (m *Model) read(r reg) (uint32, error) {
 	case regSYSTIML, regSYSTIMH:
 		v = uint32(m.systim() >> (8 * (r - regSYSTIML)))
 	case regGORCL, regGOTCL, regTORL, regQBRC, regQBTC:
-		// The low half is read first and takes the high one along, so that what is counted between the two reads is not
-		// lost. Whether silicon clears the pair here or at the high half, no public source says.
+		// Reading the low half latches the high one, so that counts between the two reads are not lost. No public
+		// source says whether silicon clears the pair here or at the read of the high half.
 		m.latch[r] = m.val[r/4+1]
 		m.val[r/4], m.val[r/4+1] = 0, 0
 		return v, nil
@@ -247,7 +247,7 @@ func (m *Model) read(r reg) (uint32, error) {
 	return v, nil
 }
 
-// readQueue is read for the registers of queues.
+// readQueue returns the value read from a queue's register.
 func (m *Model) readQueue(e *entry, r reg, v uint32) uint32 {
 	switch e.Base {
 	case regRXDCTL, 0x0d028:
@@ -286,7 +286,7 @@ func (m *Model) write(r reg, v uint32) error {
 	if err != nil || lost {
 		return err
 	}
-	// The X540's semaphores stay outside of the reset: Linux gives the PHY back while it is under way.
+	// The X540's semaphores may be written during the reset: Linux releases the PHY meanwhile.
 	if m.rst > 0 && e.Base != regCTRL && e.Base != 0x00004 && !(m.x540() && (e.Base == regSWSM || e.Base == regSWFW)) {
 		m.host.Warnf("write of %08x to %v before CTRL.RST was seen to clear (82599 §4.6.3.2)", v, r)
 	}
@@ -297,7 +297,7 @@ func (m *Model) write(r reg, v uint32) error {
 	return m.command(e, r, old, v)
 }
 
-// shown is what reserved bits of a register may be written as: what a read shows in them.
+// shown returns the value that reads show in a register's reserved bits. Writing the same value back is allowed.
 func (m *Model) shown(e *entry, r reg) uint32 {
 	switch e.Base {
 	case regRDRXCTL:
@@ -307,7 +307,7 @@ func (m *Model) shown(e *entry, r reg) uint32 {
 	case regI2CCTL, regFDIRCTRL, regESDP:
 		return all
 	case regFCRTH:
-		// Linux computes the threshold of a packet buffer that has no memory too, and gets a negative one.
+		// Linux computes a threshold even for a packet buffer without memory, and it is negative.
 		if m.val[regRXPBSIZE/4+reg(e.Index(r))] == 0 {
 			return all
 		}
@@ -319,7 +319,7 @@ func (m *Model) shown(e *entry, r reg) uint32 {
 func (m *Model) written(e *entry, r reg, old, v uint32) error {
 	switch e.Base {
 	case regRDBAL, regRDBAH, regRDLEN, regSRRCTL, 0x0d000, 0x0d004, 0x0d008, 0x0d014:
-		// DROP_EN alone may change under way: Linux does it with flow control.
+		// Only DROP_EN may change while the queue runs: Linux changes it with flow control.
 		if q := &m.rx[queueOf(r)]; q.enabled && (old^v)&^srrctlDROP != 0 {
 			return fmt.Errorf("write of %08x to %v while the queue is enabled (82599 §4.6.7.1)", v, r)
 		} else if q.enabled && table.Lookup(r).Bits == 0x1fc03f1f {
@@ -356,7 +356,7 @@ func (m *Model) written(e *entry, r reg, old, v uint32) error {
 	return nil
 }
 
-// command performs writes that are more than a store.
+// command performs writes with side effects.
 func (m *Model) command(e *entry, r reg, old, v uint32) error {
 	switch e.Base {
 	case regCTRL, 0x00004:
@@ -444,7 +444,7 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 			m.val[r/4] |= fdirINITDONE
 		}
 	case regFDIRCMD:
-		m.val[r/4] = v &^ 3 // done at once
+		m.val[r/4] = v &^ 3 // completes immediately
 	case regSYSTIML, regSYSTIMH:
 		shift := 8 * (r - regSYSTIML)
 		m.now = m.systim()&^(all<<shift) | uint64(v)<<shift
@@ -466,7 +466,7 @@ func queueOf(r reg) int {
 // master reports whether the device may start its own transactions.
 func (m *Model) master() bool { return m.val[regCTRL/4]&ctrlGIODIS == 0 && m.rst == 0 }
 
-// systim is the free-running clock of §7.9: nanoseconds, if TIMINCA lets it run.
+// systim returns the free-running clock of §7.9 in nanoseconds, if TIMINCA enables it.
 func (m *Model) systim() uint64 {
 	if m.val[0x08c14/4] == 0 {
 		return m.now
@@ -477,8 +477,7 @@ func (m *Model) systim() uint64 {
 // report records a violation that has no caller to return to.
 func (m *Model) report(err error) { sim.Report(m.host, err) }
 
-// Step lets resets and queue enables take effect, moves up to burst frames in each direction and raises what interrupts are
-// due.
+// Step completes resets and queue enables, moves up to burst frames in each direction, and raises due interrupts.
 func (m *Model) Step() bool {
 	if m.rst > 0 {
 		m.rst = 0

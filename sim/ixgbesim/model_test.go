@@ -40,7 +40,7 @@ func TestBackplane(t *testing.T) {
 	r.Clean()
 }
 
-// One frame in and one out: what crosses the bus, and that the descriptors say what happened.
+// One frame in and one out: the bus transactions and the descriptors' contents.
 func TestEchoCost(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})

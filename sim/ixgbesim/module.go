@@ -1,6 +1,6 @@
 package ixgbesim
 
-// Module is what is in the SFP+ cage.
+// Module is the type of the SFP+ module.
 type Module uint8
 
 const (
@@ -22,11 +22,11 @@ const (
 	sffCable    = 8 // passive, active
 	sffPassive  = 1 << 2
 	sffActive   = 1 << 3
-	sffBase     = 63 // checksum of what is before
+	sffBase     = 63 // checksum of the preceding bytes
 	sffExtended = 95 // checksum of 64 and later
 )
 
-// image is a module's memory.
+// image returns a module's memory.
 func (k Module) image() []byte {
 	if k == Empty {
 		return nil
@@ -76,8 +76,9 @@ func (m *Model) SetModule(memory []byte) {
 	m.link()
 }
 
-// fits reports whether what is in the cage can have a link at the speed that AUTOC selects. SDP5 goes to the rate select pins, whose
-// pull-downs select the low rate (SFF-8431, RS0 and RS1): a module of two rates passes 10 Gb/s only while SDP5 is driven high.
+// fits reports whether the module supports the speed that AUTOC selects. SDP5 drives the rate select pins, whose
+// pull-downs select the low rate (SFF-8431, RS0 and RS1): a dual-rate module passes 10 Gb/s only while SDP5 is driven
+// high.
 func (m *Model) fits() bool {
 	if m.opt.Kind != SFP {
 		return true
@@ -100,8 +101,8 @@ func (m *Model) fits() bool {
 // Core returns the words that were written to CORECTL, which configure the serializer for a module.
 func (m *Model) Core() []uint16 { return m.core }
 
-// writeCORECTL is the way to the analog part: register in bits 15:8, value in 7:0. Drivers hold the MAC's semaphore meanwhile (Linux,
-// ixgbe_setup_sfp_modules_82599).
+// writeCORECTL writes to the analog part: register in bits 15:8, value in 7:0. Drivers hold the MAC's semaphore
+// meanwhile (Linux, ixgbe_setup_sfp_modules_82599).
 func (m *Model) writeCORECTL(v uint32) {
 	if m.val[regSWFW/4]&swfwMAC == 0 {
 		m.host.Warnf("CORECTL = %08x without the MAC in SW_FW_SYNC (82599 §10.5.4)", v)

@@ -6,7 +6,7 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// A module has a link at its own rates only. One of two rates has the one that SDP5 selects.
+// A module has a link only at its own rates; a dual-rate one at the rate that SDP5 selects.
 func TestModuleRates(t *testing.T) {
 	const up = 1 << 30
 	for _, c := range []struct {

@@ -45,7 +45,7 @@ func (m *Model) emit(i int, f []byte, vle bool, tag uint16, ok bool) {
 	m.wireOut(i, f)
 }
 
-// insertAt is the legacy checksum: of all from css to the end, at cso (§7.2.3.2.2).
+// insertAt computes the legacy checksum from css to the end, and stores it at cso (§7.2.3.2.2).
 func (m *Model) insertAt(i int, f []byte, css, cso int) bool {
 	if css >= len(f) || cso+2 > len(f) || cso < css {
 		m.host.Errorf("transmit queue %d: checksum from %d at %d in a frame of %d bytes (82599 §7.2.3.2.2)", i, css, cso, len(f))
@@ -55,10 +55,10 @@ func (m *Model) insertAt(i int, f []byte, css, cso int) bool {
 	return true
 }
 
-// l4Field is where a transport header has its checksum.
+// l4Field is the offset of the checksum in a transport header.
 var l4Field = [2]int{6, 16} // UDP, TCP
 
-// checkContext holds the context against the frame that it is used for.
+// checkContext checks the context against the frame that it is used for.
 func (m *Model) checkContext(i int, f []byte, d *txData, c *txContext) bool {
 	l4 := c.macLen + c.ipLen
 	switch {
@@ -145,7 +145,7 @@ func (m *Model) segment(i int, f []byte, d *txData, c *txContext) {
 	}
 }
 
-// flags is which TCP flags the first, a middle or the last segment keeps, §8.2.3.9.3.
+// flags returns the mask of TCP flags for the first, a middle or the last segment, §8.2.3.9.3.
 func (m *Model) flags(first, last bool) uint16 {
 	switch {
 	case first && last:

@@ -47,7 +47,7 @@ func tcp() *layers.TCP {
 
 func udp() *layers.UDP { return &layers.UDP{SrcPort: 1000, DstPort: 7} }
 
-// The receiver's own check is the judge of what the sender inserts, and gopacket's frames are the judge of the receiver.
+// The receiver's checks verify the sender's checksums, and gopacket's frames verify the receiver.
 func TestReceiveChecksums(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})
@@ -124,7 +124,7 @@ func TestInsertChecksums(t *testing.T) {
 	r.Clean()
 }
 
-// Each segment must be what gopacket builds for it.
+// Each segment must equal gopacket's.
 func TestSegmentation(t *testing.T) {
 	payload := make([]byte, 3*1000+17)
 	for i := range payload {

@@ -4,7 +4,7 @@ import "encoding/binary"
 
 var be = binary.BigEndian
 
-// packet is what the receive parser found, §7.1.2.8 and §7.1.6.2: offsets from the start of the frame, 0 for none.
+// packet is the receive parser's result, §7.1.2.8 and §7.1.6.2: offsets from the start of the frame, 0 for none.
 type packet struct {
 	vlan     bool
 	tag      uint16
@@ -131,7 +131,7 @@ func (p *packet) pseudo(f []byte, n int) uint32 {
 	return sum(addrs, uint32(p.proto)+uint32(n))
 }
 
-// sum adds big-endian 16-bit words; a last odd byte counts as if a zero followed (RFC 1071).
+// sum adds big-endian 16-bit words, padding an odd length with a zero byte (RFC 1071).
 func sum(b []byte, s uint32) uint32 {
 	t := uint64(s)
 	for ; len(b) >= 2; b = b[2:] {

@@ -1,14 +1,14 @@
 package ixgbesim
 
-// phy is the X540's 10GBASE-T transceiver behind MSCA and MSRWD: clause 45 registers by device (MMD) and address. What is
-// not here reads zero, as a reserved register does. It keeps its state over a reset of the MAC.
+// phy is the X540's 10GBASE-T transceiver behind MSCA and MSRWD: clause 45 registers by device (MMD) and address. All
+// other registers read zero, like reserved ones. A reset of the MAC does not change it.
 type phy struct {
 	regs  map[uint32]uint16 // MMD 20:16, register 15:0
-	addr  map[uint32]uint32 // what the latest address cycle to an MMD set
+	addr  map[uint32]uint32 // address set by the latest address cycle to an MMD
 	busy  int               // accesses until the command is done
 	data  uint16            // MSRWD 31:16
 	write uint16            // MSRWD 15:0
-	speed uint32            // LINKS bits of what was negotiated
+	speed uint32            // LINKS bits of the negotiated speed
 
 	restarts int
 }
@@ -62,13 +62,13 @@ func newPHY() phy {
 // SetPHY puts a value into a register of the X540's PHY, MMD 20:16 and address 15:0, as another driver left it.
 func (m *Model) SetPHY(r uint32, v uint16) { m.phy.regs[r] = v }
 
-// PHY is what such a register holds.
+// PHY returns the value of such a register.
 func (m *Model) PHY(r uint32) uint16 { return m.phy.regs[r] }
 
 // Negotiations counts how often a driver restarted autonegotiation.
 func (m *Model) Negotiations() int { return m.phy.restarts }
 
-// negotiate is the fastest that both ends offer; the peer offers all. It is 0 where there can be no link.
+// negotiate returns the highest speed that both ends advertise, 0 if there can be no link. The peer advertises all.
 func (p *phy) negotiate() uint32 {
 	switch {
 	case p.regs[globalMode]&lowPower != 0 || p.regs[anControl]&anEnable == 0:

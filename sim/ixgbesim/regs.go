@@ -167,12 +167,12 @@ const (
 
 	esdpSDP2   = 1 << 2  // in: module present (wired so on Intel's boards)
 	esdpSDP3   = 1 << 3  // out: laser off
-	gcrBUFCLR  = 1 << 30 // discards what is pending
+	gcrBUFCLR  = 1 << 30 // discards pending transactions
 	esdpSDP5   = 1 << 5  // out: rate select of the module
 	esdpSDP3IO = 1 << 11
 	esdpSDP5IO = 1 << 13
 
-	eemngFixed   = 0x80000196 // what a board shows besides CFG_DONE
+	eemngFixed   = 0x80000196 // read from a board, without CFG_DONE
 	eemngCFGDONE = 1 << 18    // CFG_DONE of port 0; port 1's is the next bit
 
 	eecREQ, eecGNT   = 1 << 6, 1 << 7
@@ -251,12 +251,12 @@ const (
 
 const (
 	queues   = 128
-	barSize  = 0x80000 // registers below 128 KB; above lies the flash, which is not there
+	barSize  = 0x80000 // registers below 128 KB; above is the flash, which is not modelled
 	regsEnd  = 0x20000
 	cacheMax = 40 // descriptors on chip for each queue §7.2.3.4.1
 )
 
-// rxReg is where receive queue q's register lies; r is queue 0's.
+// rxReg returns the offset of receive queue q's register; r is that of queue 0.
 func rxReg(r reg, q int) reg {
 	if q < 64 {
 		return r + 0x40*reg(q)

@@ -11,8 +11,8 @@ func (m *Model) Reset() {
 	m.link()
 }
 
-// resetDevice is what CTRL.RST does, §4.2.1.6: all registers but the semaphores go to their defaults, and the EEPROM loads
-// the rest.
+// resetDevice performs CTRL.RST, §4.2.1.6: all registers but the semaphores get their defaults or their values from the
+// EEPROM.
 func (m *Model) resetDevice() {
 	swsm, swfw := m.val[regSWSM/4], m.val[regSWFW/4]
 	table.Reset(m.val[:])
@@ -36,7 +36,7 @@ func (m *Model) resetDevice() {
 		m.val[regESDP/4] = esdpSDP2
 	}
 	if m.opt.Kind == SFP {
-		m.val[regESDP/4] |= esdpSDP3IO // the EEPROM makes SDP3 an output: it goes to the module's TX_DISABLE
+		m.val[regESDP/4] |= esdpSDP3IO // the EEPROM makes SDP3, which is connected to the module's TX_DISABLE, an output
 	}
 	m.val[regEEMNGCTL/4] = eemngFixed
 	if !m.opt.SharedLOM {
@@ -60,7 +60,7 @@ func (m *Model) resetDevice() {
 // writeCTRL resets the device, or stops its DMA (§5.2.4.3.2).
 func (m *Model) writeCTRL(v uint32) error {
 	if v&(ctrlRST|ctrlLRST) != 0 {
-		// Linux holds the X540's PHY for it, except for the first time, when it does not yet know of it.
+		// Linux holds the X540's PHY for a reset, except for the first one, before it knows about the PHY.
 		if m.phy.busy > 0 {
 			m.host.Errorf("CTRL = %08x while a command to the PHY is under way", v)
 		}

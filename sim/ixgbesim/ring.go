@@ -6,7 +6,7 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// ring is a descriptor ring with the part of it that is on chip.
+// ring is a descriptor ring with its on-chip cache.
 type ring struct {
 	enabled bool
 	wait    int // reads of the control register, or Steps, until a change of ENABLE shows
@@ -21,14 +21,14 @@ type ring struct {
 
 const enableDelay = 1
 
-// set begins to enable or disable the queue.
+// set starts to enable or disable the queue.
 func (r *ring) set(on bool) {
 	if on != r.wanted {
 		r.wanted, r.wait = on, enableDelay
 	}
 }
 
-// readEnable is ENABLE as a read shows it: the state that is in force.
+// readEnable returns ENABLE as reads show it: the current state.
 func (r *ring) readEnable(bit uint32) uint32 {
 	v := uint32(0)
 	if r.enabled {
@@ -55,8 +55,8 @@ func (r *ring) settle() {
 	}
 }
 
-// give checks a tail write: software may hand over only what it owns, which is all but what it gave since owned. A ring
-// whose head and tail are equal is empty, so one descriptor is never given (§7.1.9, §7.2.3.3).
+// give checks a tail write: software may post only descriptors that it owns, which are all but those posted since
+// owned. A ring whose head and tail are equal is empty, so at least one descriptor is not posted (§7.1.9, §7.2.3.3).
 func (r *ring) give(tail, owned uint32) error {
 	if tail >= r.n {
 		return fmt.Errorf("tail %d beyond the ring's %d descriptors", tail, r.n)
@@ -71,7 +71,8 @@ func (r *ring) give(tail, owned uint32) error {
 	return nil
 }
 
-// sameHead is what a write of a head register does while its queue is enabled: ixy writes the value that it has anyway.
+// sameHead checks a write to a head register while its queue is enabled: the unchanged value, which ixy writes, is only
+// a warning.
 func sameHead(name string, i int, v, head uint32, doc string) error {
 	err := fmt.Errorf("%s[%d] = %d while the queue is enabled (%s)", name, i, v, doc)
 	if v == head {
@@ -82,11 +83,11 @@ func sameHead(name string, i int, v, head uint32, doc string) error {
 
 func (r *ring) fetched() uint32 { return (r.head + r.cn) % r.n }
 
-// available is how many descriptors wait in host memory.
+// available returns how many descriptors wait in host memory.
 func (r *ring) available() uint32 { return (r.tail - r.fetched() + r.n) % r.n }
 
-// fetch reads descriptors into the cache, in one burst, when it is empty or, with fewer than low left, when the host has at
-// least least.
+// fetch reads descriptors into the cache in one burst, if it is empty, or if fewer than low are left and the host has
+// at least least.
 func (r *ring) fetch(h sim.Host, low, least uint32) bool {
 	avail := r.available()
 	if avail == 0 || r.cn > 0 && (r.cn >= low || avail < max(least, 1)) {

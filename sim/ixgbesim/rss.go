@@ -49,7 +49,7 @@ func (m *Model) redirect(h uint32) int {
 	return int(m.val[regRETA/4+reg(i/4)] >> (8 * (i % 4)) & 0xf)
 }
 
-// toeplitz xors, for each set bit of in, the 32 bits of the key that begin at that bit (§7.1.2.8.2).
+// toeplitz xors, for each set bit of in, the 32 bits of the key that start at that bit (§7.1.2.8.2).
 func toeplitz(key *[40]byte, in []byte) (h uint32) {
 	window := uint64(be.Uint32(key[:]))
 	for i, b := range in {

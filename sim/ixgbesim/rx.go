@@ -219,7 +219,7 @@ func (m *Model) stepRX() bool {
 	return n > 0
 }
 
-// place writes a frame to its queue. It reports false if the frame has to wait for descriptors.
+// place writes a frame to its queue. It returns false if the frame must wait for descriptors.
 func (m *Model) place(frame []byte) bool {
 	p := parse(frame)
 	hash, kind := m.hash(frame, &p)
@@ -294,7 +294,7 @@ func (m *Model) queueFor(frame []byte, p *packet, hash, kind uint32) int {
 	return 0
 }
 
-// rxResult is what descriptors say of a frame.
+// rxResult is the result of receiving a frame, as reported in descriptors.
 type rxResult struct {
 	status, errs, kind, hash uint32
 	tag                      uint16
@@ -308,7 +308,7 @@ func (m *Model) fill(q *rxQueue, frame []byte, need uint32, r rxResult) bool {
 		}
 		at, d := q.pop()
 		buf := le.Uint64(d[:]) &^ 1 // bit 0 is No Snoop Enable
-		// The header address counts for nothing with one buffer: Linux leaves DD standing in it (§7.1.6.1).
+		// The header address is ignored with one buffer: Linux leaves DD set in it (§7.1.6.1).
 		chunk := frame[:min(len(frame), q.buf)]
 		frame = frame[len(chunk):]
 		if m.host.DMAWrite(buf, chunk) != nil {

@@ -1,7 +1,7 @@
 package ixgbesim
 
-// spi is the EEPROM's own bus, bit-banged by EEC once EE_REQ is granted (§3.5.2): Linux reads so before it knows the part.
-// Select is low while CS is; data is taken when SK rises, and put out before it is read.
+// spi is the EEPROM's bus, bit-banged by EEC once EE_REQ is granted (§3.5.2): Linux reads this way before it knows the
+// part. Select is low while CS is; data is sampled when SK rises, and output before it is read.
 type spi struct {
 	clk   bool
 	bits  int // seen since the chip was selected

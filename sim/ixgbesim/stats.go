@@ -2,8 +2,8 @@ package ixgbesim
 
 import "sync/atomic"
 
-// Counters is what the port did since it was made, whatever was reset or read in between: the truth that a driver's
-// statistics are compared with. Bytes are without FCS.
+// Counters are the port's counters since it was created. Resets and reads do not clear them, so they are the reference
+// for a driver's statistics. Bytes are without FCS.
 type Counters struct {
 	RxFrames, RxBytes        uint64 // written to host memory
 	RxBroadcast, RxMulticast uint64 // past the filters

@@ -2,20 +2,20 @@ package ixgbesim
 
 import "github.com/rebound-nic/rebound/sim/kit"
 
-// entry is one register or a row of equal ones.
+// entry is one register or an array of equal ones.
 type entry = kit.Register[reg]
 
 const (
 	rw, ro, rc = kit.RW, kit.RO, kit.RC
-	sc         = kit.Eff // the handler keeps what it reads
+	sc         = kit.Eff // the handler returns the value of reads
 )
 
 var one, row = kit.One[reg], kit.Row[reg]
 
 const all = 0xffffffff
 
-// table lists every register that exists in this model. Bits and reset values are the datasheet's, §8.2.3; where a driver
-// of Linux writes a bit that the datasheet calls reserved, the comment says so.
+// table lists every register of the model. Bits and reset values are the datasheet's, §8.2.3; a comment marks bits that
+// Linux's driver writes although the datasheet reserves them.
 var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(regCTRL, "CTRL", sc, ctrlGIODIS|ctrlLRST|ctrlRST, 0),
 	one(0x00004, "CTRL alias", sc, ctrlGIODIS|ctrlLRST|ctrlRST, 0),
@@ -200,7 +200,7 @@ var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(regCORECTL, "CORECTL", sc, 0x1ffff, 0),
 	one(0x14f10, "SMADARCTL", rw, all, 0),
 	row(0x15f00, 1, 0, "HICR", rw, 0, 0), // no firmware mailbox
-	one(0x15f0c, "FWSTS", sc, all, 0),    // Linux asks it whether the firmware was reset, and clears it
+	one(0x15f0c, "FWSTS", sc, all, 0),    // Linux checks it for a firmware reset, and clears it
 
 	one(0x05800, "WUC", rw, all, 0),
 	one(0x05808, "WUFC", rw, all, 0),

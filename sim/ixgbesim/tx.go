@@ -27,10 +27,10 @@ type txContext struct {
 	vlan          uint16
 	l4Len, mss    int
 	ipv4          bool
-	l4            uint32 // L4T: 0 UDP, 1 TCP, 2 SCTP, 3 none of them: DPDK's where it requests no L4 offload
+	l4            uint32 // L4T: 0 UDP, 1 TCP, 2 SCTP, 3 none: used by DPDK without L4 offload
 }
 
-// txData is what a frame's first data descriptor says of the whole.
+// txData is the part of a frame's first data descriptor that applies to the whole frame.
 type txData struct {
 	legacy   bool
 	tse, vle bool
@@ -138,7 +138,7 @@ func (m *Model) txTail(i int, v uint32) error {
 	return nil
 }
 
-// stepTX looks at the tails of all queues and sends up to burst frames, taking turns.
+// stepTX reads the tails of all queues and sends up to burst frames, round-robin.
 func (m *Model) stepTX() bool {
 	now := m.host.Now()
 	for i := range m.tx {
@@ -204,7 +204,7 @@ func (m *Model) sendOne(q *txQueue, i int) bool {
 	}
 }
 
-// writeBack tells software that a descriptor is done, §7.2.3.5.
+// writeBack reports to software that a descriptor is done, §7.2.3.5.
 func (m *Model) writeBack(q *txQueue, i int, at uint32, cmd byte) {
 	if q.wth > 0 {
 		pending := (q.head - q.done + q.n) % q.n
@@ -269,7 +269,7 @@ func (m *Model) descriptor(q *txQueue, d *[16]byte) error {
 	}
 }
 
-// reserved says which bits of a descriptor the datasheet reserves, and hardware ignores, are set; "" for none.
+// reserved names the set bits of a descriptor that the datasheet reserves and hardware ignores; "" for none.
 func reserved(d *[16]byte) string {
 	w2, w3, cmd := le.Uint32(d[8:]), le.Uint32(d[12:]), d[11]
 	typ := d[10] >> 4

@@ -36,7 +36,7 @@ func (r *rig) writePHY(mmd, addr, v uint32) {
 	r.cycle(1, 0, mmd, addr)
 }
 
-// TestX540Link: the link is the PHY's, as fast as what is offered.
+// TestX540Link: the link is the PHY's, at the highest advertised speed.
 func TestX540Link(t *testing.T) {
 	r := newRig(t, Options{Kind: X540})
 	if r.Fn.ID().Device != 0x1528 {
@@ -79,7 +79,7 @@ func TestX540Link(t *testing.T) {
 	r.Clean()
 }
 
-// TestX540NVM sums what Linux sums: without the sections of PHY and option ROM.
+// TestX540NVM computes the checksum as Linux does: without the PHY and option ROM sections.
 func TestX540NVM(t *testing.T) {
 	r := newRig(t, Options{Kind: X540})
 	if words := 1 << (r.rd(0x10010)>>11&15 + 6); words != nvmWords {
@@ -148,7 +148,7 @@ func TestX540Violations(t *testing.T) {
 	r.ExpectViolation("no such register") // which only the X540 has
 }
 
-// TestX540FrameLimit: a queue may take shorter frames only; the 82599 has no such bits.
+// TestX540FrameLimit: a queue may have a shorter frame limit; the 82599 lacks these bits.
 func TestX540FrameLimit(t *testing.T) {
 	r := newRig(t, Options{Kind: X540})
 	r.start(ringOptions{})
@@ -168,7 +168,7 @@ func TestX540FrameLimit(t *testing.T) {
 	r.ExpectViolation("reserved bits")
 }
 
-// TestKinds: each kind is the card that it says, and its link comes up as its AUTOC says.
+// TestKinds: each kind has its IDs, and its link comes up as configured by AUTOC.
 func TestKinds(t *testing.T) {
 	for k, links := range map[Kind]uint32{SFP: 7, KX4: 0xf, Combined: 0xf, XAUI: 7, X540: 7} {
 		r := newRig(t, Options{Kind: k})
