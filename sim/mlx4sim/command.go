@@ -26,7 +26,7 @@ const (
 	stBadSize     = 0x40
 )
 
-// stage is how far the device is brought up.
+// stage is the device's start-up state.
 type stage uint8
 
 const (
@@ -39,12 +39,13 @@ func (s stage) String() string {
 	return [...]string{"reset", "running its firmware", "initialized"}[s]
 }
 
-// command is one of the firmware's. Its input is a mailbox of in's layout, or, with imm, the HCR's in_param itself; so is its output.
+// command is a firmware command. Its input is a mailbox with layout in or, with imm, the HCR's in_param itself;
+// likewise its output.
 type command struct {
 	name   string
 	in     *kit.Layout
 	imm    bool
-	tail   bool // the input mailbox goes on behind the layout, in_modifier says how far
+	tail   bool // the input mailbox continues after the layout; in_modifier gives its length
 	out    *kit.Layout
 	outImm bool
 	size   int // of an input or output mailbox without layout
@@ -54,7 +55,7 @@ type command struct {
 	run    func(m *Model, c *call) *refusal
 }
 
-// call is one execution.
+// call is one execution of a command.
 type call struct {
 	*command
 	opcode   uint16
@@ -128,7 +129,7 @@ func (m *Model) writeHCR(i int, v uint32) error {
 	if (v^old)&hcrToggle == 0 {
 		m.host.Warnf("HCR: %s: the toggle bit is %d as for the last command: it has to flip", m.opName(uint16(v&0xfff)), v/hcrToggle&1)
 	}
-	if !m.fault.dead { // what was stored before the command arrives before it, also what is found by polling only
+	if !m.fault.dead { // stores made before the command arrive before it, including those that are found only by polling
 		m.servePushes()
 		m.stepUARs()
 	}
@@ -202,7 +203,7 @@ func (m *Model) execute(c *call) (status uint8) {
 	return status
 }
 
-// answerAs answers a question about the device as another one did.
+// answerAs replaces the answer about the device with a recorded one.
 func (c *call) answerAs(recorded []byte) {
 	switch c.command.name {
 	case "QUERY_DEV_CAP", "QUERY_ADAPTER":
@@ -214,7 +215,7 @@ func (c *call) answerAs(recorded []byte) {
 	}
 }
 
-// dispatch checks what every command has, reads its mailbox, and runs it.
+// dispatch checks a command's common fields, reads its mailbox, and runs it.
 func (m *Model) dispatch(c *call) *refusal {
 	k := c.command
 	switch {
@@ -261,7 +262,7 @@ func (m *Model) dispatch(c *call) *refusal {
 	return k.run(m, c)
 }
 
-// quietOut, among op modifiers, says that with op modifier 1 a command leaves its output mailbox out: HW2SW.
+// quietOut, in the mask of op modifiers, means that with op modifier 1 a command writes no output mailbox: HW2SW.
 const quietOut = 1 << 15
 
 // fields are the command's fields for a trace.

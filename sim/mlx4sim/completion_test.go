@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// An armed CQ tells of a completion once; the sequence number tells whether the driver saw the last event.
+// An armed CQ reports a completion once; the sequence number shows whether the driver saw the last event.
 func TestArming(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -41,7 +41,7 @@ func TestArming(t *testing.T) {
 		t.Errorf("an event %x by a stale number", e)
 	}
 	x.cqe()
-	arm(2) // one completion was not taken: at once
+	arm(2) // one completion was not consumed, so the event is sent immediately
 	if e := x.eqe(); e == nil {
 		t.Error("no event for what came before")
 	}

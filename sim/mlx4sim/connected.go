@@ -7,7 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/rdma"
 )
 
-// Opcodes of connections beside SEND.
+// Opcodes of connections, except SEND.
 const (
 	opWrite    = 0x08
 	opWriteImm = 0x09
@@ -21,7 +21,7 @@ const (
 	receivedSendImm  = 2
 )
 
-// stepConnection sends what a connection has to send, and ends it where it failed.
+// stepConnection sends a connection's pending packets, or flushes it after a failure.
 func (m *Model) stepConnection(q *qp) bool {
 	switch q.state {
 	case qpRTS:
@@ -32,8 +32,8 @@ func (m *Model) stepConnection(q *qp) bool {
 	return false
 }
 
-// postRequest takes a WQE of a connection: control segment, for reads and writes the remote address, data. What is wrong with it
-// shows when those before it are done.
+// postRequest posts a WQE of a connection: control segment, for reads and writes the remote address, data. An error in
+// it is reported when the WQEs before it are done.
 func (m *Model) postRequest(q *qp, idx uint32, w []byte, err *wqeError) {
 	r := &rdma.Request{Index: idx}
 	if err == nil {
@@ -71,7 +71,7 @@ func (m *Model) readRequest(q *qp, r *rdma.Request, w []byte) (err *wqeError) {
 	return err
 }
 
-// segments reads a WQE's data segments, which begin at byte at of it. Inline data ends with its line of 64 bytes, at the latest.
+// segments parses a WQE's data segments, which start at byte at. Inline data ends at the latest with its 64-byte line.
 func segments(b []byte, at int) (list []rdma.Segment, total int, err *wqeError) {
 	for len(b) >= segSize {
 		n, size := be.Uint32(b), segSize
@@ -117,7 +117,7 @@ func (m *Model) connected(q *qp, p *packet) bool {
 	return true
 }
 
-// connection is a QP as the transport sees it.
+// connection is the transport's view of a QP.
 type connection struct {
 	m *Model
 	q *qp
@@ -130,7 +130,7 @@ func (c connection) Transmit(p *rdma.Packet) {
 	c.m.sendPacket(c.q, c.m.pathOf(c.q), p)
 }
 
-// pathOf is where a connection's packets go.
+// pathOf returns the destination of a connection's packets.
 func (m *Model) pathOf(q *qp) *path {
 	x := q.ctx
 	to := &path{sl: uint8(x.U("sched_queue") >> 2 & 0xf), tclass: uint8(x.U("tclass")), hops: uint8(x.U("hop_limit")), dlid: uint16(x.U("rlid")),
@@ -138,7 +138,7 @@ func (m *Model) pathOf(q *qp) *path {
 	if m.port.link == Ethernet {
 		be.PutUint16(to.dmac[:], uint16(x.U("dmac_h")))
 		be.PutUint32(to.dmac[2:], x.U32("dmac_l"))
-		if v := m.port.macs[x.U("my_lid")]; v>>63 != 0 { // which is an index of the MAC table there
+		if v := m.port.macs[x.U("my_lid")]; v>>63 != 0 { // on Ethernet it is an index of the MAC table
 			be.PutUint16(to.smac[:], uint16(v>>32))
 			be.PutUint32(to.smac[2:], uint32(v))
 		}
@@ -213,7 +213,7 @@ func asError(err *wqeError) error {
 	return err
 }
 
-// Is has the transport know a receive WQE that is too short.
+// Is lets the transport recognize a receive WQE that is too short.
 func (e *wqeError) Is(target error) bool { return target == rdma.ErrRoom && e.synd == syndLocalLength }
 
 func (c connection) ReadMemory(key uint32, at uint64, n int) ([]byte, error) {
@@ -275,7 +275,7 @@ func (c connection) Done(r *rdma.Request) {
 	}
 }
 
-// syndromes are what completions say of faults.
+// syndromes maps faults to the syndromes in completions.
 var syndromes = map[rdma.Fault]uint8{rdma.Flushed: syndFlushed, rdma.RemoteInvalid: syndRemoteInvalid, rdma.RemoteAccess: syndRemoteAccess,
 	rdma.RemoteOperation: syndRemoteOp, rdma.Retries: syndRetries, rdma.RNRRetries: syndRNRRetries}
 
@@ -322,7 +322,7 @@ func (c connection) ReceiveFailed(idx uint32, err error) {
 	c.m.errorCQE(c.m.obj.cqs[c.q.rcq], c.q.id, idx, false, c.refused(fmt.Sprintf("receive WQE %#x", idx), err))
 }
 
-// Refused tells the driver: no completion does.
+// Refused sends an event to the driver, because no completion reports the fault.
 func (c connection) Refused(f rdma.Fault) {
 	kind := uint8(eventWQRequest)
 	if f == rdma.RemoteAccess {
@@ -335,7 +335,7 @@ func (c connection) Fail() { c.m.failQP(c.q) }
 
 func (c connection) Count(e rdma.Event) { c.m.count.transport[e]++ }
 
-// queueEvent tells of a QP.
+// queueEvent sends an event about a QP.
 func (m *Model) queueEvent(kind uint8, q *qp) {
 	var d [eventData]byte
 	be.PutUint32(d[:], q.id)

@@ -8,7 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/rdma"
 )
 
-// rcContext is a connection's to a LID, with the other's QP of the same number: MTU 1024, 67 µs until it sends again.
+// rcContext is the context of a connection to a LID and the QP of the same number there: MTU 1024, retransmission after
+// 67 µs.
 func (x *rig) rcContext(lid uint32) []byte {
 	return with(x.qpContext(), 8, 3<<11, 0x10, 3<<29|30<<24|testLogRQ<<19|testLogSQ<<11|2<<8, 0x1c, testQP, 0x24, lid, 0x28, 4<<27,
 		0x78, 2<<16|1<<13, 0x98, 3<<14, 0x9c, 1<<24)
@@ -42,7 +43,8 @@ func openRC(t *testing.T) (x, y *rig) {
 	return x, y
 }
 
-// settle lets both work until nothing has moved for longer than the longest timer: the acknowledgement's, 67 steps of 1 µs.
+// settle steps both until nothing has happened for longer than the longest timer: the acknowledgement's, 67 steps of 1
+// µs.
 func settle(x, y *rig) {
 	for i, idle := 0, 0; i < 1000 && idle < 80; i, idle = i+1, idle+1 {
 		if a, b := x.Port.Step(), y.Port.Step(); a || b {
@@ -106,7 +108,7 @@ func TestConnection(t *testing.T) {
 	}
 	e := y.eqe()
 	if e == nil || e[1] != eventComm || w32(e, 4) != testQP {
-		// the peer is in RTS: nothing tells of the first packet
+		// the peer is in RTS: no event for the first packet
 		if e != nil {
 			t.Errorf("event %x", e)
 		}
@@ -115,8 +117,8 @@ func TestConnection(t *testing.T) {
 	y.Clean()
 }
 
-// Packets that are lost are sent again; a receiver that is not ready is asked again; and when nobody answers, the
-// sender gets an error, later entries are flushed, and the queue is in ERR.
+// Lost packets are sent again, and a receiver that is not ready is retried. If the peer never answers, the sender gets
+// an error, later entries are flushed, and the queue is in ERR.
 func TestConnectionRecovers(t *testing.T) {
 	x, y := openRC(t)
 	y.post(0, 8)
@@ -156,11 +158,11 @@ func TestConnectionRecovers(t *testing.T) {
 	if seen != "vff" || x.m.findQP(testQP).state != qpError { // 15h, and 05h of both queues
 		t.Errorf("syndromes %q in state %d", seen, x.m.findQP(testQP).state)
 	}
-	x.Clean() // nobody did anything wrong
+	x.Clean() // neither driver violated a rule
 	y.Clean()
 }
 
-// What a peer may not do ends both queues: its own by a completion, the other by an event.
+// A forbidden request from the peer fails both queues: its own with a completion, the other with an event.
 func TestConnectionRefuses(t *testing.T) {
 	for _, c := range []struct {
 		what  string
@@ -170,7 +172,7 @@ func TestConnectionRefuses(t *testing.T) {
 		event byte
 		told  string
 
-		closed bool // the queue lets nobody read or write
+		closed bool // the queue permits no remote access
 	}{
 		{"a key that is not there", opWrite, func(y *rig) []byte { return raddr(y, 0, testKey+1) }, syndRemoteAccess, eventWQAccess, "", false},
 		{"reading by it", opRead, func(y *rig) []byte { return raddr(y, 0, testKey+1) }, syndRemoteAccess, eventWQAccess, "", false},
@@ -208,7 +210,7 @@ func TestConnectionRefuses(t *testing.T) {
 	}
 }
 
-// What is wrong with a connection's own WQE shows in its turn; contexts that cannot work are refused.
+// An error in a connection's own WQE is reported in order; invalid contexts are refused.
 func TestConnectionChecks(t *testing.T) {
 	for what, w := range map[string]struct {
 		op    uint32
@@ -359,7 +361,7 @@ func TestRoCE(t *testing.T) {
 	y.Clean()
 }
 
-// FuzzRoCE reads whatever the input is as a frame, with a right checksum where the header says that the packet ends.
+// FuzzRoCE receives the input as a frame, with a valid checksum at the end of the packet that the header announces.
 func FuzzRoCE(f *testing.F) {
 	f.Add(make([]byte, 60))
 	f.Add(append([]byte{0x60, 0, 0, 0, 0, 36, nextIBA, 64}, make([]byte, 80)...))
@@ -377,7 +379,7 @@ func FuzzRoCE(f *testing.F) {
 	})
 }
 
-// FuzzSegments reads whatever the input is as the data segments of a WQE.
+// FuzzSegments parses the input as the data segments of a WQE.
 func FuzzSegments(f *testing.F) {
 	f.Add(make([]byte, 32), byte(16))
 	f.Add(inline(16, make([]byte, 100)), byte(16))

@@ -51,9 +51,9 @@ type cq struct {
 
 	armed     bool
 	solicited bool
-	sn        uint32 // that the next arming has to have; valid once one came
+	sn        uint32 // expected in the next arming; valid after the first one
 	snKnown   bool
-	record    uint32 // the arm record that was served last, where a doorbell is found by polling
+	record    uint32 // the arm record that was served last, if doorbells are polled
 	waiting   bool
 	pending   uint32
 	since     time.Duration
@@ -187,7 +187,8 @@ func (m *Model) cqDoorbell(u uint32, v uint64) {
 		var rec [4]byte
 		want := uint32(v>>32)&0x3f000000 | uint32(v)&0xffffff
 		if h.Peek(q.dbr+4, rec[:]) == nil {
-			// While a doorbell was on its way the driver may have looked, and asked again: then the record is of the next one.
+			// While the doorbell was in flight, the driver may have polled and armed again; then the record is that of
+			// the next arming.
 			r := be.Uint32(rec[:])
 			again := (r^want)>>28 == 0 && r>>24&7 != 0 && (r-want)&0xffffff <= 1<<q.log
 			if r != want && !again {
@@ -199,8 +200,8 @@ func (m *Model) cqDoorbell(u uint32, v uint64) {
 	m.armCQ(q, uint32(v>>60)&3, uint32(v>>56)&7, uint32(v)&0xffffff)
 }
 
-// armCQ requests an event. The sequence number counts the events that the driver saw: one that is not the next was
-// requested before the driver saw the last.
+// armCQ requests an event. The sequence number counts the events that the driver saw. If it is not the next one, the
+// request was made before the driver saw the last event.
 func (m *Model) armCQ(q *cq, sn, cmd, ci uint32) {
 	if cmd != armSolicited && cmd != armNext {
 		m.host.Errorf("%v: doorbell command %d, expected 1 (solicited) or 2 (next)", q, cmd)
@@ -303,7 +304,7 @@ func (m *Model) notify(q *cq) {
 	}
 }
 
-// stepModeration fires what moderation held back.
+// stepModeration sends the events that moderation delayed and that are due.
 func (m *Model) stepModeration() (busy bool) {
 	now := m.host.Now()
 	for _, q := range m.obj.cqs {
@@ -324,7 +325,7 @@ func (m *Model) overrun(q *cq) {
 	be.PutUint32(d[:], q.id)
 	d[11] = 1
 	m.event(eventCQError, 0, d[:])
-	for _, of := range m.obj.qps { // what completes can no longer be told
+	for _, of := range m.obj.qps { // their completions can no longer be reported
 		if !of.rss.on && of.state >= qpRTR && of.state != qpError && (of.rcq == q.id || of.scq == q.id) {
 			m.queueEvent(eventWQCatas, of)
 			m.failQP(of)
@@ -345,7 +346,8 @@ func (m *Model) errorCQE(q *cq, qpn uint32, idx uint32, send bool, synd uint8) {
 	m.complete(q, &b, true)
 }
 
-// vendorSyndrome is what the model tells beside a syndrome. Real ones tell where in the device; that of a flushed WQE is known.
+// vendorSyndrome returns the model's vendor syndrome for a syndrome. Real devices report the place in the device; only
+// the value for a flushed WQE is known.
 func vendorSyndrome(synd uint8) uint8 {
 	if synd == syndFlushed {
 		return 0xf9

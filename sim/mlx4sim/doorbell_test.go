@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Doorbells for what is not there are refused.
+// Doorbells for objects that do not exist are refused.
 func TestDoorbells(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -31,7 +31,8 @@ func TestDoorbells(t *testing.T) {
 	x.ExpectWarning("the arm record says 00000000")
 }
 
-// An arm that was on its way while the device read a newer consumer counter, and one behind which the driver has asked again already.
+// An arm in flight while the device read a newer consumer counter, and one after which the driver has already armed
+// again.
 func TestArmOnItsWay(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -43,7 +44,7 @@ func TestArmOnItsWay(t *testing.T) {
 		send()
 	}
 	binary.BigEndian.PutUint32(x.rec.Bytes[64:], 1<<testLogCQ)
-	send() // no entry is free as far as the device knows: it reads the record
+	send() // the device sees no free entry, so it reads the record
 	x.Clean()
 	x.arm(1, 2, 20)
 	x.Clean()
@@ -51,14 +52,14 @@ func TestArmOnItsWay(t *testing.T) {
 	x.ExpectError("armed at consumer counter 0x22")
 	x.arm(2, 2, 1<<testLogCQ) // the event of the first has been raised
 	x.Clean()
-	x.arm(2, 2, 20) // the doorbells themselves come in their order
+	x.arm(2, 2, 20) // the doorbells themselves arrive in order
 	x.ExpectError("armed at consumer counter 0x14")
 	binary.BigEndian.PutUint32(x.rec.Bytes[68:], 2<<28|2<<24|1<<testLogCQ+1)
 	x.armDoorbell(2, 2, 1<<testLogCQ)
 	x.Clean()
 }
 
-// A send doorbell that comes while the device still executes what it fetched: what is valid by then is sent.
+// A send doorbell arrives while the device still executes prefetched WQEs: those that are valid by then are sent.
 func TestDoorbellBehindBurst(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

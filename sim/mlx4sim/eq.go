@@ -175,8 +175,8 @@ func (m *Model) event(kind, sub uint8, data []byte) {
 	}
 }
 
-// post writes an EQE and raises the interrupt if the EQ is armed. The ownership bit flips with each lap. Of 64 bytes the upper
-// half holds what one of 32 does.
+// post writes an EQE and raises the interrupt if the EQ is armed. The ownership bit flips with each lap. The upper half
+// of a 64-byte EQE has the layout of a 32-byte one.
 func (m *Model) post(e *eq, kind, sub uint8, data []byte) {
 	n := uint32(1) << e.log
 	if (e.pi-e.ci)&0xffffff >= n && !e.oi {

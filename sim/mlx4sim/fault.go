@@ -2,7 +2,7 @@ package mlx4sim
 
 import "sync/atomic"
 
-// faults are those that a test turned on.
+// faults are the faults that a test enabled.
 type faults struct {
 	send, receive uint8
 	dead          bool

@@ -49,7 +49,7 @@ func TestStatistics(t *testing.T) {
 	x.Clean()
 }
 
-// A frame that names its own address in the WQE is turned round, and never sees the wire.
+// A frame whose WQE contains an address of this port is looped back, and never sent to the wire.
 func TestLoopback(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -68,8 +68,8 @@ func TestLoopback(t *testing.T) {
 	x.Clean()
 }
 
-// Faults that tests request: errors in completions, stuck and failing commands, a lost interrupt, a catastrophe, a
-// link that goes.
+// Faults that tests request: errors in completions, stuck and failing commands, a lost interrupt, a catastrophic error,
+// a link that goes down.
 func TestFaults(t *testing.T) {
 	stuck, lost := false, false
 	x := newRig(t, Options{Withhold: func(op uint16) bool { return stuck && op == 0x31 },

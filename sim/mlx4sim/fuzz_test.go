@@ -7,9 +7,9 @@ import (
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
-// FuzzCommands executes whatever the input says on a device that is up: opcode, modifiers, and a mailbox that is a right one with
-// bytes changed. No panic, and no DMA outside of the mapping, which the host refuses. More commands than commandsMost bring nothing new, and
-// make the fuzzer slow: it likes long inputs.
+// FuzzCommands executes commands from the input on a running device: opcode, modifiers, and a valid mailbox with
+// changed bytes. No panic, and no DMA outside the mapping, which the host refuses. More commands than commandsMost find
+// nothing new and slow the fuzzer down, because it prefers long inputs.
 func FuzzCommands(f *testing.F) {
 	f.Add([]byte{0x00, 0x0d, 0, 1, 1, 1, 3, 0, 4, 0x66, 0x00, 0x16, 0, 0, 0x80, 1, 0})
 	f.Add([]byte{0x00, 0x65, 0, 0, 4, 3, 2, 0, 7, 1, 0, 0x0b, 0x40})
@@ -44,7 +44,7 @@ func FuzzCommands(f *testing.F) {
 
 const commandsMost = 16
 
-// FuzzQueues lets the device run over rings full of the input, with a doorbell, a push and frames.
+// FuzzQueues runs the device on rings filled with the input, with a doorbell, a push and frames.
 func FuzzQueues(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x0a\x00\x00\x00\x02\x00\x00\x00\x0e0123\x80\x00\x00\x20"), []byte{0, 0, 8, 0, 0, 1, 0, 0}, []byte("frame"), uint16(0))
 	f.Add([]byte("\x00\x00\x00\x0e\x00\x00\x40\x04\x00\x00\x00\x3e0123\x00\x64\x00\x36"), []byte{}, []byte{}, uint16(0x1ff))

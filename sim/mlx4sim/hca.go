@@ -6,19 +6,19 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// firmware is the firmware area and what runs in it.
+// firmware is the state of the firmware area.
 type firmware struct {
 	stage stage
 	area  []chunk
 }
 
-// chunk is a piece of memory that the driver gave: 2^log pages.
+// chunk is memory provided by the driver: 2^log pages.
 type chunk struct {
 	virt, at uint64
 	pages    uint64
 }
 
-// PRM "QUERY_FW", and what later firmware tells behind it (function, communication vector, clock).
+// PRM "QUERY_FW", with the additional fields of later firmware (function, communication vector, clock).
 var fwOut = lay(0x100, `00.31:16 fw_pages 00.15:0 fw_rev_major 04.31:16 fw_rev_subminor 04.15:0 fw_rev_minor 08.23:16 ppf_id 08.15:0 cmd_interface_rev
 	0c.31 dt 0c.7:0 log_max_outstanding_cmd 10.31:24 fw_hour 10.23:16 fw_minutes 10.15:8 fw_seconds 10.1 ccq 14.31:16 fw_year 14.15:8 fw_month 14.7:0 fw_day
 	20*2 clr_int_base_offset 28.31:30 clr_int_bar 30*2 error_buf_offset 38.31:0 error_buf_size 3c.31:30 error_buf_bar 40*2 comm_base 48.31:30 comm_bar
@@ -44,7 +44,7 @@ func firmwareCommands() map[uint16]*command {
 	}
 }
 
-// unsupported commands are known, and no capability offers them: firmware says so, and drivers cope.
+// unsupported handles commands that no capability offers: firmware refuses them, and drivers cope.
 func unsupported(*Model, *call) *refusal { return cannot(stBadOp, "no capability offers it") }
 
 func (m *Model) queryFW(c *call) *refusal {
@@ -149,7 +149,7 @@ type table struct {
 	size uint64
 }
 
-// hca is what INIT_HCA set up.
+// hca is the configuration set by INIT_HCA.
 type hca struct {
 	qpc, altc, auxc, rdmarc, srqc, cqc, eqc, dmpt, mtt, mc table
 	cmpt                                                   [4]table // of QPs, SRQs, CQs, EQs
@@ -159,7 +159,7 @@ type hca struct {
 	in                                                     []byte
 }
 
-// PRM "INIT_HCA", with what later firmware takes: CQEs and EQEs of 64 bytes, flow steering.
+// PRM "INIT_HCA", with the fields of later firmware: CQEs and EQEs of 64 bytes, flow steering.
 var initHCA = lay(0x200, `00.31:24 version 0c.31:16 hca_core_clock 0c.15:0 cacheline 14.31:0 flags 18.31 recoverable_error_event
 	30*2 qpc_base 48*2 srqc_base 50*2 cqc_base 58.31:0 eqe_cqe 60*2 altc_base 70*2 auxc_base 80*2 eqc_base 88.11:0 num_sys_eqs 90*2 rdmarc_base
 	c0*2 mc_base d0.4:0 log_mc_entry_sz d4.4:0 log_mc_hash_sz d8.27 uc_group_steering d8.26:24 mc_hash_fn d8.4:0 log_mc_table_sz
@@ -177,7 +177,7 @@ const (
 	hcaDeviceManaged = 1 << 6
 	hcaRSSFragments  = 1 << 13
 
-	fsUDP = 1 << 1 // of fs_eth_bits and fs_ib_bits: unicast rules may look at it
+	fsUDP = 1 << 1 // of fs_eth_bits and fs_ib_bits: unicast rules may match on it
 	fsTCP = 1 << 2
 
 	eqe64 = 1 << 29 // of eqe_cqe
@@ -231,7 +231,7 @@ func (m *Model) initHCA(c *call) *refusal {
 	if other := in.U("eqe_cqe") &^ (eqe64 | cqe64); other != 0 {
 		return refuse(stBadParam, "strides of EQEs and CQEs (%08x): only 64 bytes (bits 29 and 30) are offered", other)
 	}
-	logged := func(name string, size uint64) table { // the low bits of the base hold the log of the number
+	logged := func(name string, size uint64) table { // the low bits of the base contain the log of the number
 		v := in.U(name)
 		return table{name: name, base: v &^ 0x1f, log: int(v & 0x1f), size: size}
 	}
@@ -258,8 +258,8 @@ func (m *Model) initHCA(c *call) *refusal {
 	return nil
 }
 
-// checkTables looks at sizes and places: each table is aligned to its size, is within the ICM, and begins where
-// memory is mapped, for the entries that the firmware reserves.
+// checkTables checks sizes and addresses: each table is aligned to its size, is within the ICM, and starts in mapped
+// memory, for the entries that the firmware reserves.
 func (m *Model) checkTables(h *hca) *refusal {
 	for _, k := range []struct {
 		t        table
@@ -315,5 +315,5 @@ func (m *Model) queryDevCap(c *call) *refusal {
 	return nil
 }
 
-// sized is a layout of a mailbox whose fields depend.
+// sized is the layout of a mailbox whose fields vary.
 func sized(n int) *kit.Layout { return lay(n, fmt.Sprintf("00*%d data", n/4)) }

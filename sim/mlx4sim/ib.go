@@ -31,7 +31,7 @@ const (
 	mlxVL15 = 1 << 17
 )
 
-// path is where a packet goes: from a datagram's address vector, or a connection's context.
+// path is a packet's destination: from a datagram's address vector, or a connection's context.
 type path struct {
 	sl, tclass, hops uint8
 	dlid             uint16
@@ -44,7 +44,7 @@ type path struct {
 	smac             [6]byte
 }
 
-// packet is one with the headers of its link.
+// packet is a packet with the headers of its link.
 type packet struct {
 	rdma.Packet
 	vl, sl     uint8
@@ -58,7 +58,7 @@ type packet struct {
 	payload    []byte
 }
 
-// parsePacket reads a packet of an InfiniBand port. What it cannot make out it refuses.
+// parsePacket parses a packet of an InfiniBand port. It refuses unknown formats.
 func parsePacket(b []byte) (p packet, ok bool) {
 	if len(b) < rdma.LRHSize+rdma.BTHSize+rdma.ICRCSize || int(be.Uint16(b[4:])&0x7ff)*4 != len(b) {
 		return p, false
@@ -178,7 +178,8 @@ func (m *Model) sendInfiniBand(q *qp, idx uint32, op uint8, w []byte) *wqeError 
 	return nil
 }
 
-// sendRaw sends what an MLX queue has built: headers and all. The device puts in the source LID and the ICRC unless they are there.
+// sendRaw sends a packet that an MLX queue built, including headers. The device inserts the source LID and the ICRC if
+// they are missing.
 func (m *Model) sendRaw(q *qp, w []byte) *wqeError {
 	flags := be.Uint32(w[8:])
 	b, err := m.gather(q, nil, w[ctrlSize:], ctrlSize)
@@ -207,7 +208,8 @@ func (m *Model) sendRaw(q *qp, w []byte) *wqeError {
 	return nil
 }
 
-// emit puts a packet on the wire, or turns it round if it is for this port. Groups hear their own members.
+// emit puts a packet on the wire, or loops it back if it is for this port. Members of a group receive what this port
+// sends to it.
 func (m *Model) emit(q *qp, b []byte) {
 	q.sent++
 	ib := &m.port.ib
@@ -260,7 +262,7 @@ func (m *Model) receivePacket(b []byte) bool {
 	return m.takePacket(&p)
 }
 
-// takePacket finds the QPs that a packet is for. Those of a group that sent it themselves may have asked not to hear it.
+// takePacket finds the QPs that a packet is for. A member of a group may have disabled loopback of its own packets.
 func (m *Model) takePacket(p *packet) bool {
 	ib := &m.port.ib
 	management := p.vl == managementVL
@@ -317,7 +319,7 @@ func (m *Model) toQP(p *packet, index int) bool {
 // member is a QP of a multicast group.
 type member struct {
 	q     *qp
-	block bool // not what it sent itself
+	block bool // does not receive its own packets
 }
 
 // group returns the QPs that are attached to the group that a packet is for: by flow rules, or the multicast group table.
@@ -350,7 +352,7 @@ func (m *Model) group(p *packet) (list []member) {
 	return list
 }
 
-// datagram puts a packet into a queue: 40 bytes for the GRH, whether there is one or not, then the payload.
+// datagram delivers a packet to a queue: 40 bytes for the GRH, whether there is one or not, then the payload.
 func (m *Model) datagram(q *qp, p *packet, pkeyIndex int) bool {
 	if q.state != qpRTR && q.state != qpRTS && q.state != qpSQError {
 		m.count.rxNoQueue++
@@ -409,7 +411,7 @@ func (m *Model) datagram(q *qp, p *packet, pkeyIndex int) bool {
 	return true
 }
 
-// gid is an entry of the port's table of addresses: on an InfiniBand port the subnet's prefix and a GUID.
+// gid returns an entry of the port's GID table: on an InfiniBand port, the subnet's prefix and a GUID.
 func (m *Model) gid(i int) (g [16]byte) {
 	if m.port.link == Ethernet {
 		return m.port.gids[i&127]
@@ -426,7 +428,8 @@ func (m *Model) hasGID(i int) bool {
 	return m.port.ib.guids[i&127] != 0
 }
 
-// partition is where a P_Key stands in the table, and whether the port is of it. Two limited members do not hear each other.
+// partition returns a P_Key's index in the table, and whether the port is a member. Two limited members cannot
+// communicate.
 func (p *ibPort) partition(key uint16) (index int, member bool) {
 	for i, k := range p.pkeys {
 		if k&0x7fff == key&0x7fff && k&0x7fff != 0 && (k|key)&0x8000 != 0 {
@@ -436,7 +439,7 @@ func (p *ibPort) partition(key uint16) (index int, member bool) {
 	return 0, false
 }
 
-// checkPath looks at what a queue of the transport has to have before it receives.
+// checkPath checks the path that a queue of the transport needs before it receives.
 func (m *Model) checkPath(q *qp, in msg) *refusal {
 	if i := in.U("pkey_index"); m.port.ib.pkeys[i&127] == 0 && q.st != serviceMLX {
 		m.host.Warnf("INIT2RTR_QP: %v: P_Key %d is not valid", q, i)

@@ -277,7 +277,7 @@ func TestSpecialQPs(t *testing.T) {
 	y.Clean()
 }
 
-// A port whose capabilities change tells its subnet manager, by a trap that comes to QP0 until it is repressed.
+// A port whose capabilities change sends its subnet manager a trap, which QP0 receives until it is repressed.
 func TestNotices(t *testing.T) {
 	x := openIB(t, 0)
 	const base = 264
@@ -338,7 +338,7 @@ func TestNotices(t *testing.T) {
 	x.Clean()
 }
 
-// What a subnet manager may not set is refused, and nothing of it is taken.
+// An attribute with a value that a subnet manager may not set is refused as a whole.
 func TestPortInfoIsChecked(t *testing.T) {
 	x := openIB(t, 0)
 	for field, v := range map[string]uint64{"lid": 0xc000, "sm_lid": 0xffff, "state": 7, "neighbor_mtu": 6, "oper_vls": 5} {
@@ -376,7 +376,7 @@ func TestPortInfoIsChecked(t *testing.T) {
 	x.Clean()
 }
 
-// FuzzPacket hands whatever the input is to an InfiniBand port, with a right ICRC.
+// FuzzPacket receives the input on an InfiniBand port, with a valid ICRC.
 func FuzzPacket(f *testing.F) {
 	f.Add(make([]byte, 30), true)
 	f.Fuzz(func(t *testing.T, b []byte, grh bool) {
@@ -395,13 +395,13 @@ func FuzzPacket(f *testing.F) {
 	})
 }
 
-// What infiniband-diags ask a ConnectX-3 for: smpquery mepi and ibportstate, vendstat -N, perfquery -x.
+// Requests of infiniband-diags to a ConnectX-3: smpquery mepi and ibportstate, vendstat -N, perfquery -x.
 func TestVendorAttributes(t *testing.T) {
 	x := openIB(t, 0)
 	if s, b := x.mad(1, 1, 0xff90, 1, nil); s != 0 || b[7] != 1 || b[11] != 1 || b[15] != 0 {
 		t.Errorf("ExtendedPortInfo: status %x, %x", s, b[:16])
 	}
-	if s, _ := x.mad(1, 2, 0xff90, 1, nil); s != statusBadAttr { // what a Set does on a card is not known
+	if s, _ := x.mad(1, 2, 0xff90, 1, nil); s != statusBadAttr { // the effect of a Set on a card is unknown
 		t.Errorf("Set of ExtendedPortInfo: status %x", s)
 	}
 	if s, b := x.mad(0x0a, 1, 1, 0, nil); s != 0 || b[0] != 1 || b[1] != 1 {
@@ -430,7 +430,7 @@ func TestVendorAttributes(t *testing.T) {
 	x.Clean()
 }
 
-// The agent of either kind of port reads the module, and refuses what no module has.
+// The agent reads the module on either kind of port, and refuses addresses that no module has.
 func TestModule(t *testing.T) {
 	for _, link := range []Link{Ethernet, InfiniBand} {
 		x := newRig(t, Options{Link: link})

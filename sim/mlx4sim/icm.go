@@ -9,12 +9,13 @@ type icm struct {
 
 func newICM() icm { return icm{page: map[uint64]uint64{}} }
 
-// PRM "virtual_physical_mapping", by which MAP_FA, MAP_ICM_AUX and MAP_ICM give memory. As many follow as in_modifier says.
+// PRM "virtual_physical_mapping", with which MAP_FA, MAP_ICM_AUX and MAP_ICM provide memory. in_modifier gives their
+// number.
 var mapping = lay(16, "00*2 va 08*2 pa")
 
 const mostMappings = mailboxSize / 16
 
-// icmSlack is how far behind the size a mapping may end: Linux maps contexts for 1024 EQs into a table of 128 at the end.
+// icmSlack is how far a mapping may exceed the size: Linux maps contexts for 1024 EQs into a table of 128 at the end.
 const icmSlack = 64 << 10
 
 func icmCommands() map[uint16]*command {
@@ -77,7 +78,7 @@ func (m *Model) setICMSize(c *call) *refusal {
 	return nil
 }
 
-// auxPages is a page for each MB of context memory that is not sparse, as an order of magnitude of real firmware.
+// auxPages returns one page for each MB of context memory that is not sparse, the order of magnitude of real firmware.
 func (m *Model) auxPages() uint64 { return min(max(m.icm.size>>20, 4), 256) }
 
 func (m *Model) mapAux(c *call) *refusal {
@@ -128,8 +129,8 @@ func (m *Model) mapICM(c *call) *refusal {
 	return nil
 }
 
-// unmapICM takes back as many pages as in_modifier says. Drivers unmap more than they mapped: Linux a whole 256 KB for a small
-// table, whose neighbours it has done with.
+// unmapICM unmaps the number of pages in in_modifier. Drivers unmap more than they mapped: Linux a whole 256 KB for a
+// small table, whose neighbours it no longer uses.
 func (m *Model) unmapICM(c *call) *refusal {
 	if c.inParam&0xfff != 0 || c.mod == 0 || uint64(c.mod) > maxICM>>12 {
 		return refuse(stBadParam, "%d pages at virtual address %#x", c.mod, c.inParam)
@@ -181,8 +182,8 @@ func (m *Model) claim(index uint32, tables ...table) *refusal {
 	return nil
 }
 
-// store puts a context where the device keeps it, and intact reports whether it is still as it was stored: a host that wrote
-// there is found out.
+// store writes a context to the device's context memory. intact checks that it is unchanged, to detect writes by the
+// host.
 func (m *Model) store(t table, index uint32, b []byte) *refusal {
 	at, r := m.icm.entry(t, index)
 	if r == nil && m.host.DMAWrite(at, b[:min(len(b), int(t.size))]) != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// Link is what a port's link layer is set to, as the vendor's tools set it in the flash (LINK_TYPE).
+// Link is the configured link layer of a port, as set in the flash by the vendor's tools (LINK_TYPE).
 type Link uint8
 
 const (
@@ -17,47 +17,47 @@ const (
 	AnyLink // VPI: both are offered, and the port senses Ethernet
 )
 
-// Steering is which ways of steering the firmware offers.
+// Steering is the set of steering modes that the firmware offers.
 type Steering uint8
 
 const (
-	// DeviceManaged firmware takes flow rules (FLOW_STEERING_ATTACH), as that of ConnectX-3 does; the driver may still use the
+	// DeviceManaged firmware accepts flow rules (FLOW_STEERING_ATTACH), like ConnectX-3's; the driver may still use the
 	// MAC table.
 	DeviceManaged Steering = iota
 	// MACTable firmware has only that: "A0".
 	MACTable
 )
 
-// Options is what a function is made of, and the faults it shows.
+// Options configures a function and its faults.
 type Options struct {
 	MAC     [6]byte
 	Profile Profile // ConnectX3 if zero
 	Link    Link
-	// Steering is what the capabilities offer.
+	// Steering is offered in the capabilities.
 	Steering Steering
 
-	// InterfaceRev is the command interface's revision that QUERY_FW tells; 3 if zero.
+	// InterfaceRev is the command interface's revision in QUERY_FW; 3 if zero.
 	InterfaceRev uint16
-	// Owned has another process own the device; SemaphoreHeld has somebody hold the semaphore against updates of the
-	// flash.
+	// Owned means that another process owns the device, SemaphoreHeld that the semaphore against updates of the flash
+	// is held.
 	Owned, SemaphoreHeld bool
-	// BootReads is how many reads of BAR 0 yield all ones after a reset, of the function or by the register.
+	// BootReads is the number of reads of BAR 0 that return all ones after a reset, of the function or by the register.
 	BootReads int
 	// Abandoned has a driver that was killed leave the ownership register taken, over resets too. It reads 0 only
 	// when it was returned, and that many reads later.
 	Abandoned int
-	// Status, if set, is asked before each command. A status other than 0 is returned instead of the command's
-	// effect.
+	// Status, if set, is called before each command. A status other than 0 is returned instead of executing the
+	// command.
 	Status func(opcode uint16) uint8
 	// Withhold, if set, keeps the go bit of each command that it returns true for; the command is not executed.
 	Withhold func(opcode uint16) bool
 	// LoseInterrupt, if set, loses each interrupt that it returns true for. Its event is written.
 	LoseInterrupt func(vector int) bool
-	// NoPortEvents is firmware that does not tell what a subnet manager changed.
+	// NoPortEvents models firmware that does not report a subnet manager's changes.
 	NoPortEvents bool
 	// NoICM refuses memory that a driver maps, with status 0ch.
 	NoICM bool
-	// Recorded is what a real device answered.
+	// Recorded has the answers of a real device.
 	Recorded kit.Answers
 }
 
@@ -94,8 +94,8 @@ func New(o Options) *Model {
 	return m
 }
 
-// Config is the function's configuration space: BAR 0 has the registers and the MSI-X table, BAR 2 doorbells (UARs), and behind
-// them as many BlueFlame pages.
+// Config is the function's configuration space: BAR 0 has the registers and the MSI-X table, BAR 2 doorbells (UARs),
+// followed by as many BlueFlame pages.
 func (m *Model) Config() sim.Config {
 	return sim.Config{
 		Vendor: 0x15b3, Device: m.prof.device, SubVendor: 0x15b3, SubDevice: m.prof.subsystem, Class: m.class(),
@@ -118,13 +118,13 @@ func (m *Model) class() uint32 {
 	return 0x020700
 }
 
-// guid is the node's (0), the port's (1) or the system's (3), made of the MAC address.
+// guid returns the GUID of the node (0), the port (1) or the system (3), derived from the MAC address.
 func (m *Model) guid(of int) uint64 {
 	a := m.opt.MAC
 	return uint64(a[0])<<56 | uint64(a[1])<<48 | uint64(a[2])<<40 | uint64(of)<<32 | 3<<24 | uint64(a[3])<<16 | uint64(a[4])<<8 | uint64(a[5])
 }
 
-// Attach gives the model its host.
+// Attach connects the model to its host.
 func (m *Model) Attach(h sim.Host) { m.host = h }
 
 // Reset is power-on or a function-level reset: nothing survives.
@@ -137,7 +137,7 @@ func (m *Model) Reset() {
 	m.on = true
 }
 
-// softReset is what the driver requested by the reset register. A card loses its configuration space too.
+// softReset performs a reset requested by the reset register. A card loses its configuration space too.
 func (m *Model) softReset() {
 	if h, ok := m.host.(interface{ ForgetConfig() }); ok {
 		h.ForgetConfig()
@@ -160,13 +160,13 @@ func (m *Model) forget() {
 	m.fault.reset()
 }
 
-// SetLink tells that the wire's other end came or went.
+// SetLink reports that the wire's other end was connected or disconnected.
 func (m *Model) SetLink(up bool) {
 	m.port.wire = up
 	m.linkChanged()
 }
 
-// Pause holds the transmitter, as a pause frame does. It may be called from any goroutine.
+// Pause stops or resumes the transmitter, like a pause frame. It may be called from any goroutine.
 func (m *Model) Pause(on bool) { m.paused.Store(on) }
 
 // clock is the core clock: cycles since power-on.

@@ -53,7 +53,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// tearing reads host memory as a copy may that takes the last words first: what a driver stores meanwhile is there in part.
+// tearing reads host memory like a copy that reads the last words first, so it sees concurrent stores in part.
 type tearing struct {
 	sim.Host
 	from, to uint64
@@ -75,8 +75,8 @@ func (h tearing) Peek(iova uint64, p []byte) error {
 	}).Peek(iova, p)
 }
 
-// A WQE whose ownership bit came while its other words were being read is read again: all that the driver stored before the bit is
-// there, as it is in the cache lines that a card reads.
+// A WQE whose ownership bit was set while its other words were being read is read again: everything that the driver
+// stored before the bit is then present, as in the cache lines that a card reads.
 func TestTornWQE(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

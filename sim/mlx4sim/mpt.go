@@ -64,7 +64,7 @@ func (m *Model) newMPT(c *call) *refusal {
 		return refuse(stBadParam, "r_w is 0: memory windows are not offered")
 	case in.Is("block_mode") || in.Is("mtt_rep") || in.Is("fbo_en"):
 		return refuse(stBadParam, "block_mode, mtt_rep or fbo_en: not offered")
-	case in.Is("status") && in.U("status") != 0xf: // which says that software owns it, as it does until now
+	case in.Is("status") && in.U("status") != 0xf: // this status means that software owns it, as it does until now
 		return refuse(stBadParam, "status is %xh, expected 0 or fh", in.U("status"))
 	case k.access&localRead == 0:
 		m.host.Warnf("SW2HW_MPT: lr is clear: it is set in all entries")
@@ -74,7 +74,7 @@ func (m *Model) newMPT(c *call) *refusal {
 		return refuse(stBadParam, "a translated region with entity_size %d, len64 %d, mtt_adr %#x", k.logPage, in.U("len64"), k.mtt)
 	}
 	if !k.physical {
-		for _, off := range []uint64{0, max(k.len, 1) - 1} { // firmware checks where the list lies
+		for _, off := range []uint64{0, max(k.len, 1) - 1} { // firmware checks the list's addresses
 			page := (k.start+off)>>k.logPage - k.start>>k.logPage
 			if _, r := m.icm.entry(table{"mtt_base", m.hca.mtt.base, -1, 8}, uint32(k.mtt/8+page)); r != nil {
 				return r

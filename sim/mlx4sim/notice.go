@@ -28,8 +28,8 @@ type notice struct {
 	left  int
 }
 
-// changed tells the subnet manager of other capabilities, or of another description of the node. The agent hands the trap to QP0 as
-// if it had come from LID 0: software sends it on, as it is the only one that has a queue for that.
+// changed reports changed capabilities or a changed node description to the subnet manager. The agent delivers the trap
+// to QP0 as if it had come from LID 0, and software forwards it, because only software has a queue for that.
 func (m *Model) changed(flags uint16) {
 	ib := &m.port.ib
 	if ib.smID == 0 || ib.state != stateActive {

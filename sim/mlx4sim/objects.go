@@ -2,7 +2,7 @@ package mlx4sim
 
 import "fmt"
 
-// objects are those that the driver handed to the device, by their index in their table.
+// objects are the objects that the driver created, by their index in their table.
 type objects struct {
 	mpts map[uint32]*mpt
 	eqs  map[uint32]*eq
@@ -16,7 +16,7 @@ func newObjects() objects {
 	return objects{mpts: map[uint32]*mpt{}, eqs: map[uint32]*eq{}, cqs: map[uint32]*cq{}, qps: map[uint32]*qp{}, srqs: map[uint32]*srq{}}
 }
 
-// left names what was not returned.
+// left names the objects that were not destroyed.
 func (o *objects) left() (names []string) {
 	for i := range o.mpts {
 		names = append(names, fmt.Sprintf("MPT %#x", i))
@@ -36,7 +36,7 @@ func (o *objects) left() (names []string) {
 	return names
 }
 
-// context is where in ICM an object's lies.
+// context is an object's location in ICM.
 type context struct {
 	name string
 	at   uint64
@@ -76,7 +76,7 @@ type buffer struct {
 	offset  uint64 // of the ring in the first page
 }
 
-// newBuffer reads the MTT entries of so many bytes.
+// newBuffer reads the MTT entries of a buffer of bytes bytes.
 func (m *Model) newBuffer(mtt uint64, logPage uint, offset uint64, bytes uint64) (b buffer, r *refusal) {
 	b = buffer{mtt: mtt, logPage: 12 + logPage, offset: offset}
 	switch {
@@ -124,7 +124,7 @@ func (b *buffer) at(off uint64) uint64 {
 	return b.pages[off>>b.logPage] + off&(1<<b.logPage-1)
 }
 
-// piece is how many of n bytes from off are in one piece.
+// piece returns how many of n bytes from off are contiguous.
 func (b *buffer) piece(off, n uint64) uint64 {
 	start := off + b.offset
 	have := 1<<b.logPage - start&(1<<b.logPage-1)
@@ -135,7 +135,7 @@ func (b *buffer) piece(off, n uint64) uint64 {
 	return min(have, n)
 }
 
-// read reads n bytes at off, in as many transactions as it takes.
+// read reads n bytes at off, in one transaction for each contiguous piece.
 func (m *Model) read(b *buffer, off uint64, p []byte) error {
 	for len(p) > 0 {
 		n := b.piece(off, uint64(len(p)))
@@ -163,7 +163,7 @@ func (m *Model) fill(b *buffer, n uint64, with byte) *refusal {
 	return nil
 }
 
-// stale tells of MTT entries that were changed while an object used them.
+// stale reports MTT entries that were changed while an object used them.
 func (m *Model) stale(b *buffer, name string) {
 	h, ok := m.host.(interface {
 		Peek(iova uint64, p []byte) error
@@ -181,7 +181,7 @@ func (m *Model) stale(b *buffer, name string) {
 	}
 }
 
-// reports says whether a CQ reports to an EQ.
+// reports returns whether any CQ reports to an EQ.
 func (o *objects) reports(eqn uint32) bool {
 	for _, q := range o.cqs {
 		if q.eqn == eqn {

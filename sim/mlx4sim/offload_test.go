@@ -9,7 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// udp is a UDP datagram over IPv4 with right checksums, from a source port.
+// udp is a UDP datagram over IPv4 with valid checksums, from a source port.
 func udp(from uint16, n int) []byte {
 	f := make([]byte, 42+n)
 	copy(f, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0xee, 1, 8, 0, 0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2})
@@ -25,7 +25,7 @@ func udp(from uint16, n int) []byte {
 	return f
 }
 
-// tcp is a segment of TCP over IPv4 with options, to the peer.
+// tcp is a TCP segment over IPv4 with options, to the peer.
 func tcp(n int) []byte {
 	f := make([]byte, 66+n)
 	copy(f, []byte{2, 0, 0, 0, 0xee, 1, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 6, 0, 0, 10, 9, 0, 2, 10, 9, 0, 1})
@@ -110,7 +110,7 @@ func TestLSO(t *testing.T) {
 	x.Clean()
 }
 
-// Tags are inserted and stripped, and told in the completion; the filter drops what is not let in.
+// Tags are inserted and stripped, and reported in the completion; the filter drops other tags.
 func TestVLAN(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -176,7 +176,7 @@ func TestBlueFlame(t *testing.T) {
 				t.Fatalf("trapped %v: sent %x", trapped, got)
 			}
 			d := x.Port.Counts().Since(before)
-			if d.DMARead > 1 { // behind it, for what follows
+			if d.DMARead > 1 { // prefetch of the following WQEs
 				t.Errorf("trapped %v: %+v", trapped, d)
 			}
 			if !trapped && d.MMIOWrite != 2 {
@@ -202,7 +202,7 @@ func TestBlueFlame(t *testing.T) {
 	}
 }
 
-// A QP that keeps the FCS receives it behind the frame; Linux's mlx4_ib has no work queues without the capability.
+// A QP that keeps the FCS receives it after the frame; Linux's mlx4_ib creates no work queues without the capability.
 func TestFCS(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()

@@ -20,7 +20,7 @@ type port struct {
 	ib ibPort
 }
 
-// rqpCalc is SET_PORT's "receive QP calculation": how the MAC table leads to QPs.
+// rqpCalc is SET_PORT's "receive QP calculation": how the MAC table selects QPs.
 type rqpCalc struct {
 	set            bool
 	base           uint32
@@ -103,7 +103,7 @@ func (m *Model) closePorts() {
 	m.port.initiated, m.port.up, m.port.ib.state = false, false, stateDown
 }
 
-// linkChanged tells the driver of a link that came or went.
+// linkChanged reports to the driver that the link went up or down.
 func (m *Model) linkChanged() {
 	up := m.port.wire && m.port.initiated
 	if m.port.link != Ethernet { // a subnet manager brings it further, and then there is an event
@@ -241,7 +241,8 @@ func (m *Model) setVLANs(c *call) *refusal {
 	return nil
 }
 
-// setMulticast adds an address to the filter (op modifier 0), after clearing it if bit 63 is set, and turns it off (1) and on (2).
+// setMulticast adds an address to the filter (op modifier 0), after clearing it if bit 63 is set, and disables (1) or
+// enables (2) the filter.
 func (m *Model) setMulticast(c *call) *refusal {
 	if r := onePort(c.mod); r != nil {
 		return r

@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// place is a field of the vendor's: bits from the structure's start, counted as its file does.
+// place is a field's position in the vendor's file: bits from the structure's start, counted as the file does.
 type place struct{ bit, width int }
 
 // vendorLayouts reads the structures of iPXE's MT25408_PRM.h, which the vendor generated: fields are in dwords, low
@@ -57,8 +57,8 @@ func vendorLayouts(text string) map[string]map[string]place {
 	return all
 }
 
-// The model's layouts are the vendor's, field by field, wherever both have a name in common. The file is not part of this
-// repository: MT25408_PRM names it, or it lies beside the recordings.
+// The model's layouts equal the vendor's, field by field, for all names that both have. The file is not part of this
+// repository: MT25408_PRM is its path, or it is in the folder of recordings.
 func TestVendorLayouts(t *testing.T) {
 	file := os.Getenv("MT25408_PRM")
 	if file == "" {

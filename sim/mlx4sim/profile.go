@@ -1,6 +1,6 @@
 package mlx4sim
 
-// Profile is a device: its IDs, its firmware, its limits.
+// Profile is a device model: its IDs, firmware and limits.
 type Profile uint8
 
 const (
@@ -24,7 +24,7 @@ var profiles = map[Profile]*profile{
 // Device is the PCI device ID.
 func (p Profile) Device() uint16 { return profiles[p].device }
 
-// Sizes of context entries, and what the firmware keeps for itself. As ConnectX-3's tell.
+// Sizes of context entries, and the numbers that the firmware reserves, as reported by ConnectX-3 cards.
 const (
 	fwPages = 256 // 1 MB for the firmware
 
@@ -67,7 +67,7 @@ const (
 	logVLANs = 7
 )
 
-// PRM "QUERY_DEV_CAP", with the fields that later firmware tells.
+// PRM "QUERY_DEV_CAP", with the fields of later firmware.
 var devCap = lay(0x100, `10.31:24 log_max_srq_sz 10.23:16 log_max_qp_sz 10.11:8 log2_rsvd_qps 10.4:0 log_max_qp 14.31:28 log2_rsvd_srqs 14.20:16 log_max_srqs
 	14.13:8 num_rsvd_scqs 14.3:0 log_max_scqs 18.31:24 num_rsvd_eqs 18.23:16 log_max_cq_sz 18.11:8 log2_rsvd_cqs 18.4:0 log_max_cq
 	1c.31:24 log_max_eq_sz 1c.21:16 log_max_d_mpts 1c.11:8 log2_rsvd_eqs 1c.3:0 log_max_eq 20.31:28 log2_rsvd_mtts 20.22:16 log_max_mrw_sz

@@ -7,7 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/rdma"
 )
 
-// PRM "Address Path", as far as the model knows it, with what later firmware has at free places.
+// PRM "Address Path", as far as the model uses it, with the fields that later firmware added in unused bits.
 const pathFields = `00.31:24 fl 00.23:16 vlan_control 00.6:0 pkey_index 04.31:24 counter_index 04.23 grh 04.22:16 my_lid 04.15:0 rlid
 	08.31:27 ack_timeout 08.26:24 ack_low 08.22:16 mgid_index 08.11:8 max_stat_rate 08.7:0 hop_limit 0c.27:20 tclass 0c.19:0 flow_label 10*4 rgid
 	20.31:24 sched_queue 20.23:16 vlan_index 20.15:8 feup 20.7:0 fvl_rx 24.31:24 rss_log 24.15:0 dmac_h 28.31:0 dmac_l`
@@ -85,8 +85,8 @@ type qp struct {
 	recv  ring
 	rss   rss
 
-	head   uint32 // WQEs (strides) consumed of the send queue; bits above its size tell the lap
-	kicked bool   // a doorbell came
+	head   uint32 // WQEs (strides) consumed of the send queue; bits above its size count laps
+	kicked bool   // the doorbell was rung
 	pushAt uint32
 	push   []byte // pushed by BlueFlame
 	fetch  []byte // fetched ahead from head
@@ -97,7 +97,7 @@ type qp struct {
 
 	sent, received uint64
 	pushes         uint64
-	strayed        bool // told of a WQE that was not stamped
+	strayed        bool // a WQE that was not stamped has been reported
 
 	conn rdma.Connection // of RC
 	met  bool            // the first packet was reported to the driver
@@ -109,7 +109,7 @@ type inner struct {
 	first [16]byte
 }
 
-// ring is a work queue's place in the buffer.
+// ring is a work queue's location in the buffer.
 type ring struct {
 	off       uint64
 	log       uint // WQEs
@@ -157,7 +157,8 @@ func qpCommands() map[uint16]*command {
 	}
 }
 
-// walk is a transition with parameters. What each takes of them follows IBTA 1.3 table 92, as the PRM's does.
+// walk executes a transition with parameters. The parameters of each transition follow IBTA 1.3 table 92, as the PRM's
+// do.
 func (m *Model) walk(c *call, from, to int, _ uint32) *refusal {
 	id := c.mod & 0xffffff
 	in := as(c.in.B[8:], qpLayout)
@@ -213,7 +214,7 @@ func (m *Model) walk(c *call, from, to int, _ uint32) *refusal {
 	return m.storeQP(q)
 }
 
-// connect has the transport know what a transition set.
+// connect passes a transition's parameters to the transport.
 func (q *qp) connect(from, to int) {
 	c, x := &q.conn, q.ctx
 	if from == qpInit && to == qpRTR {
@@ -233,7 +234,7 @@ func (q *qp) setState(to int) {
 	q.ctx.Set("state", uint64(to))
 }
 
-// storeQP keeps the context where the driver gave memory for it.
+// storeQP writes the context to context memory.
 func (m *Model) storeQP(q *qp) *refusal { return m.store(m.hca.qpc, q.id&m.qpMask(), q.ctx.B) }
 
 // newQP is RST2INIT: queues, keys and CQs are set once.
@@ -241,7 +242,7 @@ func (m *Model) newQP(id uint32, in msg) *refusal {
 	index := id & m.qpMask()
 	tables := []table{m.hca.qpc, m.hca.altc, m.hca.auxc, m.hca.cmpt[0]}
 	if in.U("st") == serviceRC {
-		tables = append(tables, m.hca.rdmarc) // what a peer reads is kept there
+		tables = append(tables, m.hca.rdmarc) // for outstanding reads by a peer
 	}
 	if r := m.claim(index, tables...); r != nil {
 		return r
@@ -300,7 +301,7 @@ func (m *Model) holdQP(q *qp, n int) {
 // newRings places the queues: the one with the larger stride comes first.
 func (m *Model) newRings(q *qp, in msg) *refusal {
 	q.send = ring{log: uint(in.U("log_sq_size")), logStride: 4 + uint(in.U("log_sq_stride"))}
-	if !q.onSRQ { // else Linux leaves what its arithmetic yields for no queue
+	if !q.onSRQ { // otherwise Linux leaves the value that its arithmetic gives for no queue
 		q.recv = ring{log: uint(in.U("log_rq_size")), logStride: 4 + uint(in.U("log_rq_stride"))}
 		if in.Is("rq_left") {
 			m.host.Warnf("RST2INIT_QP: %v: reserved bit 23 is set in the dword with log_rq_size", q)
@@ -335,8 +336,9 @@ func (m *Model) newRings(q *qp, in msg) *refusal {
 	return r
 }
 
-// checkLinkType refuses a path on an InfiniBand port whose low bits beside the ACK timeout say that the link is Ethernet: they are
-// reserved in the PRM's "Address Path", and Linux's mlx4_ib sets them only for a port whose link layer is Ethernet.
+// checkLinkType refuses a path on an InfiniBand port whose low bits next to the ACK timeout select an Ethernet link:
+// they are reserved in the PRM's "Address Path", and Linux's mlx4_ib sets them only for a port whose link layer is
+// Ethernet.
 func (m *Model) checkLinkType(q *qp, in msg) *refusal {
 	if v := in.U("ack_low"); v != 0 && m.port.link == InfiniBand {
 		return refuse(stBadParam, "%v: the path's link type is %d, on an InfiniBand port it is 0", q, v)
@@ -344,7 +346,7 @@ func (m *Model) checkLinkType(q *qp, in msg) *refusal {
 	return nil
 }
 
-// checkRTR looks at what a QP has to have before it receives.
+// checkRTR checks the fields that a QP needs before it receives.
 func (m *Model) checkRTR(q *qp, in msg) *refusal {
 	if port := in.U("sched_queue") >> 6 & 1; port != 0 {
 		return refuse(stBadParam, "sched_queue is %02xh: port %d, the device has one", in.U("sched_queue"), port+1)
@@ -370,7 +372,7 @@ func (m *Model) qpToError(c *call) *refusal {
 	return m.storeQP(q)
 }
 
-// qpToReset gives a QP back. Op modifiers 2 and 3 leave the output mailbox out.
+// qpToReset releases a QP. With op modifiers 2 and 3 there is no output mailbox.
 func (m *Model) qpToReset(c *call) *refusal {
 	q := m.findQP(c.mod)
 	if q == nil {
@@ -407,7 +409,7 @@ func (m *Model) queryQP(c *call) *refusal {
 	return nil
 }
 
-// specialQPs says where QP0 and QP1 of both ports lie: eight numbers, aligned.
+// specialQPs sets the numbers of QP0 and QP1 of both ports: eight numbers, aligned.
 func (m *Model) specialQPs(c *call) *refusal {
 	if c.mod&7 != 0 {
 		return refuse(stBadParam, "%#x is not aligned to 8", c.mod)
@@ -421,7 +423,7 @@ func (m *Model) special(q *qp) bool {
 	return m.obj.sqp != 0 && q.st == serviceMLX && q.id >= m.obj.sqp && q.id < m.obj.sqp+8
 }
 
-// failQP brings a QP into ERR and flushes what was posted: receive WQEs now, what waits to be sent in the next Step.
+// failQP moves a QP to ERR and flushes it: posted receive WQEs now, pending sends in the next Step.
 func (m *Model) failQP(q *qp) {
 	q.setState(qpError)
 	q.kick()

@@ -9,13 +9,13 @@ import (
 const (
 	barSize0 = 1 << 20
 
-	regCatas     = 0x1f020 // catastrophic error buffer, read only; QUERY_FW tells in place
-	regClock     = 0x8c0c0 // the core clock, 64 bits, high dword first; QUERY_FW tells in place
+	regCatas     = 0x1f020 // catastrophic error buffer, read only; QUERY_FW reports its address
+	regClock     = 0x8c0c0 // the core clock, 64 bits, high dword first; QUERY_FW reports its address
 	regHCR       = 0x80680 // HCA command register, seven dwords
-	regOwner     = 0x8069c // ownership: a read that yields 0 takes it, a write of 0 gives it back
+	regOwner     = 0x8069c // ownership: a read that returns 0 takes it, a write of 0 releases it
 	regReset     = 0xf0010 // a 1 resets the device
-	regClrInt    = 0xf00d8 // clears INTx, 64 bits; QUERY_FW tells in place
-	regSemaphore = 0xf03fc // against updates of the flash: a read that yields 0 takes it, a reset gives it back
+	regClrInt    = 0xf00d8 // clears INTx, 64 bits; QUERY_FW reports its address
+	regSemaphore = 0xf03fc // against updates of the flash: a read that returns 0 takes it, a reset releases it
 
 	catasWords = 16
 	hcrWords   = 7
@@ -30,10 +30,10 @@ const (
 	vectors   = 128
 )
 
-// statusAfterReset is what a ConnectX-3 showed in the HCR after a reset: go and toggle are 0.
+// statusAfterReset is the HCR value that a ConnectX-3 had after a reset: go and toggle are 0.
 const statusAfterReset = 0x26451463
 
-// registers are those of BAR 0 that hold something.
+// registers are the registers of BAR 0 that have state.
 type registers struct {
 	hcr       [hcrWords]uint32
 	owned     bool // the ownership semaphore was taken

@@ -11,7 +11,7 @@ import (
 
 var testMAC = [6]byte{2, 0, 0, 0, 0, 1}
 
-// rig is a raw driver: it encodes commands and WQEs by hand, and looks at what comes back.
+// rig is a raw driver: it encodes commands and WQEs by hand, and checks the results.
 type rig struct {
 	*simtest.Rig
 	m      *Model
@@ -20,7 +20,7 @@ type rig struct {
 	out    dma.Block
 
 	icm                 dma.Block
-	icmAt               uint64 // virtual address behind what is mapped
+	icmAt               uint64 // virtual address after the mapped part
 	flags               uint32 // INIT_HCA
 	wide                bool   // CQEs and EQEs of 64 bytes
 	eq, cq, sq, rec, fb dma.Block
@@ -112,7 +112,8 @@ func (x *rig) raw(op uint32, opMod, mod uint32, in, out uint64) (status uint32, 
 	return v >> 24, uint64(x.rd(0x8068c))<<32 | uint64(x.rd(0x80690))
 }
 
-// exec runs a command with mailboxes: in may be nil, a mailbox of bytes, or an immediate; out says whether there is a mailbox.
+// exec runs a command with mailboxes: in may be nil, a mailbox of bytes, or an immediate; out selects an output
+// mailbox.
 func (x *rig) exec(op, opMod, mod uint32, in any, out bool) (status uint32, imm uint64) {
 	x.Helper()
 	var ip, op2 uint64
@@ -193,7 +194,7 @@ func (x *rig) context() {
 	}
 }
 
-// Where the MTT table and the QP's context are in the memory that was given.
+// Pages of the MTT table and of the QP's context in the provided memory.
 const mttPage, qpcPage = 0, 2
 
 func (x *rig) initHCA() []byte {
@@ -274,7 +275,7 @@ func (x *rig) rqpCalc() []byte {
 
 const rqAt = 64 << testLogSQ
 
-// post gives n receive buffers of 2048 bytes, and says how many there were in all.
+// post posts n receive buffers of 2048 bytes, and publishes their total number.
 func (x *rig) post(from, n int) {
 	for i := from; i < from+n; i++ {
 		e := x.sq.Bytes[rqAt+16*(i%(1<<testLogRQ)):]
@@ -297,7 +298,7 @@ func (x *rig) cqe() []byte {
 	return e
 }
 
-// eqe returns the next event's 32 bytes, or nil, and tells the device.
+// eqe returns the next event's 32 bytes, or nil, and updates the consumer index.
 func (x *rig) eqe() []byte {
 	size := x.m.hca.eqeSize
 	e := x.eq.Bytes[int(x.eqCI)%16*size:][size-32 : size]
@@ -309,7 +310,7 @@ func (x *rig) eqe() []byte {
 	return e
 }
 
-// wqe writes a send WQE at the head: segments behind the control segment, in all a multiple of 16 bytes.
+// wqe writes a send WQE at the head: a control segment, then segs, whose total length is a multiple of 16 bytes.
 func (x *rig) wqe(op, flags uint32, segs ...[]byte) []byte {
 	w := make([]byte, 16)
 	for _, s := range segs {
@@ -349,7 +350,7 @@ func (x *rig) data(off int, b []byte) []byte {
 	return dwords(16, 0, uint32(len(b)), 4, testKey, 8, uint32((x.fb.IOVA+uint64(off))>>32), 12, uint32(x.fb.IOVA)+uint32(off))
 }
 
-// inline are inline segments, each ending with a line of 64 bytes; at is where in the WQE they begin.
+// inline returns inline segments for b, each of which ends with a 64-byte line; at is their offset in the WQE.
 func inline(at int, b []byte) (segs []byte) {
 	for len(b) > 0 {
 		n := min(len(b), 60-at&63)

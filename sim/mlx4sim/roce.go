@@ -6,8 +6,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/rdma"
 )
 
-// RoCE is InfiniBand's transport on an Ethernet port, version 1 (IBTA annex A16): the Ethernet header takes the place of the local
-// route header, and the global route header is always there. Priorities and VLANs of it are not offered.
+// RoCE version 1 is InfiniBand's transport on an Ethernet port (IBTA annex A16): the Ethernet header replaces the local
+// route header, and there is always a global route header. Priorities and VLANs are not supported.
 
 const (
 	etherRoCE = 0x8915
@@ -17,14 +17,14 @@ const (
 // isRoCE reports whether a frame is for the transport, which takes it before steering does.
 func isRoCE(b []byte) bool { return len(b) >= etherSize && be.Uint16(b[12:]) == etherRoCE }
 
-// sendRoCE puts the Ethernet header in front of a packet that begins with its global route header, and sends it.
+// sendRoCE prepends the Ethernet header to a packet that starts with its global route header, and sends it.
 func (m *Model) sendRoCE(q *qp, to *path, p []byte) {
 	f := append(append([]byte(nil), to.dmac[:]...), to.smac[:]...)
 	f = append(be.AppendUint16(f, etherRoCE), p...)
 	m.emitRoCE(q, append(f, rdma.ICRC(f[etherSize:], false)...))
 }
 
-// sendRawRoCE sends what QP1 has built, Ethernet header and all, with room for the ICRC at its end.
+// sendRawRoCE sends a packet that QP1 built, including the Ethernet header and room for the ICRC at its end.
 func (m *Model) sendRawRoCE(q *qp, flags uint32, b []byte) *wqeError {
 	if len(b) < etherSize+rdma.GRHSize+rdma.BTHSize+rdma.ICRCSize || !isRoCE(b) {
 		return badWQE(syndLocalLength, "a frame of %d bytes: expected the headers of RoCE (EtherType %04xh), and room for the ICRC", len(b), etherRoCE)
@@ -37,7 +37,7 @@ func (m *Model) sendRawRoCE(q *qp, flags uint32, b []byte) *wqeError {
 	return nil
 }
 
-// emitRoCE puts a frame on the wire, or turns it round if it is for this port.
+// emitRoCE puts a frame on the wire, or loops it back if it is for this port.
 func (m *Model) emitRoCE(q *qp, f []byte) {
 	q.sent++
 	for len(f) < 60 {
@@ -55,7 +55,7 @@ func (m *Model) emitRoCE(q *qp, f []byte) {
 	m.transmitPacket(f)
 }
 
-// takeRoCE takes a frame from the wire, or one turned round.
+// takeRoCE handles a frame from the wire, or a looped one.
 func (m *Model) takeRoCE(f []byte) bool {
 	p, ok := parseRoCE(f)
 	if !ok {

@@ -72,7 +72,7 @@ func (m *Model) deliver(q *qp, f *kit.Frame, hash uint32, mac int) bool {
 		b = append(append([]byte(nil), b[:12]...), b[16:]...)
 		at -= 4
 	}
-	if q.ctx.Is("fcs_keep") { // the wire's: a tag that was stripped is part of it
+	if q.ctx.Is("fcs_keep") { // the wire's FCS, which includes a stripped tag
 		b = binary.LittleEndian.AppendUint32(slices.Clip(b), crc32.ChecksumIEEE(f.B))
 	}
 	if err := m.scatter(q, w, b); err != nil {
@@ -141,7 +141,7 @@ func frameStatus(f *kit.Frame) (s uint16) {
 	return s
 }
 
-// frameSum is the checksum of TCP and UDP with their pseudo header, ffffh where it is right.
+// frameSum returns the checksum of TCP and UDP with their pseudo header, ffffh if it is valid.
 func frameSum(f *kit.Frame) uint16 {
 	switch {
 	case f.L4 == kit.L4None:
@@ -180,14 +180,14 @@ func (m *Model) scatter(q *qp, w, b []byte) *wqeError {
 	return nil
 }
 
-// failRecv ends a receive WQE in error, and the QP with it.
+// failRecv completes a receive WQE in error, and fails the QP.
 func (m *Model) failRecv(q *qp, idx uint32, synd uint8) {
 	m.errorCQE(m.obj.cqs[q.rcq], q.id, idx, false, synd)
 	m.failQP(q)
 	m.storeQP(q)
 }
 
-// flushRecv ends what was posted to receive.
+// flushRecv flushes the posted receive WQEs.
 func (m *Model) flushRecv(q *qp) {
 	if q.rss.on || q.onSRQ {
 		return

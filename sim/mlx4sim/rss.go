@@ -8,7 +8,7 @@ import (
 // RSS parameters are in the QP context from byte 24h of the primary path on, over the alternative path.
 const rssAt = 0x18 + 0x24
 
-// Bits of what the hash covers.
+// Fields that the hash covers.
 const (
 	rssUDPv6 = 1 << 0
 	rssUDPv4 = 1 << 1

@@ -30,7 +30,7 @@ func (m *Model) Receive(b []byte) bool {
 	return m.take(b) || took
 }
 
-// take steers a frame that passed the port, from the wire or turned round.
+// take steers a frame that the port accepted, from the wire or looped back.
 func (m *Model) take(b []byte) bool {
 	f := kit.ParseFrame(b)
 	p := &m.port
@@ -87,15 +87,16 @@ func (m *Model) steer(b []byte) []*qp {
 	return m.byTable(macOf(b))
 }
 
-// Multicast modes of SET_PORT: by the multicast group table, by it and else to the default QP, all to the default QP.
+// Multicast modes of SET_PORT: by the multicast group table; by the table, and otherwise to the default QP; all to the
+// default QP.
 const (
 	multicastDirectOnly = 0
 	multicastDirect     = 1
 	multicastDefault    = 2
 )
 
-// byTable steers by the MAC table: a unicast address's index is counted from the base QP, one that is not in it goes to the
-// promiscuous QP, if there is one.
+// byTable steers by the MAC table: a unicast address's index is added to the base QP; an address that is not in the
+// table goes to the promiscuous QP, if there is one.
 func (m *Model) byTable(mac uint64) (to []*qp) {
 	k := &m.port.calc
 	if !k.set {

@@ -10,7 +10,7 @@ const (
 	stateActive = 4
 )
 
-// ibPort is what the subnet management agent keeps of the port.
+// ibPort is the subnet management agent's state of the port.
 type ibPort struct {
 	state     uint8
 	lid, smID uint16
@@ -32,9 +32,9 @@ type ibPort struct {
 	badPKeys  uint16
 	badQKeys  uint16
 	badMKeys  uint16
-	notice    *notice   // that nobody repressed yet
+	notice    *notice   // not repressed yet
 	notices   uint32    // so far
-	cleared   [4]uint64 // what the performance counters had when a manager cleared them, as perf lists them
+	cleared   [4]uint64 // values of the performance counters when a manager cleared them, in the order of perf
 }
 
 func (m *Model) newIBPort() ibPort {
@@ -92,8 +92,9 @@ var portInfo = lay(64, `00*2 mkey 08*2 prefix 10.31:16 lid 10.15:0 sm_lid 14.31:
 	28.31:24 vl_arb_low_cap 28.23:20 init_reply 28.19:16 mtu_cap 28.15:13 vl_stall 28.12:8 hoq_life 28.7:4 oper_vls 28.3:0 enforce
 	2c.31:16 bad_mkeys 2c.15:0 bad_pkeys 30.31:16 bad_qkeys 30.15:8 guid_cap 30.7 reregister 30.4:0 subnet_timeout 34.28:24 resp_time 34.23:16 errors 34.15:0 credit_hint`)
 
-// madIfc hands a management datagram to the agent, as if it had arrived, and returns the answer. Op modifier bits 0 and 1 say that
-// keys are not to be checked, bit 2 that there is more about where the packet came from, bit 3 that it is from the network.
+// madIfc passes a management datagram to the agent, as if it had arrived, and returns the answer. Op modifier bits 0
+// and 1 disable the check of keys, bit 2 means that the source of the packet is described, bit 3 that it is from the
+// network.
 func (m *Model) madIfc(c *call) *refusal {
 	if r := onePort(c.mod); r != nil {
 		return r
@@ -114,9 +115,10 @@ func (m *Model) madIfc(c *call) *refusal {
 	return nil
 }
 
-// checkExtended looks at what MAD_IFC is given with a datagram from the wire. PRM "MAD_IFC Input Mailbox": my_qpn is the number that
-// the datagram was sent to, so 0 or 1, and not the device's number of that queue pair. A datagram whose directed route ends here has
-// a hop pointer past the last hop when the agent receives it (IBTA C14-9:4); iPXE leaves it at the last hop, so this only warns.
+// checkExtended checks MAD_IFC's additional input for a datagram from the wire. PRM "MAD_IFC Input Mailbox": my_qpn is
+// the number that the datagram was sent to, so 0 or 1, and not the device's number of that queue pair. A datagram whose
+// directed route ends here has a hop pointer past the last hop when the agent receives it (IBTA C14-9:4); iPXE leaves
+// it at the last hop, so this only warns.
 func (m *Model) checkExtended(in, info []byte) *refusal {
 	class := in[1]
 	want := uint32(1)
@@ -249,7 +251,7 @@ func (m *Model) smp(data []byte, set bool, attr uint16, mod uint32) uint16 {
 		return m.module(data, set)
 	case attrLED:
 	case attrExtPort: // libibmad iba_types.h ib_mlnx_ext_port_info_t
-		if set { // no source says what a card does with FDR10
+		if set { // no source describes a card's behaviour with FDR10
 			return statusBadAttr
 		}
 		clear(data)
@@ -277,7 +279,7 @@ func (m *Model) getPortInfo(o msg) {
 	}
 }
 
-// Bits of what changed, in the event that tells of it.
+// Changes reported in the event, as bits.
 const (
 	changedSMLID      = 1 << 0
 	changedPrefix     = 1 << 1
@@ -286,7 +288,7 @@ const (
 	changedSMSL       = 1 << 4
 )
 
-// setPortInfo is how a subnet manager sets the port up.
+// setPortInfo applies a subnet manager's PortInfo to the port.
 func (m *Model) setPortInfo(in msg) uint16 {
 	ib := &m.port.ib
 	to := uint8(in.U("state"))
@@ -330,7 +332,7 @@ func (m *Model) setPortInfo(in msg) uint16 {
 	return 0
 }
 
-// setIBState tells the driver of a port that became active, or ceased to be.
+// setIBState reports to the driver that the port became active or inactive.
 func (m *Model) setIBState(to uint8) {
 	was := m.port.ib.state
 	m.port.ib.state = to
@@ -345,7 +347,7 @@ func (m *Model) setIBState(to uint8) {
 	}
 }
 
-// managementEvent tells of what a subnet manager changed: PortInfo, or a block of a table.
+// managementEvent reports a subnet manager's change: PortInfo, or a block of a table.
 func (m *Model) managementEvent(attr uint8, block, changed uint32) {
 	var d [eventData]byte
 	d[3] = 1
@@ -362,12 +364,12 @@ func (m *Model) managementEvent(attr uint8, block, changed uint32) {
 	m.event(eventPortMgmt, attr, d[:])
 }
 
-// perf answers performance management: the counters of data and packets, in 32 bits, where they stop at the end, and in 64.
+// perf answers performance management: the counters of data and packets in 32 bits, which saturate, and in 64 bits.
 func (m *Model) perf(out []byte, method uint8, attr uint16) uint16 {
 	data, k := out[64:], &m.count
 	all := [4]uint64{k.wordsOut, k.wordsIn, k.packetsOut, k.packetsIn} // data is in units of four bytes (IBTA 16.1.3.5)
 	cleared, choice := &m.port.ib.cleared, be.Uint16(data[2:])
-	set := func(shift int) { // after the values were told
+	set := func(shift int) { // after the values were returned
 		for i := range all {
 			if method == methodSet && choice>>(shift+i)&1 != 0 {
 				cleared[i] = all[i]
@@ -429,7 +431,7 @@ func (m *Model) vendor(out []byte, method uint8, attr uint16) uint16 {
 	return 0
 }
 
-// setInfiniBandPort limits what the agent offers: SET_PORT with op modifier 0.
+// setInfiniBandPort restricts the agent's capabilities: SET_PORT with op modifier 0.
 func (m *Model) setInfiniBandPort(c *call) *refusal {
 	if m.port.link == Ethernet {
 		return refuse(stBadSize, "op_modifier 0 is for an InfiniBand port")

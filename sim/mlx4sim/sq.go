@@ -6,7 +6,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/rdma"
 )
 
-// Send WQE, PRM "Send WQE Format": a control segment, then what the opcode requests, in units of 16 bytes.
+// Send WQE, PRM "Send WQE Format": a control segment, then the opcode's segments, in units of 16 bytes.
 const (
 	segSize  = 16
 	ctrlSize = 16
@@ -48,7 +48,7 @@ func badWQE(synd uint8, format string, args ...any) *wqeError {
 	return &wqeError{synd, fmt.Sprintf(format, args...)}
 }
 
-// sendDoorbell has a queue look for WQEs.
+// sendDoorbell makes a queue check for WQEs.
 func (m *Model) sendDoorbell(u, v uint32) {
 	qpn := v >> 8
 	q := m.findQP(qpn)
@@ -72,7 +72,8 @@ func (m *Model) sendDoorbell(u, v uint32) {
 	q.kick()
 }
 
-// kick has a queue look for WQEs, in memory: what was fetched ahead, and not executed yet, may be older than those that are rung for.
+// kick makes a queue read WQEs from memory again: those that were prefetched and not yet executed may be older than the
+// doorbell.
 func (q *qp) kick() { q.kicked, q.fetch = true, nil }
 
 // lookAtQueues kicks queues of the page whose next WQE is valid, and whose doorbell another store may have covered.
@@ -93,9 +94,9 @@ func (m *Model) lookAtQueues(u uint32) {
 	}
 }
 
-// pushed takes a WQE from a BlueFlame register. It is used if it is the next; otherwise, and if it did not come
-// whole, the push is a doorbell. One that was polled may be a mix of two, if the driver was faster than the polling:
-// then the ring says what it is.
+// pushed handles a WQE from a BlueFlame register. It is used if it is complete and the next one; otherwise the push
+// counts as a doorbell. A polled one may be a mix of two, if the driver was faster than the polling: then the ring
+// decides.
 func (m *Model) pushed(u uint32, b []byte, whole, polled bool) {
 	qpn, idx := be.Uint32(b[4:])>>8, be.Uint32(b)>>8&0xffff
 	q := m.findQP(qpn)
@@ -130,7 +131,7 @@ func (m *Model) pushed(u uint32, b []byte, whole, polled bool) {
 	q.push, q.pushAt = append([]byte(nil), b[:n]...), q.head
 }
 
-// peekWQE is what the ring has at the head, n bytes of it, if the host lets the model look.
+// peekWQE returns n bytes of the ring at the head, if the host allows the model to peek.
 func (m *Model) peekWQE(q *qp, n int) (b []byte) {
 	h, ok := m.host.(interface {
 		Peek(iova uint64, p []byte) error
@@ -253,7 +254,7 @@ func (m *Model) nextWQE(q *qp) ([]byte, *wqeError) {
 		q.fetch = nil
 		return nil, badWQE(syndLocalOp, "ds is %d: of a WQE of 16 to %d bytes", w[7]&0x3f, maxSQE)
 	}
-	for len(w) < n { // it goes on behind what was fetched, perhaps at the ring's start
+	for len(w) < n { // it continues after the fetched part, perhaps at the ring's start
 		off := q.send.at(q.head + uint32(len(w)/stride))
 		more := make([]byte, min(q.buf.piece(off, uint64(stride)), uint64(stride)))
 		if m.host.DMARead(q.buf.at(off), more) != nil {
@@ -263,8 +264,9 @@ func (m *Model) nextWQE(q *qp) ([]byte, *wqeError) {
 		w = append(w[:len(w):len(w)], more...)
 	}
 	w = w[:n]
-	// The driver wrote the ownership bit last. A card reads cache lines, each of one moment; this process copies
-	// words in its own order, and some may be from before the bit was set. What is read now that it is seen is whole.
+	// The driver wrote the ownership bit last. A card reads each cache line atomically; this process copies words in
+	// its own order, so some may be from before the bit was set. A second read, now that the bit is seen, is
+	// consistent.
 	if ring := m.peekWQE(q, n); ring != nil {
 		w = ring
 	}
@@ -293,8 +295,8 @@ func (q *qp) remember(w []byte) {
 	}
 }
 
-// checkStale tells of a WQE that begins with what was the inside of an earlier one: the driver posted nothing there, the device
-// was led on by a word that looks valid. Drivers stamp what was freed.
+// checkStale reports a WQE that starts with the inside of an earlier one: the driver posted nothing there, but the word
+// looks valid to the device. Drivers stamp freed strides.
 func (m *Model) checkStale(q *qp, w []byte) {
 	in := &q.inner[q.head&(q.send.entries()-1)]
 	if in.seen && string(in.first[:]) == string(w[:16]) && !q.strayed {

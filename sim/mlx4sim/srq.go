@@ -6,7 +6,8 @@ import "fmt"
 var srqLayout = lay(64, `00.31:28 state 00.27:24 log_srq_size 00.23:0 srqn 04.26:24 log_srq_stride 04.15:0 xrcd 08.29:24 page_offset 08.23:0 cqn
 	10.29:24 log2_page_size 10.7:0 mtt_base_addr_h 14.31:3 mtt_base_addr_l 18.23:0 pd 1c.31:16 lwm 1c.15:0 wqe_cnt 20.15:0 srq_wqe_counter 28*2 db_record_addr`)
 
-// srq is a shared receive queue, which connections take their receive WQEs from: a list, each WQE names the next one.
+// srq is a shared receive queue, which provides receive WQEs for connections: a list, in which each WQE contains the
+// index of the next.
 type srq struct {
 	buffer
 	id       uint32
@@ -78,7 +79,8 @@ func (m *Model) dropSRQ(c *call) *refusal {
 	return nil
 }
 
-// takeShared returns the next WQE behind the segment that names the one after it, and its index; nil if none is posted.
+// takeShared returns the next WQE, without the segment that links to its successor, and its index; nil if none is
+// posted.
 func (m *Model) takeShared(s *srq) (w []byte, idx uint32) {
 	var rec [4]byte
 	if m.host.DMARead(s.dbr, rec[:]) != nil {

@@ -2,7 +2,7 @@ package mlx4sim
 
 import "github.com/rebound-nic/rebound/sim/rdma"
 
-// untagged and looped are the places of frames without a tag, and turned round, behind those of the eight priorities.
+// untagged and looped are the indices for untagged and looped frames, after those of the eight priorities.
 const (
 	untagged = 8
 	looped   = 9
@@ -26,7 +26,7 @@ type traffic struct {
 	loop   loops
 }
 
-// loops count frames that were turned round.
+// loops counts frames that were looped back.
 type loops struct{ frames, octets uint64 }
 
 func (l *loops) add(f []byte) { l.frames++; l.octets += uint64(len(f)) + 4 }
@@ -64,11 +64,11 @@ func sum(a [looped + 1]uint64) (n uint64) {
 	return n
 }
 
-// counters are the port's.
+// counters are the port's counters.
 type counters struct {
 	rx, tx                 traffic
 	rxShort, rxGiant       uint64
-	rxFiltered             uint64 // for nobody here
+	rxFiltered             uint64 // for no address of this port
 	rxNoQueue              uint64 // steered to a QP that does not receive
 	rxOverflow             uint64 // no WQE
 	txGiant, txDropped     uint64
@@ -129,33 +129,33 @@ func (m *Model) dumpStats(c *call) *refusal {
 	return nil
 }
 
-// Counters are what the device counted since its reset: frames and bytes without FCS.
+// Counters are the device's counters since its reset: frames and bytes without FCS.
 type Counters struct {
 	RxFrames, RxBytes, TxFrames, TxBytes uint64 // over the wire
 	RxBroadcast, RxMulticast             uint64
 	TxBroadcast, TxMulticast             uint64
-	Filtered                             uint64            // frames for nobody here
+	Filtered                             uint64            // frames for no address of this port
 	NoQueue                              uint64            // frames for a QP that does not receive
-	Overflow                             uint64            // frames that found no receive WQE
+	Overflow                             uint64            // frames without a receive WQE
 	Giants                               uint64            // longer than the port's MTU
-	Looped                               uint64            // turned round
+	Looped                               uint64            // looped back
 	Received, Sent                       map[uint32]uint64 // by QP
-	Pushed                               uint64            // WQEs that came whole through BlueFlame, of the QPs that there are
+	Pushed                               uint64            // complete WQEs pushed through BlueFlame, of existing QPs
 	InfiniBand                           Packets
 }
 
-// Packets are what an InfiniBand port counted since its reset.
+// Packets are an InfiniBand port's counters since its reset.
 type Packets struct {
 	Out, In          uint64 // over the wire
 	Unsent           uint64 // the port was not active, or there was no wire
 	Bad              uint64 // no packet of the model's, or its checksum is wrong
 	NotHere          uint64 // for another LID, or a virtual lane that is not up
 	NoQueue          uint64 // for a QP that is not there, or does not receive
-	Overflow         uint64 // found no receive WQE
+	Overflow         uint64 // without a receive WQE
 	BadPKey, BadQKey uint64
 }
 
-// Counters returns them. It walks what a running port changes: Port.Hold has it stall.
+// Counters returns the counters. On a running port, call it in Port.Hold, which stops the device.
 func (m *Model) Counters() Counters {
 	k := &m.count
 	c := Counters{RxFrames: sum(k.rx.frames), TxFrames: sum(k.tx.frames), RxBroadcast: sum(k.rx.kind[kindBroadcast]), RxMulticast: sum(k.rx.kind[kindMulticast]),

@@ -14,7 +14,7 @@ type steering struct {
 
 func newSteering() steering { return steering{next: 1, groups: map[uint32][]byte{}} }
 
-// rule sends what matches to a QP. Of those that match, the least priority number wins.
+// rule steers matching frames to a QP. Of the matching rules, the one with the lowest priority number wins.
 type rule struct {
 	id    uint64
 	prio  uint32
@@ -24,7 +24,7 @@ type rule struct {
 	specs []spec
 }
 
-// spec is one header that a rule looks at.
+// spec is one header that a rule matches.
 type spec struct {
 	kind uint16
 	b    []byte
@@ -33,7 +33,7 @@ type spec struct {
 // Modes of a rule.
 const (
 	modeRegular          = 0
-	modeAllDefault       = 1 // what no regular rule takes
+	modeAllDefault       = 1 // frames that no regular rule matches
 	modeMulticastDefault = 3
 	modeMirrorReceived   = 4 // a copy of every frame from the wire
 	modeMirrorSent       = 5 // a copy of every frame to it
@@ -155,7 +155,7 @@ func (s *steering) same(r *rule) (list []*rule) {
 	return list
 }
 
-// checkGone tells of rules that lead to a QP that goes.
+// checkGone reports rules that steer to a QP that is being destroyed.
 func (s *steering) checkGone(m *Model, q *qp) {
 	for _, r := range s.rules {
 		if r.qpn == q.id {
@@ -165,8 +165,8 @@ func (s *steering) checkGone(m *Model, q *qp) {
 	}
 }
 
-// match returns the QPs of the rules that take a frame: regular ones, the least priority number first, one for
-// unicast and all of them for multicast; otherwise the defaults. Sniffers get copies.
+// match returns the QPs of the rules that match a frame: regular ones, by ascending priority number, one for unicast
+// and all of them for multicast; otherwise the defaults. Sniffers get copies.
 func (s *steering) match(m *Model, b []byte) (to []*qp) {
 	f := kit.ParseFrame(b)
 	multicast := b[0]&1 != 0

@@ -7,7 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
-// spreads is a QP that spreads over two, the second of which shares the first one's rings.
+// spreads creates a QP that spreads over two, the second of which shares the first one's rings.
 func (x *rig) spreads(fields uint32, fn uint32) {
 	x.Helper()
 	second := with(x.qpContext(), 0x18, testQP+1)
@@ -77,7 +77,7 @@ func (x *rig) ruleFor(prio uint16, kind uint8, qpn uint32, mac []byte, more ...[
 	return x.do(0x065, 0, uint32(len(b)/4), b, false)
 }
 
-// Flow rules: priority, multicast to all, defaults for what no rule takes, ports and addresses.
+// Flow rules: priority, multicast to all, defaults for frames that no rule matches, ports and addresses.
 func TestFlowRules(t *testing.T) {
 	x := newRig(t, Options{})
 	x.flags = hcaDeviceManaged
@@ -177,7 +177,7 @@ func TestMACTable(t *testing.T) {
 	x.Clean()
 }
 
-// Mirrors copy what crosses the wire, taken by a rule or not (ibv_create_flow with a sniffer's attributes).
+// Mirrors copy traffic on the wire, whether a rule matches it or not (ibv_create_flow with a sniffer's attributes).
 func TestMirrors(t *testing.T) {
 	x := newRig(t, Options{})
 	x.flags = hcaDeviceManaged

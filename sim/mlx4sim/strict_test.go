@@ -231,7 +231,7 @@ func TestObjectRefusals(t *testing.T) {
 	x.ExpectWarning("is left")
 }
 
-// What the driver wrote where the device keeps its contexts is found, and so is memory that is taken from under an object.
+// Writes by the driver to the device's contexts are detected, and so is unmapping the memory of an object in use.
 func TestContextMemory(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -292,7 +292,7 @@ func TestSendErrors(t *testing.T) {
 	}
 }
 
-// A completion queue that nobody reads overruns, and says so by an event, as its queues do, which end.
+// A completion queue that is not read overruns. An event reports it, and events report that its QPs fail.
 func TestOverrun(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -341,7 +341,7 @@ func TestReceiveErrors(t *testing.T) {
 	x.ExpectError("has 16 entries")
 }
 
-// What was the inside of a WQE and was not stamped is taken for one, as a card would.
+// The inside of an earlier WQE that was not stamped is executed, as on a card.
 func TestStamping(t *testing.T) {
 	for _, stamp := range []bool{true, false} {
 		t.Run(fmt.Sprint(stamp), func(t *testing.T) {
@@ -401,8 +401,8 @@ func TestSRQ(t *testing.T) {
 	y.Clean()
 }
 
-// What is returned without a mailbox is written nowhere, least of all to address 0: iPXE says so by out_param alone,
-// Linux by the op modifier.
+// Objects released without an output mailbox cause no write, especially not to address 0: iPXE requests this by
+// out_param alone, Linux by the op modifier.
 func TestGivenBackQuietly(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -418,7 +418,7 @@ func TestGivenBackQuietly(t *testing.T) {
 	}
 }
 
-// What the firmware of an InfiniBand port does not take of a driver, though an Ethernet port's does.
+// Requests that the firmware refuses on an InfiniBand port, but accepts on an Ethernet port.
 func TestInfiniBandPaths(t *testing.T) {
 	x := openIB(t, 0)
 	x.fails(3, 0x019, 0, testQP+1, with(x.udContext(), 8+0x20, 1<<24), false, "link type is 1")
@@ -426,7 +426,7 @@ func TestInfiniBandPaths(t *testing.T) {
 	x.do(0x024, 4|3, 1, mad(classSMDirect, 1, 1, 0), true)
 	x.ExpectWarning("hop pointer is 1 of 1")
 	x.do(0x024, 4|3, 1, mad(classSMDirect, 2, 1, 0), true)
-	x.do(0x024, 3, 1, mad(classSMDirect, 1, 1, 0x40), true) // as iPXE: nothing is said of where it came from
+	x.do(0x024, 3, 1, mad(classSMDirect, 1, 1, 0x40), true) // as iPXE does: without a description of its source
 }
 
 func mad(class, hop, hops byte, qpn uint32) []byte {
@@ -436,7 +436,7 @@ func mad(class, hop, hops byte, qpn uint32) []byte {
 	return b
 }
 
-// Flow rules that look at ports need their bit of INIT_HCA, and there is no bit 0.
+// Flow rules that match ports need their bit of INIT_HCA, and bit 0 does not exist.
 func TestSteeringBits(t *testing.T) {
 	x := newRig(t, Options{})
 	x.flags = hcaDeviceManaged

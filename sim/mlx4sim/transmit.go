@@ -62,7 +62,8 @@ func (m *Model) sendFrame(q *qp, idx uint32, op uint8, w []byte) *wqeError {
 	return nil
 }
 
-// gather follows the data segments, which begin at byte at of the WQE. Inline data ends with its 64-byte line, at the latest.
+// gather collects the data segments, which start at byte at of the WQE. Inline data ends at the latest with its 64-byte
+// line.
 func (m *Model) gather(q *qp, f, segs []byte, at int) ([]byte, *wqeError) {
 	for len(segs) >= segSize {
 		n := be.Uint32(segs)
@@ -98,7 +99,7 @@ func (m *Model) gather(q *qp, f, segs []byte, at int) ([]byte, *wqeError) {
 	return f, nil
 }
 
-// checksum fills in what the flags request. A device leaves what it does not know.
+// checksum inserts the checksums that the flags request. Unknown protocols are left alone.
 func checksum(p *kit.Frame, flags uint32) {
 	if flags&ctrlIPSum != 0 && p.L3 == kit.L3IPv4 {
 		ip := p.B[p.At:p.L4At]
@@ -151,8 +152,8 @@ func (m *Model) segment(q *qp, p *kit.Frame, header, mss int, flags uint32, loop
 	return nil
 }
 
-// transmit pads the frame and sends it. A WQE that names the destination's address lets the device turn the frame round, if it is
-// for an address of this port.
+// transmit pads the frame and sends it. A WQE that contains the destination address allows the device to loop the frame
+// back, if it is for an address of this port.
 func (m *Model) transmit(q *qp, f []byte, loop uint64, force bool) {
 	for len(f) < 60 {
 		f = append(f, 0)

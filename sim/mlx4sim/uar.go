@@ -23,13 +23,13 @@ const (
 	bfPatience = 100 * time.Microsecond
 )
 
-// What the model leaves in the words of UAR pages, which drivers only ever write: a word that holds something else was stored to.
+// Pattern in the words of UAR pages, which drivers only ever write: any other value means that the word was stored to.
 const (
 	poison   = 0x9e3779b97f4a7c15
 	poison32 = 0x9e3779b9
 )
 
-// uarPages are those that an object's doorbells are in.
+// uarPages are the pages that contain objects' doorbells.
 type uarPages struct{ pages map[uint32]*uarPage }
 
 type uarPage struct {
@@ -38,10 +38,10 @@ type uarPage struct {
 	bf   [bfHalves]bfBuffer
 }
 
-// bfBuffer is one half of a BlueFlame register, which drivers push WQEs to alternately.
+// bfBuffer is one half of a BlueFlame register. Drivers push WQEs to the halves alternately.
 type bfBuffer struct {
 	open    bool
-	trapped uint32 // words that came by WriteBAR: counted already
+	trapped uint32 // words that arrived by WriteBAR and are already counted
 	since   time.Duration
 	there   int
 	steps   int
@@ -49,7 +49,7 @@ type bfBuffer struct {
 
 func (u *uarPages) reset(*Model) { u.pages = map[uint32]*uarPage{} }
 
-// hold counts the objects of a page. The model looks at those pages only.
+// hold counts the objects of a page. The model polls only those pages.
 func (u *uarPages) hold(m *Model, id uint32, n int) {
 	p := u.pages[id]
 	if p == nil {
@@ -91,7 +91,7 @@ func swap32(v uint32) uint32 {
 	return be.Uint32(b[:])
 }
 
-// writeUAR is a store that came one by one: it is in shadow memory already.
+// writeUAR handles a trapped store, which is already in shadow memory.
 func (m *Model) writeUAR(off uint64, p []byte) error {
 	page, at := uint32(off/uarSize), int(off%uarSize)
 	if m.fault.dead {
@@ -140,7 +140,7 @@ func (m *Model) bfStore(id uint32, at int, p []byte) {
 	b := &u.bf[half]
 	switch {
 	case w == 0:
-		if b.open { // the last one will not be completed any more: it is a doorbell
+		if b.open { // the last one will not be completed, so it counts as a doorbell
 			m.pushed(id, m.bfPeek(u, half), false, false)
 		}
 		for k := 1; k < bfWords; k++ {
@@ -155,13 +155,13 @@ func (m *Model) bfStore(id uint32, at int, p []byte) {
 	b.since, b.steps = m.host.Now(), 0
 }
 
-// bfPeek is the first word of a half, as what was pushed.
+// bfPeek returns the first word of a half in the byte order of the push.
 func (m *Model) bfPeek(u *uarPage, half int) []byte {
 	return be.AppendUint64(nil, swap64(m.bfLoad(u, half, 0)))
 }
 
-// servePushes serves the BlueFlame registers that a driver has stored to one by one, as far as it came: what it stores elsewhere
-// arrives behind them.
+// servePushes handles the BlueFlame registers with trapped stores, even if incomplete: the driver's next store
+// elsewhere must arrive after them.
 func (m *Model) servePushes() {
 	for _, u := range m.uar.pages {
 		for _, h := range m.inRingOrder(u) {
@@ -172,9 +172,9 @@ func (m *Model) servePushes() {
 	}
 }
 
-// stepUARs finds doorbells that were stored through a pointer, and serves BlueFlame registers. Two stores to one
-// doorbell between two Steps are one here, as they are not to a card. So other possible sources of a doorbell are
-// checked: a CQ's arm record, the WQE that is next in a queue.
+// stepUARs finds doorbells that were stored through a pointer, and serves BlueFlame registers. Unlike on a card, two
+// stores to one doorbell between two Steps look like one. So other possible sources of a doorbell are checked: a CQ's
+// arm record, and the next WQE in a queue.
 func (m *Model) stepUARs() (busy bool) {
 	for _, u := range m.uar.pages {
 		for _, h := range m.inRingOrder(u) {
@@ -206,7 +206,7 @@ func (m *Model) stepUARs() (busy bool) {
 // halvesStored reports whether both halves of a word were.
 func halvesStored(v uint64) bool { return uint32(v) != poison&0xffffffff && v>>32 != poison>>32 }
 
-// lookAtRecords arms CQs whose arm record says so, and whose doorbell another store may have covered.
+// lookAtRecords arms CQs whose arm record requests it, and whose doorbell another store may have overwritten.
 func (m *Model) lookAtRecords(u uint32) {
 	h, ok := m.host.(interface {
 		Peek(iova uint64, p []byte) error
@@ -230,8 +230,8 @@ func (m *Model) lookAtRecords(u uint32) {
 	}
 }
 
-// stepBF serves one half of a BlueFlame register: a whole WQE if all of its words are there, otherwise, once no more
-// can be expected, a doorbell.
+// stepBF handles one half of a BlueFlame register: as a whole WQE if all of its words have arrived, and as a doorbell
+// once no more can be expected.
 func (m *Model) stepBF(u *uarPage, half int) bool {
 	b := &u.bf[half]
 	if !b.open {
@@ -260,7 +260,7 @@ func (m *Model) bfLoad(u *uarPage, half, w int) uint64 {
 	return atomic.LoadUint64(m.word(uars+u.id, half*bfHalf+8*w))
 }
 
-// whole reports whether all words of the WQE are there that the first one announces. They come by 64 bytes.
+// whole reports whether all words that the WQE's first word announces have arrived. They arrive in units of 64 bytes.
 func (m *Model) whole(u *uarPage, half int) bool {
 	n := min(int(swap64(m.bfLoad(u, half, 0))&0x3f)*2, bfWords)
 	n = min((n+7)&^7, bfWords)
@@ -298,8 +298,8 @@ func (m *Model) takeBF(u *uarPage, half int, whole bool) {
 	}
 }
 
-// inRingOrder returns the halves that were stored to, in the order of their WQEs: a device gets posted writes in the order of
-// the stores, polling loses it.
+// inRingOrder returns the halves that were stored to, in the order of their WQEs: a device receives posted writes in
+// the order of the stores, but polling loses it.
 func (m *Model) inRingOrder(u *uarPage) []int {
 	var buf [bfHalves]int
 	halves := buf[:0]
@@ -314,7 +314,7 @@ func (m *Model) inRingOrder(u *uarPage) []int {
 	return halves
 }
 
-// ahead is how far the WQE in a half is from the one that its queue executes next.
+// ahead returns the distance of a half's WQE from the one that its queue executes next.
 func (m *Model) ahead(u *uarPage, half int) int {
 	v := swap64(m.bfLoad(u, half, 0))
 	if q := m.obj.qps[uint32(v>>8)&0xffffff&m.qpMask()]; q != nil {
