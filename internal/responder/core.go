@@ -76,7 +76,7 @@ func keepOff(cores, online []int) ([]int, error) {
 	for _, c := range rest {
 		mask.Set(c)
 	}
-	// A thread that is being started while the list is read shows in the next reading.
+	// A thread that starts while the list is being read appears in the next reading.
 	for moved := map[int]bool{}; ; {
 		tids, err := os.ReadDir("/proc/self/task")
 		if err != nil {

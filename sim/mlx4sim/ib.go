@@ -262,7 +262,7 @@ func (m *Model) receivePacket(b []byte) bool {
 	return m.takePacket(&p)
 }
 
-// takePacket finds the QPs that a packet is for. A member of a group may have disabled loopback of its own packets.
+// takePacket finds the QPs that a packet is for. A member of a group may have disabled loopback.
 func (m *Model) takePacket(p *packet) bool {
 	ib := &m.port.ib
 	management := p.vl == managementVL

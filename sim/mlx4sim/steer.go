@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// steering is the rules of device-managed flow steering, and the multicast group table.
+// steering has the rules of device-managed flow steering, and the multicast group table.
 type steering struct {
 	next   uint64
 	rules  []*rule

@@ -373,8 +373,8 @@ func TestFindUser(t *testing.T) {
 	}
 }
 
-// The calls that a socket driver makes for each reply pass by their number alone: by the rules of the kernel (seccomp_is_const_allow),
-// which then remembers that they pass and does not run the filter. It emulates loads of the number and of the architecture only.
+// The calls that a socket driver makes for each reply are allowed by number alone. The kernel (seccomp_is_const_allow)
+// then caches the result and does not run the filter. It emulates only loads of the number and of the architecture.
 func TestLoopsPassByNumber(t *testing.T) {
 	info, err := arch.GetInfo("")
 	if err != nil {
@@ -451,7 +451,8 @@ func constant(program []bpf.RawInstruction, number, architecture uint32) bool {
 	return false
 }
 
-// Without it the same attempts go well for root, or fail for another reason than that they are forbidden: the test above can fail.
+// Without confinement the same attempts succeed for root, or fail for another reason than permission, so the test above
+// can fail.
 func TestFree(t *testing.T) {
 	needs.Root(t, "dropping privileges")
 	r := runChild(t, " free")

@@ -58,8 +58,8 @@ func (t *Table) Read(file string) error {
 	return t.Parse(file, doc)
 }
 
-// Set takes one KEY=VALUE. A VALUE that is not TOML is a string, and so are the elements of a list, which
-// may go without its brackets.
+// Set assigns one KEY=VALUE. A VALUE that is not valid TOML is a string, and so are the elements of a list, whose
+// brackets may be omitted.
 func (t *Table) Set(assignment string) error {
 	key, text, ok := strings.Cut(assignment, "=")
 	key = strings.TrimSpace(key)

@@ -259,7 +259,7 @@ func (q *Queue) refill() {
 	}
 }
 
-// reset empties the rings, as they are when the device has new queues, and posts all buffers.
+// reset empties the rings for new queues of the device, and posts all buffers.
 func (q *Queue) reset() {
 	depth, txDepth := q.mask+1, q.txMask+1
 	clear(unsafe.Slice((*byte)(q.rxCQ), depth*descSize))

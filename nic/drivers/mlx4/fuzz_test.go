@@ -56,7 +56,7 @@ func FuzzAnswers(f *testing.F) {
 		n := 0
 		s.answer = func(c sent) (Status, mailbox, uint64) {
 			status, m, imm := card(c)
-			switch c.op { // little memory: it is the answers that are tried
+			switch c.op { // little memory, because only the answers are fuzzed
 			case opQueryFW:
 				m.set16(0, 3)
 			case opSetICMSize:
