@@ -32,7 +32,7 @@ func TestSuspects(t *testing.T) {
 				return
 			}
 			if strings.Contains(query, "self_info") {
-				if from != "d" || state == "well" || strings.HasPrefix(query, "last_over_time") {
+				if from != "d" || state == "well" || strings.HasSuffix(query, "[1h])") {
 					add("1", map[string]string{"instance": from, "node": from, "zone": "z"})
 				}
 				continue

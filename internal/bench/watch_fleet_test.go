@@ -31,9 +31,10 @@ func TestWatchFleet(t *testing.T) {
 		w := n.watch(9495+i, append(transport, "-file-sd", sd, "-peers", "8", "-self", "h0", "-rate", "5")...)
 		often := `rebound_probes_total{node="h1",proto="udp",target="udp:` + far4 + `:4100",zone="b"}`
 		seldom := `rebound_probes_total{node="h2",proto="udp",target="udp:[` + far6 + `]:4100",zone="b"}`
-		v := w.until("both are probed", func(v map[string]float64) bool { return v[seldom] > 20 })
-		if ratio := v[often] / v[seldom]; ratio < 7 || ratio > 13 {
-			t.Errorf("%v: 50 and 5 probes a second: %v and %v were sent", transport, v[often], v[seldom])
+		first := w.until("both are probed", func(v map[string]float64) bool { return v[often] > 0 && v[seldom] > 0 })
+		v := w.until("both have 20 more probes", func(v map[string]float64) bool { return v[seldom] > first[seldom]+20 })
+		if a, b := v[often]-first[often], v[seldom]-first[seldom]; a < 7*b || a > 13*b {
+			t.Errorf("%v: 50 and 5 probes a second: %v and %v were sent", transport, a, b)
 		}
 		if v[`rebound_fleet_self_info{node="h0",rack="r1",zone="a"}`] != 1 || v["rebound_fleet_members"] != 3 || v["rebound_watch_targets"] != 2 {
 			t.Errorf("%v: %v", transport, v)

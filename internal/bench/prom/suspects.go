@@ -17,7 +17,7 @@ const (
 )
 
 // Fleet returns the paths that watches report at a time, and the silent hosts: those whose watch was scraped within the hour
-// before and is not any more, although others probe them. labels are required of all series. A watch without -peers
+// before and not within the last two minutes, although others probe them. labels are required of all series. A watch without -peers
 // does not say which host it is on: its instance is then its name.
 func (s *Server) Fleet(ctx context.Context, labels []Label, at time.Time) (paths []suspects.Path, silent []suspects.Member, err error) {
 	selector := (&Source{Labels: labels}).selector
@@ -28,7 +28,7 @@ func (s *Server) Fleet(ctx context.Context, labels []Label, at time.Time) (paths
 	if err != nil {
 		return nil, nil, err
 	}
-	self, err := s.instant(ctx, selector(selfMetric), at)
+	self, err := s.instant(ctx, "last_over_time("+selector(selfMetric)+"[2m])", at) // one failed scrape makes no host silent
 	if err != nil {
 		return nil, nil, err
 	}

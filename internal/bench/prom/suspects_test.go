@@ -27,16 +27,14 @@ func TestFleet(t *testing.T) {
 		}
 		switch {
 		case empty:
-		case strings.HasPrefix(query, "last_over_time("):
+		case strings.HasSuffix(query, "[1h])"):
 			self("a", "x")
 			self("dead", "y")
 			self("left", "y") // nobody probes it any more
-			fallthrough
-		case strings.HasPrefix(query, selfMetric):
 			self("b", "y")
-			if !strings.HasPrefix(query, "last") {
-				self("a", "x")
-			}
+		case strings.HasSuffix(query, "[2m])"):
+			self("b", "y")
+			self("a", "x")
 		default:
 			add("0", map[string]string{"job": "w", "instance": "a:9470", "node": "dead", "zone": "y", "target": "icmp:10.0.0.3"})
 			add("1", map[string]string{"job": "w", "instance": "a:9470", "node": "b", "zone": "y", "target": "icmp:10.0.0.2"})
