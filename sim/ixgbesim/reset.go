@@ -28,7 +28,7 @@ func (m *Model) resetDevice() {
 		m.val[regAUTOC2/4] |= autoc2Disable
 	}
 	if m.x540() {
-		m.val[regEEC/4] = 0x10 | eecPRES | nvmSize // without PRES Linux would go for an EEPROM's pins
+		m.val[regEEC/4] = 0x10 | eecPRES | nvmSize // without PRES, Linux would bit-bang the EEPROM's pins
 	}
 	m.core = nil
 	m.val[regESDP/4] = 0

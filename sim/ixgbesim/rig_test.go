@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
-// rig is the model with a small driver by hand: register writes as §4.6 lists them, with its own offsets.
+// rig is the model with a small hand-written driver: register writes in the order of §4.6, with its own offsets.
 type rig struct {
 	*simtest.Rig
 	m    *Model

@@ -106,7 +106,7 @@ func (r *ring) fetch(h sim.Host, low, least uint32) bool {
 	return true
 }
 
-// pop takes the oldest descriptor off the cache and returns its index in the ring.
+// pop removes the oldest descriptor from the cache and returns its index in the ring.
 func (r *ring) pop() (i uint32, d [16]byte) {
 	i, d = r.head, r.cache[r.c0]
 	r.c0 = (r.c0 + 1) % cacheMax

@@ -10,7 +10,7 @@ const (
 	hashUDP6 = 8
 )
 
-// hash is the RSS hash of a frame and its type, 0 for a frame that is not hashed (§7.1.2.8.1).
+// hash returns the RSS hash of a frame and its type, 0 for a frame that is not hashed (§7.1.2.8.1).
 func (m *Model) hash(f []byte, p *packet) (h, kind uint32) {
 	mrqc := m.val[regMRQC/4]
 	if mrqc&0xf != mrqcRSS || p.ip == 0 {
@@ -43,7 +43,7 @@ func (m *Model) hash(f []byte, p *packet) (h, kind uint32) {
 	return toeplitz(&key, in[:n]), kind
 }
 
-// redirect is the queue of a hash: the RETA entry that its seven low bits select.
+// redirect returns the queue of a hash, from the RETA entry that its seven low bits select.
 func (m *Model) redirect(h uint32) int {
 	i := h & 0x7f
 	return int(m.val[regRETA/4+reg(i/4)] >> (8 * (i % 4)) & 0xf)

@@ -14,8 +14,8 @@ type rxQueue struct {
 	drop   bool
 }
 
-// Bits of a receive descriptor's status and errors, as the advanced format has them (§7.1.6.2); the legacy format has the
-// same in its own places (§7.1.5).
+// Bits of a receive descriptor's status and errors, in the advanced format (§7.1.6.2); the legacy format has the same
+// bits at other positions (§7.1.5).
 const (
 	rxDD, rxEOP = 1 << 0, 1 << 1
 	rxVP        = 1 << 3
@@ -80,11 +80,11 @@ func (m *Model) writeRDH(i int, v uint32) error {
 	return nil
 }
 
-// rxTail takes a write of RDT.
+// rxTail handles a write to RDT.
 func (m *Model) rxTail(i int, v uint32) error {
 	q := &m.rx[i]
 	if !q.enabled {
-		if v != q.head && q.wanted { // the tail is looked at when the queue is enabled
+		if v != q.head && q.wanted { // the tail is read when the queue is enabled
 			return sim.AsWarning(fmt.Errorf("RDT[%d] = %d before RXDCTL.ENABLE reads 1 (82599 §4.6.7.1)", i, v))
 		}
 		if v != q.head {
@@ -103,14 +103,14 @@ func (m *Model) rxTail(i int, v uint32) error {
 	return nil
 }
 
-// writeRXCTRL starts or stops receiving, §4.6.7: with the data path halted, after CRC stripping was set alike in its two
-// places.
+// writeRXCTRL starts or stops receiving, §4.6.7: with the data path halted, and after CRC stripping was set to the same
+// value in both registers.
 func (m *Model) writeRXCTRL(old, v uint32) error {
 	m.val[regRXCTRL/4] = v
 	if v&^old&rxctrlRXEN == 0 {
 		return nil
 	}
-	// On the X540 Linux does without.
+	// Linux does not do this on the X540.
 	if !m.x540() && (m.val[regSECRXCTRL/4]&secrxDIS == 0 || !m.secReady) {
 		m.host.Warnf("RXCTRL.RXEN set without SECRXCTRL.RX_DIS, or before SECRXSTAT.SECRX_RDY was seen (82599 §4.6.7)")
 	}
@@ -134,8 +134,8 @@ func (m *Model) maxFrame() int {
 	return 1518
 }
 
-// Receive takes a frame from the wire into the packet buffer, §7.1. A frame below 60 bytes was padded by its sender:
-// no shorter one can be on a wire.
+// Receive puts a frame from the wire into the packet buffer, §7.1. A frame below 60 bytes counts as padded by its
+// sender, because shorter ones cannot be on a wire.
 func (m *Model) Receive(frame []byte) bool {
 	if !m.up || m.val[regRXCTRL/4]&rxctrlRXEN == 0 {
 		return false
@@ -187,7 +187,7 @@ func (m *Model) Receive(frame []byte) bool {
 	return true
 }
 
-// stepRX moves frames from the packet buffer to the rings. It looks at the tails of all queues.
+// stepRX moves frames from the packet buffer to the rings. It reads the tails of all queues.
 func (m *Model) stepRX() bool {
 	for i := range m.rx {
 		q := &m.rx[i]
@@ -279,7 +279,7 @@ func (m *Model) place(frame []byte) bool {
 	return true
 }
 
-// queueFor is the receive queue that filters and RSS choose.
+// queueFor returns the receive queue that filters and RSS choose.
 func (m *Model) queueFor(frame []byte, p *packet, hash, kind uint32) int {
 	if k, steer, ok := m.etherType(frame, p); ok {
 		p.kind = pktEType | uint32(k)
@@ -300,7 +300,8 @@ type rxResult struct {
 	tag                      uint16
 }
 
-// fill writes a frame to the buffers of need descriptors, and the descriptors. It reports false if they run out.
+// fill writes a frame to the buffers of need descriptors, and writes the descriptors back. It returns false if there
+// are not enough.
 func (m *Model) fill(q *rxQueue, frame []byte, need uint32, r rxResult) bool {
 	for k := uint32(0); k < need; k++ {
 		if !q.fetch(m.host, max(cacheMax/2, need-k), 1) || q.cn == 0 {
@@ -312,7 +313,7 @@ func (m *Model) fill(q *rxQueue, frame []byte, need uint32, r rxResult) bool {
 		chunk := frame[:min(len(frame), q.buf)]
 		frame = frame[len(chunk):]
 		if m.host.DMAWrite(buf, chunk) != nil {
-			continue // the descriptor stays as it is: the frame is lost
+			continue // the descriptor is unchanged: the frame is lost
 		}
 		last := k == need-1
 		var w [16]byte
@@ -350,7 +351,7 @@ func (m *Model) dropped(q int) {
 	m.count.rxNoDesc.Add(1)
 }
 
-// statRX is the counter that receive queue q counts in, §8.2.3.23.71.
+// statRX returns the index of receive queue q's counter, §8.2.3.23.71.
 func (m *Model) statRX(q int) uint32 { return m.val[regRQSMR/4+reg(q/4)] >> (8 * (q % 4)) & 0xf }
 
 func sizeClass(n int) int {

@@ -37,7 +37,7 @@ func (m *Model) Counters() (c Counters) {
 	return c
 }
 
-// add counts in a statistics register; they stick at their maximum (§8.2.3.23).
+// add increments a statistics register; it saturates (§8.2.3.23).
 func (m *Model) add(r reg, n int) {
 	if v := m.val[r/4]; v > all-uint32(n) {
 		m.val[r/4] = all
@@ -46,7 +46,7 @@ func (m *Model) add(r reg, n int) {
 	}
 }
 
-// add64 counts in a pair of registers of 36 bits.
+// add64 increments a pair of registers of 36 bits.
 func (m *Model) add64(r reg, n int) {
 	v := uint64(m.val[r/4]) | uint64(m.val[r/4+1])<<32
 	v += uint64(n)

@@ -145,7 +145,7 @@ var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(0x02430, "RTRPCS", rw, 0x46, 0),
 	one(0x0cd00, "RTTPCS", rw, 0xffc00120, 0),
 
-	// MACsec, §8.2.3.13: there is none, so that nothing counts; DPDK reads the counters on every start.
+	// MACsec, §8.2.3.13: not implemented, so the counters stay 0; DPDK reads them on every start.
 	one(0x08a3c, "LSECTXUT", rc, 0, 0),
 	one(0x08a40, "LSECTXPKTE", rc, 0, 0),
 	one(0x08a44, "LSECTXPKTP", rc, 0, 0),
@@ -209,7 +209,7 @@ var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(0x05824, "MFVAL", ro, 0, 0),
 	one(0x05860, "MANC2H", ro, 0, 0),
 
-	// Virtualisation: registers that a driver clears on its way up, and must leave cleared.
+	// Virtualisation: registers that a driver clears at start, and must leave cleared.
 	one(0x051b0, "PFVTCTL", rw, 0, 0),
 	one(0x0581c, "VMD_CTL", rw, 0, 0),
 	row(0x04b00, 64, 4, "PFMAILBOX", rw, 0x1f, 0),

@@ -51,7 +51,7 @@ const (
 	dtypContext, dtypData = 2, 3
 )
 
-// frameMax is the largest frame that the device sends, §7.2.1.1; segmentation takes up to 256 KB.
+// frameMax is the largest frame that the device sends, §7.2.1.1; segmentation accepts up to 256 KB.
 const frameMax, segmentMax = 15872, 256 << 10
 
 // writeTXDCTL enables, flushes or disables a queue, §4.6.8.1.
@@ -115,7 +115,7 @@ func (m *Model) writeTDH(i int, v uint32) error {
 	return nil
 }
 
-// txTail takes a write of TDT.
+// txTail handles a write to TDT.
 func (m *Model) txTail(i int, v uint32) error {
 	q := &m.tx[i]
 	if !q.enabled {
@@ -172,7 +172,7 @@ func (m *Model) stepTX() bool {
 	return n > 0
 }
 
-// sendOne takes descriptors up to the end of a frame, if they are there, and sends it.
+// sendOne processes descriptors up to the end of a frame, if they are available, and sends it.
 func (m *Model) sendOne(q *txQueue, i int) bool {
 	for {
 		if !q.fetch(m.host, q.pth, q.hth) || q.cn == 0 {
@@ -253,7 +253,7 @@ func (m *Model) flush(q *txQueue, i int) {
 	m.causeQueue(i, 1)
 }
 
-// descriptor takes one descriptor into the queue's state.
+// descriptor applies one descriptor to the queue's state.
 func (m *Model) descriptor(q *txQueue, d *[16]byte) error {
 	cmd := d[11]
 	if cmd&dcmdDEXT == 0 {
@@ -324,7 +324,7 @@ func (q *txQueue) context(d *[16]byte) error {
 	return nil
 }
 
-// data takes an advanced data descriptor, §7.2.3.2.4.
+// data handles an advanced data descriptor, §7.2.3.2.4.
 func (m *Model) data(q *txQueue, d *[16]byte) error {
 	w2, w3, cmd := le.Uint32(d[8:]), le.Uint32(d[12:]), d[11]
 	switch {
@@ -356,7 +356,7 @@ func (m *Model) data(q *txQueue, d *[16]byte) error {
 	return m.collect(q, le.Uint64(d[:]), int(w2&0xffff))
 }
 
-// legacy takes a legacy data descriptor, §7.2.3.2.2.
+// legacy handles a legacy data descriptor, §7.2.3.2.2.
 func (m *Model) legacy(q *txQueue, d *[16]byte) error {
 	cmd := d[11]
 	if cmd&dcmdEOP != 0 && cmd&dcmdIFCS == 0 {
@@ -371,7 +371,7 @@ func (m *Model) legacy(q *txQueue, d *[16]byte) error {
 	return m.collect(q, le.Uint64(d[:]), int(le.Uint16(d[8:])))
 }
 
-// collect reads a buffer into the frame.
+// collect appends a buffer to the frame.
 func (m *Model) collect(q *txQueue, addr uint64, n int) error {
 	limit := frameMax
 	if q.first.tse {

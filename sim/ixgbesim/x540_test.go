@@ -115,7 +115,7 @@ func TestX540NVM(t *testing.T) {
 	r.Clean()
 }
 
-// TestX540Violations has one wrong thing at a time.
+// TestX540Violations makes one mistake at a time.
 func TestX540Violations(t *testing.T) {
 	for _, c := range []struct {
 		name, want string

@@ -51,7 +51,7 @@ type command struct {
 	size   int // of an input or output mailbox without layout
 	from   stage
 	mods   uint32 // bits of in_modifier that may be set
-	opMods uint16 // op modifiers there are, a bit each; 0 for only 0
+	opMods uint16 // supported op modifiers, one bit each; 0 for only 0
 	run    func(m *Model, c *call) *refusal
 }
 
@@ -107,7 +107,7 @@ func commandTable() map[uint16]*command {
 	return t
 }
 
-// writeHCR takes a dword of the command register. The last one starts the command.
+// writeHCR handles a write to a dword of the command register. The last one starts the command.
 func (m *Model) writeHCR(i int, v uint32) error {
 	h := &m.regs.hcr
 	if h[hcrStatus]&hcrGo != 0 {
@@ -249,7 +249,7 @@ func (m *Model) dispatch(c *call) *refusal {
 	}
 	switch quiet := k.opMods&quietOut != 0; {
 	case k.out != nil && quiet && c.opMod == 0 && c.outParam == 0:
-		// iPXE leaves the mailbox out so, and works on cards: they write nothing, least of all to address 0.
+		// iPXE omits the mailbox this way, and works on cards: they write nothing, especially not to address 0.
 		m.host.Warnf("%s: out_param is 0, op_modifier 1 leaves the output out", m.opName(c.opcode))
 	case k.out != nil && !(quiet && c.opMod == 1):
 		if c.outParam&0xff != 0 {

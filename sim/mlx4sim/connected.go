@@ -99,7 +99,7 @@ func segments(b []byte, at int) (list []rdma.Segment, total int, err *wqeError) 
 // maxMessage is the longest message, bytes (log_max_msg).
 const maxMessage = 1 << 30
 
-// connected takes a packet of a connection.
+// connected handles a packet of a connection.
 func (m *Model) connected(q *qp, p *packet) bool {
 	if q.state != qpRTR && q.state != qpRTS && q.state != qpSQDrained {
 		m.count.rxNoQueue++
@@ -205,7 +205,7 @@ func (c connection) Scatter(list []rdma.Segment, off int, b []byte) error {
 	})
 }
 
-// asError keeps a nil pointer from being an error.
+// asError converts a nil pointer to a nil error.
 func asError(err *wqeError) error {
 	if err == nil {
 		return nil
@@ -257,7 +257,7 @@ func (c connection) TakeReceive() (list []rdma.Segment, idx uint32, ok bool) {
 	return scatterList(w), idx, w != nil
 }
 
-// scatterList reads a receive WQE.
+// scatterList parses a receive WQE.
 func scatterList(w []byte) (list []rdma.Segment) {
 	for ; len(w) >= segSize; w = w[segSize:] {
 		n, key := be.Uint32(w), be.Uint32(w[4:])

@@ -58,7 +58,7 @@ func raddr(y *rig, off int, key uint32) []byte {
 	return dwords(16, 0, uint32(at>>32), 4, uint32(at), 8, key)
 }
 
-// Messages, memory and immediate data go over a connection, of more packets than one, from a WQE and from memory.
+// Messages, RDMA and immediate data over a connection, in one packet or several, from the WQE and from memory.
 func TestConnection(t *testing.T) {
 	x, y := openRC(t)
 	y.post(0, 8)

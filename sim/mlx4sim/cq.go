@@ -46,7 +46,7 @@ type cq struct {
 	maxCount uint32
 	held     int    // QPs that complete to it
 	pi, ci   uint32 // 24 bits
-	read     bool   // ci is from the doorbell record, and arms from before may still be on their way
+	read     bool   // ci is from the doorbell record, and earlier arms may still be in flight
 	broken   bool
 
 	armed     bool
@@ -258,7 +258,7 @@ func (m *Model) complete(q *cq, b *[32]byte, solicited bool) {
 	if q.stamps {
 		t := m.clock()
 		hi := uint32(t >> 16)
-		if uint16(t) == 0 { // the low part wraps before the high part is counted up: drivers add it
+		if uint16(t) == 0 { // the low part wraps before the high part is incremented: drivers compensate
 			hi--
 		}
 		be.PutUint32(b[0x0c:], hi)

@@ -137,7 +137,7 @@ func (m *Model) queryEQ(c *call) *refusal {
 	return nil
 }
 
-// mapEQ sends events of types, a bit each in in_param, to an EQ, or with bit 31 of in_modifier to none.
+// mapEQ maps event types, one bit each in in_param, to an EQ, or with bit 31 of in_modifier to none.
 func (m *Model) mapEQ(c *call) *refusal {
 	id := c.mod & 0x3ff
 	e := m.obj.eqs[id]
@@ -166,7 +166,7 @@ func (m *Model) mapped(kind uint8) bool {
 	return false
 }
 
-// event posts one to the EQ that its type is mapped to, if any is.
+// event posts an event to the EQ of its type, if there is one.
 func (m *Model) event(kind, sub uint8, data []byte) {
 	for _, e := range m.obj.eqs {
 		if e.types&(1<<kind) != 0 {
@@ -206,7 +206,7 @@ func (m *Model) fire(e *eq) {
 	m.host.Interrupt(e.vector)
 }
 
-// eqDoorbell takes a consumer counter, and arms.
+// eqDoorbell sets the consumer counter, and arms.
 func (m *Model) eqDoorbell(id, v uint32) {
 	e := m.obj.eqs[id]
 	if e == nil {

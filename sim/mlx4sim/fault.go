@@ -15,14 +15,15 @@ func (f *faults) reset() {
 	f.die.Store(0)
 }
 
-// FailNextSend ends the next send WQE with an error CQE of that syndrome.
+// FailNextSend completes the next send WQE with an error CQE of that syndrome.
 func (m *Model) FailNextSend(syndrome uint8) { m.fault.send = syndrome }
 
-// FailNextReceive ends the next receive WQE with an error CQE of that syndrome.
+// FailNextReceive completes the next receive WQE with an error CQE of that syndrome.
 func (m *Model) FailNextReceive(syndrome uint8) { m.fault.receive = syndrome }
 
-// Catastrophe makes the device fail: the catastrophic error buffer shows the code, no command and no queue
-// moves, until the driver resets it. It takes effect in the next Step, and may be called from any goroutine. Code is not 0.
+// Catastrophe makes the device fail: the catastrophic error buffer contains the code, and commands and queues stop
+// until the driver resets it. It takes effect in the next Step, and may be called from any goroutine. The code must not
+// be 0.
 func (m *Model) Catastrophe(code uint32) { m.fault.die.Store(code) }
 
 func (m *Model) catastrophe(code uint32) {

@@ -11,7 +11,7 @@ var be = binary.BigEndian
 // msg is a mailbox or a context with its layout.
 type msg = kit.Msg
 
-// lay reads a layout: see kit.Lay. The device's dwords are big endian.
+// lay parses a layout: see kit.Lay. The device's dwords are big endian.
 func lay(size int, text string) *kit.Layout { return kit.Lay(be, size, text) }
 
 // as reads b by a layout.

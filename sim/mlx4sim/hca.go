@@ -38,7 +38,7 @@ func firmwareCommands() map[uint16]*command {
 		0x031: {name: "NOP", mods: 0xffffffff, run: func(*Model, *call) *refusal { return nil }},
 		0x050: {name: "HW_HEALTH_CHECK", from: stageReady, run: func(*Model, *call) *refusal { return nil }},
 		0x03a: {name: "CONFIG_DEV", from: stageRunning, in: sized(0x80), out: sized(0x80), opMods: 1 << 1, run: unsupported},
-		// Counters of errors of transport, which Linux's mlx4_ib does not do without. The model does not keep them: they are 0.
+		// Counters of transport errors, which Linux's mlx4_ib requires. The model does not maintain them: they are 0.
 		0x030: {name: "DIAG_RPRT", from: stageReady, out: sized(0x400), mods: 0xff, opMods: 1 << 2, run: func(*Model, *call) *refusal { return nil }},
 		0x03b: {name: "ACCESS_REG", from: stageRunning, in: sized(0x100), out: sized(0x100), tail: true, mods: 0xffffffff, opMods: 0xffff, run: unsupported},
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/rdma"
 )
 
-// Packets of an InfiniBand port, IBTA 1.3 volume 1 chapters 7 to 9. On the wire of this model they go without the variant CRC.
+// Packets of an InfiniBand port, IBTA 1.3 volume 1 chapters 7 to 9. This model's wire format has no variant CRC.
 const (
 	permissiveLID  = 0xffff
 	firstMulticast = 0xc000
@@ -104,7 +104,7 @@ func finish(b []byte) []byte {
 	return append(b, rdma.ICRC(b, true)...)
 }
 
-// sendPacket puts the link's headers in front of a packet and sends it.
+// sendPacket prepends the link's headers to a packet and sends it.
 func (m *Model) sendPacket(q *qp, to *path, p *rdma.Packet) {
 	ib := &m.port.ib
 	p.PKey = ib.pkeys[q.ctx.U("pkey_index")&127]
@@ -247,7 +247,7 @@ func toGroup(b []byte) bool {
 	return lid >= firstMulticast && lid != permissiveLID
 }
 
-// receivePacket takes one from the wire.
+// receivePacket handles a packet from the wire.
 func (m *Model) receivePacket(b []byte) bool {
 	p, ok := parsePacket(b)
 	if !ok {
@@ -304,7 +304,7 @@ func (m *Model) takePacket(p *packet) bool {
 	return false
 }
 
-// toQP takes a packet for a QP by its number.
+// toQP delivers a packet to a QP by its number.
 func (m *Model) toQP(p *packet, index int) bool {
 	switch q := m.findQP(p.QPN); {
 	case q != nil && q.st == serviceUD && p.Op>>5 == rdma.ServiceUD:

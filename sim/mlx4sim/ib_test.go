@@ -10,7 +10,7 @@ import (
 
 const testQKey = 0x1234
 
-// mad hands a datagram to the agent by MAD_IFC and returns the answer's status and data.
+// mad passes a datagram to the agent by MAD_IFC and returns the answer's status and data.
 func (x *rig) mad(class, method uint8, attr uint16, mod uint32, data []byte) (status uint16, out []byte) {
 	x.Helper()
 	b := make([]byte, 256)
@@ -34,7 +34,7 @@ func (x *rig) udContext() []byte {
 	return with(x.qpContext(), 8, 3<<16|3<<11, 0x10, 5<<29|31<<24|testLogRQ<<19|testLogSQ<<11|2<<8, 8+0xa8, testQKey)
 }
 
-// openIB makes one of everything on an InfiniBand port, which a subnet manager has given a LID.
+// openIB creates one object of each kind on an InfiniBand port with a LID from a subnet manager.
 func openIB(t *testing.T, flags uint32) *rig {
 	x := newRig(t, Options{Link: InfiniBand})
 	x.flags = flags

@@ -1,6 +1,6 @@
 package mlx4sim
 
-// icm is the context memory: the host memory that the driver maps at virtual addresses that it chooses.
+// icm is the context memory: host memory that the driver maps at virtual addresses of its choice.
 type icm struct {
 	size uint64 // SET_ICM_SIZE; 0 before it
 	page map[uint64]uint64
@@ -65,7 +65,7 @@ func pagesOf(list []chunk) (n uint64) {
 	return n
 }
 
-// setICMSize answers with the pages of auxiliary memory that so much context memory takes.
+// setICMSize returns the number of pages of auxiliary memory for this size of context memory.
 func (m *Model) setICMSize(c *call) *refusal {
 	switch {
 	case m.fw.stage == stageReady, m.icm.aux != nil:
@@ -159,7 +159,7 @@ func (m *Model) unmapICM(c *call) *refusal {
 	return nil
 }
 
-// entry is the address of one entry of a table in host memory.
+// entry returns the address of a table's entry in host memory.
 func (i *icm) entry(t table, index uint32) (uint64, *refusal) {
 	v := t.base + uint64(index)*t.size
 	at, ok := i.page[v>>12]

@@ -24,7 +24,7 @@ const (
 	// DeviceManaged firmware accepts flow rules (FLOW_STEERING_ATTACH), like ConnectX-3's; the driver may still use the
 	// MAC table.
 	DeviceManaged Steering = iota
-	// MACTable firmware has only that: "A0".
+	// MACTable firmware supports only the MAC table: "A0".
 	MACTable
 )
 
@@ -43,8 +43,8 @@ type Options struct {
 	Owned, SemaphoreHeld bool
 	// BootReads is the number of reads of BAR 0 that return all ones after a reset, of the function or by the register.
 	BootReads int
-	// Abandoned has a driver that was killed leave the ownership register taken, over resets too. It reads 0 only
-	// when it was returned, and that many reads later.
+	// Abandoned models a killed driver that left the ownership register taken, also across resets. The register reads 0
+	// only after it was released, and this many reads later.
 	Abandoned int
 	// Status, if set, is called before each command. A status other than 0 is returned instead of executing the
 	// command.
@@ -70,9 +70,9 @@ type Model struct {
 	ops    map[uint16]*command
 
 	regs  registers
-	deaf  int // reads of BAR 0 that still yield all ones
+	deaf  int // reads of BAR 0 that still return all ones
 	on    bool
-	left  int // reads of the ownership register that still show another driver's
+	left  int // reads of the ownership register that still return another driver's
 	fw    firmware
 	icm   icm
 	hca   hca
@@ -127,7 +127,7 @@ func (m *Model) guid(of int) uint64 {
 // Attach connects the model to its host.
 func (m *Model) Attach(h sim.Host) { m.host = h }
 
-// Reset is power-on or a function-level reset: nothing survives.
+// Reset is power-on or a function-level reset: no state survives.
 func (m *Model) Reset() {
 	m.regs.owned = false
 	m.forget()
@@ -169,7 +169,7 @@ func (m *Model) SetLink(up bool) {
 // Pause stops or resumes the transmitter, like a pause frame. It may be called from any goroutine.
 func (m *Model) Pause(on bool) { m.paused.Store(on) }
 
-// clock is the core clock: cycles since power-on.
+// clock returns the core clock: cycles since power-on.
 func (m *Model) clock() uint64 {
 	ns := uint64(m.host.Now())
 	return ns/1000*coreMHz + ns%1000*coreMHz/1000

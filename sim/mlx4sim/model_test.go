@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// A device is brought up, sends and receives frames of all sizes in each way, and is taken apart, without a violation.
+// A device is started, sends and receives frames of all sizes in each mode, and is shut down, without a violation.
 func TestFrames(t *testing.T) {
 	for _, wide := range []bool{false, true} {
 		t.Run(fmt.Sprintf("wide=%v", wide), func(t *testing.T) {

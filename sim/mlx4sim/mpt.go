@@ -116,7 +116,7 @@ func (m *Model) writeMTT(c *call) *refusal {
 	return nil
 }
 
-// piece is memory that is in one piece.
+// piece is a contiguous range of memory.
 type piece struct {
 	at uint64
 	n  int

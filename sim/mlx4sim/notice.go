@@ -52,7 +52,7 @@ func (m *Model) changed(flags uint16) {
 	ib.notice = n
 }
 
-// stepNotice hands a trap out, again and again until it is repressed, but not forever.
+// stepNotice sends a trap repeatedly until it is repressed, a limited number of times.
 func (m *Model) stepNotice() {
 	ib := &m.port.ib
 	n := ib.notice
@@ -69,7 +69,7 @@ func (m *Model) stepNotice() {
 	}
 }
 
-// repress ends a trap that the subnet manager has seen.
+// repress removes a trap that the subnet manager has seen.
 func (m *Model) repress(in []byte) {
 	if n := m.port.ib.notice; n != nil && be.Uint64(in[8:]) == n.tid {
 		m.port.ib.notice = nil

@@ -67,8 +67,8 @@ func (o *objects) contexts(m *Model) (list []context) {
 	return list
 }
 
-// buffer is the memory of a ring, which MTT entries in ICM describe. Entries are read when the object is made, as a card's are
-// cached.
+// buffer is the memory of a ring, described by MTT entries in ICM. Entries are read when the object is created, as a
+// card caches them.
 type buffer struct {
 	mtt     uint64 // of the first entry, from the table's base
 	pages   []uint64
@@ -118,7 +118,7 @@ func (m *Model) readMTT(off uint64, logPage uint) (uint64, *refusal) {
 	return v &^ 7, nil
 }
 
-// at is the address of a byte of the ring.
+// at returns the address of a byte of the ring.
 func (b *buffer) at(off uint64) uint64 {
 	off += b.offset
 	return b.pages[off>>b.logPage] + off&(1<<b.logPage-1)
@@ -147,7 +147,7 @@ func (m *Model) read(b *buffer, off uint64, p []byte) error {
 	return nil
 }
 
-// fill writes one byte all over a new ring, as the firmware does with rings of events and completions.
+// fill fills a new ring with one byte, as the firmware does with rings of events and completions.
 func (m *Model) fill(b *buffer, n uint64, with byte) *refusal {
 	page := make([]byte, 1<<12)
 	for i := range page {

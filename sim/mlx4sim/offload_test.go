@@ -151,7 +151,8 @@ func TestVLAN(t *testing.T) {
 	x.Clean()
 }
 
-// A WQE that is pushed whole takes no DMA read before the wire, by trapped stores and by pointer; a torn one is a doorbell.
+// A WQE that is pushed whole, by trapped stores or by pointer, causes no DMA read before the frame is sent; a torn one
+// is a doorbell.
 func TestBlueFlame(t *testing.T) {
 	for _, trapped := range []bool{true, false} {
 		x := newRig(t, Options{})

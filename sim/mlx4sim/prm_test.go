@@ -69,7 +69,7 @@ func TestVendorLayouts(t *testing.T) {
 		t.Skipf("the vendor's layouts are not here: %v (src/drivers/infiniband/MT25408_PRM.h of iPXE; MT25408_PRM names it)", err)
 	}
 	vendor := vendorLayouts(string(text))
-	// If firmware later than the file has it, as Linux writes it.
+	// Fields of firmware later than the file, as written by Linux.
 	later := map[string]bool{"counter_index": true, "vlan_index": true, "fl": true}
 	compared := 0
 	for _, c := range []struct {

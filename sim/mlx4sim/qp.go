@@ -103,7 +103,7 @@ type qp struct {
 	met  bool            // the first packet was reported to the driver
 }
 
-// inner is the beginning of a stride that was read as the inside of a WQE.
+// inner is the start of a stride that was read as the inside of a WQE.
 type inner struct {
 	seen  bool
 	first [16]byte
@@ -119,14 +119,14 @@ type ring struct {
 func (r ring) entries() uint32 { return 1 << r.log }
 func (r ring) bytes() uint64   { return 1 << (r.log + r.logStride) }
 
-// at is the offset of WQE i, which wraps.
+// at returns the offset of WQE i, which wraps.
 func (r ring) at(i uint32) uint64 { return r.off + uint64(i&(r.entries()-1))<<r.logStride }
 
 func (q *qp) String() string { return fmt.Sprintf("QP %#x", q.id) }
 
 func (m *Model) qpMask() uint32 { return 1<<max(m.hca.qpc.log, 0) - 1 }
 
-// findQP is the QP of a number.
+// findQP returns the QP with a number.
 func (m *Model) findQP(qpn uint32) *qp {
 	q := m.obj.qps[qpn&m.qpMask()]
 	if q == nil || q.id != qpn {
@@ -298,7 +298,7 @@ func (m *Model) holdQP(q *qp, n int) {
 	m.uar.hold(m, q.uar, n)
 }
 
-// newRings places the queues: the one with the larger stride comes first.
+// newRings sets the queues' offsets: the one with the larger stride comes first.
 func (m *Model) newRings(q *qp, in msg) *refusal {
 	q.send = ring{log: uint(in.U("log_sq_size")), logStride: 4 + uint(in.U("log_sq_stride"))}
 	if !q.onSRQ { // otherwise Linux leaves the value that its arithmetic gives for no queue

@@ -38,7 +38,7 @@ const (
 	testLogRQ = 4
 	testPD    = 7
 
-	// Virtual places of the tables: their sizes are a megabyte at most.
+	// Virtual addresses of the tables, each of at most a megabyte.
 	qpcAt   = 0x000000
 	cqcAt   = 0x100000
 	eqcAt   = 0x200000

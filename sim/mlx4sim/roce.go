@@ -14,7 +14,7 @@ const (
 	etherSize = 14
 )
 
-// isRoCE reports whether a frame is for the transport, which takes it before steering does.
+// isRoCE reports whether a frame is for the transport, which has priority over steering.
 func isRoCE(b []byte) bool { return len(b) >= etherSize && be.Uint16(b[12:]) == etherRoCE }
 
 // sendRoCE prepends the Ethernet header to a packet that starts with its global route header, and sends it.

@@ -48,7 +48,7 @@ func (m *Model) nextRecv(q *qp) []byte {
 	return w
 }
 
-// deliver puts a frame into a queue.
+// deliver writes a frame to a queue.
 func (m *Model) deliver(q *qp, f *kit.Frame, hash uint32, mac int) bool {
 	if q.state != qpRTR && q.state != qpRTS && q.state != qpSQError {
 		m.count.rxNoQueue++

@@ -69,7 +69,7 @@ func (m *Model) take(b []byte) bool {
 
 func macOf(b []byte) uint64 { return uint64(be.Uint16(b))<<32 | uint64(be.Uint32(b[2:])) }
 
-// macIndex is the entry of the MAC table, 127 for none.
+// macIndex returns the index in the MAC table, 127 for none.
 func (m *Model) macIndex(mac uint64) int {
 	for i, v := range m.port.macs {
 		if v>>63 != 0 && v&(1<<48-1) == mac {

@@ -36,7 +36,7 @@ const (
 	mostLSO    = 1<<logGSO + 256
 )
 
-// wqeError ends a send queue.
+// wqeError is an error that stops a send queue.
 type wqeError struct {
 	synd uint8
 	text string
@@ -76,7 +76,7 @@ func (m *Model) sendDoorbell(u, v uint32) {
 // doorbell.
 func (q *qp) kick() { q.kicked, q.fetch = true, nil }
 
-// lookAtQueues kicks queues of the page whose next WQE is valid, and whose doorbell another store may have covered.
+// lookAtQueues kicks queues of the page whose next WQE is valid, and whose doorbell another store may have overwritten.
 func (m *Model) lookAtQueues(u uint32) {
 	h, ok := m.host.(interface {
 		Peek(iova uint64, p []byte) error
@@ -150,7 +150,7 @@ func (m *Model) peekWQE(q *qp, n int) (b []byte) {
 	return b
 }
 
-// valid reports whether a WQE's ownership bit is that of its lap.
+// valid reports whether a WQE's ownership bit is correct for its lap.
 func (q *qp) valid(w []byte, i uint32) bool { return be.Uint32(w)>>31 == i>>q.send.log&1 }
 
 // stepQueues executes WQEs, one queue after the other.
@@ -221,7 +221,7 @@ func (m *Model) signaled(q *qp, idx, flags uint32) bool {
 	return flags&ctrlComplete != 0
 }
 
-// nextWQE is the WQE at head, if it is valid: pushed, fetched ahead with those before it, or read now.
+// nextWQE returns the WQE at head, if it is valid: pushed, prefetched, or read now.
 func (m *Model) nextWQE(q *qp) ([]byte, *wqeError) {
 	if q.push != nil && q.pushAt == q.head {
 		w := q.push
@@ -283,7 +283,7 @@ func (q *qp) skip(n int) {
 	q.fetch = q.fetch[min(n, len(q.fetch)):]
 }
 
-// remember keeps the beginnings of the strides inside a WQE.
+// remember records the starts of the strides inside a WQE.
 func (q *qp) remember(w []byte) {
 	stride := 1 << q.send.logStride
 	mask := q.send.entries() - 1
@@ -320,7 +320,7 @@ func (m *Model) send(q *qp, idx uint32, w []byte) *wqeError {
 	return m.sendInfiniBand(q, idx, op, w)
 }
 
-// sendCQE writes the CQE of a WQE that requested one. n is how much was read, if it reads.
+// sendCQE writes the CQE of a WQE that requested one. n is the number of bytes read, for a READ.
 func (m *Model) sendCQE(q *qp, idx uint32, opcode uint8, n int) {
 	var b [32]byte
 	be.PutUint32(b[:], q.id)

@@ -148,9 +148,9 @@ type Counters struct {
 type Packets struct {
 	Out, In          uint64 // over the wire
 	Unsent           uint64 // the port was not active, or there was no wire
-	Bad              uint64 // no packet of the model's, or its checksum is wrong
+	Bad              uint64 // not a packet of the model's format, or its checksum is wrong
 	NotHere          uint64 // for another LID, or a virtual lane that is not up
-	NoQueue          uint64 // for a QP that is not there, or does not receive
+	NoQueue          uint64 // for a QP that does not exist, or does not receive
 	Overflow         uint64 // without a receive WQE
 	BadPKey, BadQKey uint64
 }

@@ -242,7 +242,7 @@ func (s *spec) takes(f *kit.Frame) bool {
 	return false
 }
 
-// The multicast group table: a hash leads to an entry, entries are chained by the driver.
+// The multicast group table: a hash selects an entry, and the driver chains further entries.
 
 func (m *Model) readGroup(c *call) *refusal {
 	if c.mod >= 1<<m.hca.mc.log {

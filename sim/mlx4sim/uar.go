@@ -203,7 +203,7 @@ func (m *Model) stepUARs() (busy bool) {
 	return busy
 }
 
-// halvesStored reports whether both halves of a word were.
+// halvesStored reports whether both halves of a word were stored to.
 func halvesStored(v uint64) bool { return uint32(v) != poison&0xffffffff && v>>32 != poison>>32 }
 
 // lookAtRecords arms CQs whose arm record requests it, and whose doorbell another store may have overwritten.
@@ -272,7 +272,7 @@ func (m *Model) whole(u *uarPage, half int) bool {
 	return n > 0
 }
 
-// takeBF empties a half and rings for its WQE.
+// takeBF empties a half and handles its WQE.
 func (m *Model) takeBF(u *uarPage, half int, whole bool) {
 	var buf [bfHalf]byte
 	b := &u.bf[half]

@@ -64,9 +64,9 @@ func (n *Needs) policy() (*seccomp.Policy, error) {
 		}
 	}
 	group := seccomp.SyscallGroup{Action: seccomp.ActionAllow, Names: allowed, NamesWithCondtions: []seccomp.NameWithConditions{
-		// A thread, and no process.
+		// A thread, but no process.
 		{Name: "clone", Conditions: when(seccomp.BitsSet, 0, unix.CLONE_THREAD)},
-		// No memory becomes a program.
+		// Memory cannot be made executable.
 		{Name: "mmap", Conditions: when(seccomp.BitsNotSet, 2, unix.PROT_EXEC)},
 		{Name: "mprotect", Conditions: when(seccomp.BitsNotSet, 2, unix.PROT_EXEC)},
 		// Names of memory regions, set by Go's runtime.

@@ -140,14 +140,15 @@ func (n *Needs) capabilities() (kept []Capability, err error) {
 			kept = append(kept, c)
 		}
 	}
-	// With its memory locked, now and in the future, the process cannot grow above the limit; without the right to, it would end.
+	// If its memory is locked, now and in the future, a process without this capability cannot grow above the limit,
+	// and would crash.
 	if all.has(IPCLock) && !unlimited() {
 		kept = append(kept, IPCLock)
 	}
 	return kept, nil
 }
 
-// unlimited reports whether as much memory may be locked as there is, and tries to make it so.
+// unlimited reports whether the limit on locked memory is lifted, and tries to lift it.
 func unlimited() bool {
 	infinite := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
 	if unix.Setrlimit(unix.RLIMIT_MEMLOCK, &infinite) == nil {
@@ -209,8 +210,8 @@ func describe(kept []Capability) string {
 	return strings.Join(list, ", ")
 }
 
-// files restricts which files can be opened. No TCP connection can be made, and none accepted except by existing
-// listeners.
+// files restricts which files can be opened, forbids outgoing TCP connections, and allows incoming ones only on
+// existing listeners.
 func (n *Needs) files() Hold {
 	abi, err := ll.LandlockGetABIVersion()
 	if err != nil || abi < 1 {

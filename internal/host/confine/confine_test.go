@@ -128,7 +128,7 @@ func child(folder string, confined bool) {
 	var r result
 	r.Errs = map[string]string{}
 
-	// A thread that was there before, and does nothing but wait.
+	// A thread that existed before, and only waits.
 	work, done := make(chan func()), make(chan bool)
 	go func() {
 		runtime.LockOSThread()
@@ -170,7 +170,7 @@ func child(folder string, confined bool) {
 	onThread(func() { note("read a file elsewhere, in a thread from before", all["read a file elsewhere"]()) })
 	onThread(func() { note("open a packet socket, in a thread from before", all["open a packet socket"]()) })
 
-	// Still allowed: threads, garbage collections, files, the metrics page's kind of socket.
+	// Still allowed: threads, garbage collections, files, the metrics page's type of socket.
 	_, err := os.ReadFile(filepath.Join(folder, "read", "x"))
 	note("ok: read", err)
 	note("ok: write", os.WriteFile(filepath.Join(folder, "write", "y"), []byte("y"), 0o600))

@@ -84,7 +84,7 @@ func mapped(file string, id int) bool {
 	return err != nil // without /proc, the system calls decide
 }
 
-// secbitNoSetuidFixup has a change of user leave the capabilities alone (capabilities(7), linux/securebits.h).
+// secbitNoSetuidFixup keeps the capabilities when the user changes (capabilities(7), linux/securebits.h).
 const secbitNoSetuidFixup = 1 << 2
 
 // Become changes the user of all threads and drops all supplementary groups. Capabilities stay until Apply. The parent
@@ -117,7 +117,7 @@ func Become(u User) error {
 			return fmt.Errorf("change to %v: %s: %w", u, c.name, err)
 		}
 	}
-	// The change took the effective ones.
+	// The change cleared the effective capabilities.
 	header, data := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, new(sets)
 	if err := unix.Capget(header, &data[0]); err != nil {
 		return fmt.Errorf("capget: %w", err)

@@ -14,7 +14,8 @@ import (
 
 const growEnv = "REBOUND_CONFINE_GROW"
 
-// The runtime grows while the process changes its user. With all memory locked and a small limit it must not end for that.
+// The runtime grows while the process changes its user. With all memory locked and a small limit, the process must
+// survive this.
 func TestBecomeWithLockedMemory(t *testing.T) {
 	needs.Root(t, "changing the user")
 	if os.Getenv(growEnv) == "" {

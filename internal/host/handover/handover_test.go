@@ -163,7 +163,7 @@ func TestRubbish(t *testing.T) {
 // keys are what ib_send_lat sends before and after a test.
 const keys = "0000:0000:00002a:f1e2d3:00001234:00007f0011223344:fe:80:00:00:00:00:00:00:08:16:0e:ff:fe:0c:9b:a3:00000000:\x00"
 
-// startTest is a perftest client up to its test, during which it stays connected.
+// startTest runs a perftest client up to its test, during which it stays connected.
 func startTest(t *testing.T, c net.Conn) {
 	say(t, c, "6.24"+strings.Repeat("\x00", 12), "6.20"+strings.Repeat("\x00", 12))
 	say(t, c, "\x00\x00\x10\x00\x00\x00\x00\x405\x00", "\x00\x00\x10\x00\x00\x00\x00\x405\x00")
@@ -247,7 +247,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// With arbitrary bytes from a client, in any pieces, serving ends.
+// Serving terminates for arbitrary bytes from a client, however they are split.
 func FuzzServe(f *testing.F) {
 	f.Add([]byte("0000:00002a:abcdef:fe8000000000000008160efffe0c9ba3\x00done\x00"))
 	f.Add([]byte(fmt.Sprintf("6.24%s\x00\x00\x10\x00\x00\x00\x00\x405\x00", strings.Repeat("\x00", 12))))

@@ -62,7 +62,7 @@ func ParseAddress(text string) (netip.AddrPort, error) {
 	return a, nil
 }
 
-// Listen serves the hand-over at a, a port for each service that book has: a's for the first, and so on.
+// Listen serves the hand-over at a. Each service of book has its own port, in order, starting with a's.
 func Listen(a netip.AddrPort, book Book, log *slog.Logger) (*Server, error) {
 	s := &Server{book: book, log: log, conns: map[net.Conn]time.Time{}}
 	for service := range nic.Service(nic.Services) {

@@ -85,8 +85,8 @@ func (h *Host) move(tid int, cpus []int) error {
 	return unix.SchedSetaffinity(tid, &mask)
 }
 
-// moveTasks moves every movable thread of other processes off the CPUs. It repeats until it finds no more, because threads may
-// start meanwhile.
+// moveTasks moves every movable thread of other processes off the CPUs. It repeats until there are none left, because
+// threads may start meanwhile.
 func (j *journal) moveTasks(away []int) Step {
 	step := Step{Name: Threads}
 	done, bound, refused := map[int]bool{}, 0, 0

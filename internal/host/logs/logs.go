@@ -1,4 +1,4 @@
-// Package logs has the settings of a program's log, and makes the logger that they describe.
+// Package logs has the settings of a program's log, and creates the logger.
 package logs
 
 import (

@@ -17,7 +17,7 @@ const CompleteCommand = "__complete"
 // Shells lists the shells that WriteCompletion supports.
 var Shells = []string{"bash", "zsh", "fish"}
 
-// ErrShell is returned for a shell that there is no completion for.
+// ErrShell is returned for a shell without completion.
 var ErrShell = errors.New("no completion for")
 
 // WriteCompletion writes the program's completion script for a shell. The script gets its candidates from the program
@@ -159,7 +159,7 @@ func interfaces() (names []string) {
 	return names
 }
 
-// summary is the first line of a description, up to its first full stop, colon or semicolon.
+// summary returns the start of a description, up to its first full stop, colon or semicolon.
 func summary(doc string) string {
 	doc = strings.ReplaceAll(strings.ReplaceAll(doc, "\n", " "), "`", "")
 	for _, end := range []string{". ", ": ", "; ", " ("} {

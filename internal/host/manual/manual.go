@@ -20,7 +20,7 @@ type Program struct {
 	// Commands are listed in the order of the help. A program without commands has a single one with an empty name.
 	Commands []Command
 
-	// Settings are the keys of -set and of the configuration file, nil if it has none.
+	// Settings are the keys of -set and of the configuration file, nil if there are none.
 	Settings *setting.Table
 
 	// Exit documents the exit codes, in the format of Command.Doc.

@@ -31,7 +31,7 @@ func example() *Program {
 		Exit:     "0 done.", SeeAlso: []string{"other(1)"}}
 }
 
-// The pages are in order for mandoc, and a reader sees every flag, key, default and choice.
+// mandoc accepts the pages, and they contain every flag, key, default and choice.
 func TestPages(t *testing.T) {
 	p := example()
 	var man, config strings.Builder
@@ -110,7 +110,7 @@ var completions = map[string]string{
 	"prog run -set a.on=true -set b.": "b.path=",
 }
 
-// Each shell offers the same words. bash takes the part of a word up to = as its own word.
+// Each shell offers the same words. bash treats the part of a word up to = as a separate word.
 func TestCompletionInShells(t *testing.T) {
 	needs.Long(t)
 	for shell, ask := range map[string]string{

@@ -40,7 +40,7 @@ const (
 	variants = 1 << iota
 )
 
-// edition is the page as it was at one moment. It is the http.ResponseWriter that the page is written to.
+// edition is a snapshot of the page. It is the http.ResponseWriter for the page.
 type edition struct {
 	ready   chan struct{} // closed when it is made
 	readers int           // requests that use it
@@ -144,7 +144,7 @@ func (s *editions) make(v int, e *edition) {
 	close(e.ready)
 }
 
-// release is called by each request that is through with an edition.
+// release is called by each request that is done with an edition.
 func (s *editions) release(e *edition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -58,7 +58,7 @@ func TestHideWaitsForScrapes(t *testing.T) {
 			t.Error("hidden, and a scrape is inside")
 		}
 	}()
-	<-asked // the connection is closed: hide has begun
+	<-asked // the connection is closed: hide has started
 	close(s.leave)
 	<-hidden
 }

@@ -42,7 +42,7 @@ func ListenStatus(address string, status http.Handler, log *slog.Logger) (hide f
 	return listen(address, nil, nil, status, log)
 }
 
-// listenFor names the setting that an address is from.
+// listenFor names the setting that contains an address.
 func listenFor(setting, address string, hosts []string, h, status http.Handler, log *slog.Logger) (hide func(), err error) {
 	if hide, err = listen(address, hosts, h, status, log); err != nil {
 		err = fmt.Errorf("%s: %w", setting, err)

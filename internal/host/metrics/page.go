@@ -29,7 +29,7 @@ type Page struct {
 	scratch  []int64
 }
 
-// Family is the metrics of one name.
+// Family is the metrics with one name.
 type Family struct {
 	page   *Page
 	family *dto.MetricFamily

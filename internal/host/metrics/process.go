@@ -62,7 +62,7 @@ func (p *process) collect() {
 	p.start.Set(p.began)
 }
 
-// read reads a small file of /proc into memory that stays.
+// read reads a small file of /proc into a reused buffer.
 func (p *process) read(path string) ([]byte, bool) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -49,9 +49,9 @@ func checked(h http.Handler, hosts []string) http.Handler {
 	})
 }
 
-// hostAllowed reports whether a request with that Host header is answered. A web page that has its own name resolve to this server (DNS
-// rebinding) sends that name, so that IP addresses are safe; so are localhost, this host's own name, and those that the user lists. Clients
-// of HTTP/1.0 send none, which no browser does.
+// hostAllowed reports whether a request with that Host header is answered. An attacker's web page whose name resolves
+// to this server (DNS rebinding) sends that name, so IP addresses are safe, and so are localhost, this host's own name,
+// and those that the user lists. HTTP/1.0 clients may send none, but browsers always do.
 func hostAllowed(header string, hosts []string) bool {
 	host := header
 	if h, _, err := net.SplitHostPort(header); err == nil {

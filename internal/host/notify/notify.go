@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Manager is the service manager that started this process. A nil one, where none did, hears nothing and costs nothing.
+// Manager is the service manager that started this process. The methods of a nil Manager do nothing.
 type Manager struct {
 	socket   net.Conn
 	watchdog time.Duration

@@ -59,7 +59,7 @@ func TestReadIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzBounds: no document of the greatest size takes long or much, however it is refused.
+// FuzzBounds: a document of the maximum size takes little time and memory, even if it is rejected.
 func FuzzBounds(f *testing.F) {
 	for _, s := range []string{"[", "a.", "a={", "[a]\n", "[[a]]\n", "\"\"\"", "'''\n", "a=1\n", "b.ports=[1,\n", "{a=[", `"a".`, "#\n", "1,", "-1,\n"} {
 		f.Add([]byte(s), []byte(""), 1000)

@@ -66,7 +66,7 @@ func (t *Table) AddFlags(f *flag.FlagSet) {
 	}
 }
 
-// Assign lays the values of the flags over those that were read.
+// Assign applies the values of the flags over those that were read.
 func (t *Table) Assign() { maps.Copy(t.assigned, t.flags) }
 
 // value implements flag.Value for a setting.
@@ -93,7 +93,7 @@ func (s *Setting) Values() (names []string) {
 	return names
 }
 
-// usage is a flag's description, in lines that fit a terminal.
+// usage returns a flag's description, in lines that fit a terminal.
 func (s *Setting) usage() string {
 	doc := strings.ReplaceAll(s.Doc, "`", "") // package flag would take what they enclose for the value's name
 	if s.Arg != "" {

@@ -16,7 +16,7 @@ type Setting struct {
 	Key     string // section and name: "nic.push"
 	Kind    Kind
 	Default string // as TOML writes it
-	Doc     string // whole sentences; paragraphs are apart by an empty line
+	Doc     string // whole sentences; an empty line separates paragraphs
 
 	// Drivers are the drivers that support the setting; nil if it does not depend on the driver.
 	Drivers []string
@@ -29,7 +29,7 @@ type Setting struct {
 	// the value: a word of Doc.
 	FlagName, Arg string
 
-	// Choices are the values of a setting that takes one of a few, nil else.
+	// Choices are the values of a setting that accepts only a few, otherwise nil.
 	Choices []Choice
 
 	// apply checks a value of the right kind and stores it in the variable. An elementError identifies the element at
@@ -132,13 +132,13 @@ func OneOf(key string, to *string, def string, choices []Choice, doc string) Set
 	return String(key, to, def, nil, doc).OneOf(choices)
 }
 
-// OneOf returns the setting with these values, and no others.
+// OneOf returns the setting restricted to these values.
 func (s Setting) OneOf(choices []Choice) Setting {
 	s.Choices = choices
 	return s
 }
 
-// put checks a value of the right kind and puts it in the variable.
+// put checks a value of the right kind and stores it in the variable.
 func (s *Setting) put(value any) error {
 	if text, ok := value.(string); ok && s.Choices != nil && !slices.Contains(s.Values(), text) {
 		return fmt.Errorf("%q is not one of %s", text, strings.Join(slices.DeleteFunc(s.Values(), func(v string) bool { return v == "" }), ", "))
@@ -146,7 +146,7 @@ func (s *Setting) put(value any) error {
 	return s.apply(value)
 }
 
-// Interval makes a setting that takes a duration of least or more, and "0s" for off, its default.
+// Interval creates a setting that accepts a duration of at least least, and "0s" for off, the default.
 func Interval(key string, to *time.Duration, least time.Duration, doc string) Setting {
 	return Parsed(key, to, "0s", func(s string) (time.Duration, error) {
 		d, err := time.ParseDuration(s)
@@ -157,7 +157,7 @@ func Interval(key string, to *time.Duration, least time.Duration, doc string) Se
 	}, doc)
 }
 
-// Int makes a setting that takes an integer which check has nothing against.
+// Int creates a setting that accepts an integer that passes check.
 func Int(key string, to *int, def int, check func(int) error, doc string) Setting {
 	*to = def
 	return Setting{Key: key, Kind: Integer, Default: strconv.Itoa(def), Doc: doc, apply: func(v any) error {
@@ -211,7 +211,7 @@ func Func(key, def string, set func(string) error, doc string) Setting {
 	return Setting{Key: key, Kind: Text, Default: quote(def), Doc: doc, apply: func(v any) error { return set(v.(string)) }}
 }
 
-// Bool makes a setting that is on or off.
+// Bool creates a setting that is on or off.
 func Bool(key string, to *bool, def bool, doc string) Setting {
 	*to = def
 	return Setting{Key: key, Kind: Boolean, Default: strconv.FormatBool(def), Doc: doc, apply: func(v any) error {
@@ -280,7 +280,7 @@ func narrow(n int64) (int, error) {
 	return int(n), nil
 }
 
-// must returns the default, which the table's author wrote.
+// must returns the default, which is a constant of the program.
 func must[T any](t T, err error) T {
 	if err != nil {
 		panic(err)

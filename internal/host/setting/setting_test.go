@@ -92,7 +92,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// A value that a later one replaces is not looked at.
+// A value that a later one replaces is not checked.
 func TestLaterWins(t *testing.T) {
 	var c chosen
 	tab := table(&c)
@@ -141,7 +141,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// A setting that the driver does not have is named, unless its value is the default: a file may have every key.
+// A setting that the driver lacks is reported, unless its value is the default: a file may contain every key.
 func TestUnused(t *testing.T) {
 	var cores []int
 	var priority int

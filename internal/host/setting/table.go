@@ -32,7 +32,7 @@ type Table struct {
 
 type assigned struct {
 	value any
-	where func(element int) string // "FILE:LINE" of an element, or of the whole where element is -1
+	where func(element int) string // "FILE:LINE" of an element, or of the whole if element is -1
 }
 
 // New returns a table of these settings.
@@ -49,7 +49,7 @@ func (t *Table) Find(key string) *Setting {
 	return &t.Settings[i]
 }
 
-// Read takes the values in a TOML file.
+// Read reads the values in a TOML file.
 func (t *Table) Read(file string) error {
 	doc, err := readFile(file)
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *Setting) read(text string) (any, error) {
 	return value, nil
 }
 
-// literal reads one value: a bare word is a string.
+// literal parses one value: a bare word is a string.
 func literal(text string, k Kind) any {
 	quoted := strings.HasPrefix(text, `"`) || strings.HasPrefix(text, "'")
 	if v, ok := decodeValue(text); ok && (k != Text || quoted) {
@@ -105,7 +105,7 @@ func literal(text string, k Kind) any {
 	return text
 }
 
-// elements reads a list, with or without its brackets.
+// elements parses a list, with or without its brackets.
 func elements(text string, k Kind) any {
 	inner, open := strings.CutPrefix(text, "[")
 	inner, closed := strings.CutSuffix(inner, "]")
@@ -124,7 +124,7 @@ func elements(text string, k Kind) any {
 	return out
 }
 
-// Apply checks all values and puts them in their variables, in the table's order.
+// Apply checks all values and stores them in their variables, in the table's order.
 func (t *Table) Apply() error {
 	for i := range t.Settings {
 		s := &t.Settings[i]
@@ -171,7 +171,7 @@ func (t *Table) WarnUnused(driver string, log *slog.Logger) {
 	}
 }
 
-// chosen reports whether a setting was given another value than its default.
+// chosen reports whether a setting has a value other than its default.
 func (t *Table) chosen(s *Setting) bool {
 	g, ok := t.assigned[s.Key]
 	return ok && !s.equals(g.value, s.Default)
