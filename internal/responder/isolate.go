@@ -38,7 +38,7 @@ func releaseCommand(args []string, stdout, _ io.Writer) error {
 	return nil
 }
 
-// guarded logs the kernel's guards against cpu.priority, and refuses the setting if the user wants that.
+// guarded logs the kernel's guards against cpu.priority, and rejects the setting if the user configured that.
 func (s *settings) guarded(cores []int, log *slog.Logger) error {
 	if s.cpu.priority == 0 {
 		return nil

@@ -110,7 +110,7 @@ func load(file string, log *slog.Logger) (map[string]*config.ScrapeConfig, error
 	return jobs, nil
 }
 
-// whole makes a configuration of a list of scrape configurations.
+// whole returns a configuration with a list of scrape configurations.
 func whole(text string) string {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

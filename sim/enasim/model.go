@@ -147,8 +147,8 @@ func (m *Model) clear() {
 	if !m.opt.Lasting {
 		m.since = m.count
 	}
-	// iPXE sets no MTU and requires the longest, and DPDK sets one only on request, so a device starts with the
-	// longest.
+	// iPXE sets no MTU and announces buffers for the longest, and DPDK sets one only on request, so a device starts
+	// with the longest.
 	clear(m.cq)
 	clear(m.tx)
 	clear(m.rx)

@@ -104,7 +104,7 @@ func (m *Model) fetch(i int, q *rxQueue) bool {
 	return true
 }
 
-// Receive takes a frame from the wire.
+// Receive handles a frame from the wire.
 func (m *Model) Receive(frame []byte) bool {
 	m.Lock()
 	defer m.Unlock()

@@ -73,7 +73,7 @@ func (m *Model) newTX(cq int, depth uint16, base uint64, llq bool, r []byte) int
 	return -1
 }
 
-// txDoorbell takes a new tail: a running index of 16 bits.
+// txDoorbell handles a new tail: a free-running index of 16 bits.
 func (m *Model) txDoorbell(i int, v uint32, trapped bool) error {
 	if i >= len(m.tx) {
 		return fmt.Errorf("doorbell %d of transmit queue %d, which does not exist", v, i)
@@ -170,7 +170,7 @@ func (m *Model) takeEntry(i int, q *txQueue) {
 	}
 }
 
-// descriptor takes one descriptor and reports whether it was a frame's last.
+// descriptor handles one descriptor and reports whether it was a frame's last.
 func (m *Model) descriptor(i int, q *txQueue, d [16]byte, ph byte) (last bool) {
 	p := &q.pkt
 	w0 := le.Uint32(d[0:])
@@ -276,7 +276,7 @@ func (m *Model) parse(q *txQueue, d *[16]byte) error {
 	return nil
 }
 
-// finish sends a collected frame and makes its completion due.
+// finish sends a collected frame and schedules its completion.
 func (m *Model) finish(i int, q *txQueue) {
 	p := &q.pkt
 	f := p.frame

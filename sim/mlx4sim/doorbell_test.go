@@ -50,7 +50,7 @@ func TestArmOnItsWay(t *testing.T) {
 	x.Clean()
 	x.arm(1, 2, 1<<testLogCQ+2)
 	x.ExpectError("armed at consumer counter 0x22")
-	x.arm(2, 2, 1<<testLogCQ) // the event of the first has been raised
+	x.arm(2, 2, 1<<testLogCQ) // the first event has been raised
 	x.Clean()
 	x.arm(2, 2, 20) // the doorbells themselves arrive in order
 	x.ExpectError("armed at consumer counter 0x14")

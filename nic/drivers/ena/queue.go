@@ -281,8 +281,8 @@ func (q *Queue) send(frame []byte) bool {
 	if q.fault.Load() != 0 {
 		return false
 	}
-	// The receive buffers belong to the device. These are in addition, one per transmit request, free while the request
-	// is.
+	// The device owns the receive buffers. These are additional ones, one per transmit request, which are free while
+	// the request is.
 	id := q.txTail & q.txMask
 	slot := q.mask + 1 + id
 	if *q.held(id) != idFree {

@@ -129,7 +129,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	q.rxNext = next
 	if tail != first {
 		r.Departing()
-		// post, written out: a call here is on the way to the wire.
+		// post, inlined by hand: a call here would delay the doorbell.
 		q.txDesc((tail - 1) & q.mask).cmd |= txRS
 		*q.batch(first) = batch{tail, began}
 		q.txTail = tail

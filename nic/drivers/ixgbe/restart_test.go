@@ -62,7 +62,7 @@ func (s *spy) look(off uint64) {
 	}
 }
 
-// While the device is restarted no other process touches it, least of all in the 10 ms after its reset.
+// No other process accesses the device during a restart, especially in the 10 ms after its reset.
 func TestNobodyAsksDuringARestart(t *testing.T) {
 	s := &spy{Model: ixgbesim.New(ixgbesim.Options{})}
 	p, fn := host(t, s)
