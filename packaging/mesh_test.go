@@ -23,14 +23,13 @@ var (
 	meshPage = flag.String("mesh-page", "", "keep the page of TestMesh as this file")
 )
 
-// started is a process that the test stops.
+// started is a process whose end the test brings about.
 type started struct {
 	*exec.Cmd
 	log *strings.Builder
 }
 
-// start starts a program in a namespace. If ready is not empty, it returns once the program has printed a line that
-// starts with it.
+// start starts a program in a namespace and, where there is one to wait for, returns when it has printed a line that begins with ready.
 func start(space, ready string, args ...string) (*started, error) {
 	p := &started{exec.Command("ip", append([]string{"netns", "exec", space}, args...)...), &strings.Builder{}}
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -59,9 +58,10 @@ func (p *started) stop() error {
 	return p.Wait()
 }
 
-// TestMesh starts several hosts, each with a responder and a watch of all others, and a Prometheus that scrapes them.
-// From its data, bench matrix draws the page, bench compare compares a path with itself, and the dashboards' panels
-// have data. With -mesh 50 it measures the figures of docs/mesh.md.
+// TestMesh starts hosts with a responder and a watch of all others each, and a Prometheus that scrapes them. From what it
+// stores, bench matrix draws the page, bench compare compares a path with itself, the dashboards' panels have data, and
+// bench suspects names a host whose responder was stopped.
+// With -mesh 50 it measures the figures of docs/mesh.md.
 func TestMesh(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces")
@@ -183,7 +183,23 @@ func TestMesh(t *testing.T) {
 	panels(t, s, "prometheus/watch.json", "Loss by direction", "Changed", "Not probed")
 	panels(t, s, "prometheus/fleet.json", "Outages", "Paths with loss", "Change since yesterday")
 	meshFigures(t, s, watches, server)
-	for _, p := range append(watches, responders...) {
+	if out, err := bench("suspects", "-prom", "http://127.0.0.1:9090"); err != nil || !strings.Contains(out, ": no suspect") {
+		t.Errorf("bench suspects without a fault: %v\n%s", err, out)
+	}
+	if err := responders[0].stop(); err != nil {
+		t.Errorf("%v\n%s", err, responders[0].log)
+	}
+	want := fmt.Sprintf("  host h1: explains %d failures; ", n-1)
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
+		out, err := bench("suspects", "-prom", "http://127.0.0.1:9090")
+		if err == nil && strings.Contains(out, ": 1 suspect\n"+want) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("bench suspects does not name h1, whose responder was stopped: %v\n%s", err, out)
+		}
+	}
+	for _, p := range append(watches, responders[1:]...) {
 		if err := p.stop(); err != nil {
 			t.Errorf("%s: %v\n%s", strings.Join(p.Args, " "), err, p.log)
 		}
