@@ -23,13 +23,14 @@ var (
 	meshPage = flag.String("mesh-page", "", "keep the page of TestMesh as this file")
 )
 
-// started is a process whose end the test brings about.
+// started is a process that the test stops.
 type started struct {
 	*exec.Cmd
 	log *strings.Builder
 }
 
-// start starts a program in a namespace and, where there is one to wait for, returns when it has printed a line that begins with ready.
+// start starts a program in a namespace. If ready is not empty, it returns once the program has printed a line that
+// starts with it.
 func start(space, ready string, args ...string) (*started, error) {
 	p := &started{exec.Command("ip", append([]string{"netns", "exec", space}, args...)...), &strings.Builder{}}
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -58,10 +59,9 @@ func (p *started) stop() error {
 	return p.Wait()
 }
 
-// TestMesh starts hosts with a responder and a watch of all others each, and a Prometheus that scrapes them. From what it
-// stores, bench matrix draws the page, bench compare compares a path with itself, the dashboards' panels have data, and
-// bench suspects names a host whose responder was stopped.
-// With -mesh 50 it measures the figures of docs/mesh.md.
+// TestMesh starts several hosts, each with a responder and a watch of all others, and a Prometheus that scrapes them.
+// From its data, bench matrix draws the page, bench compare compares a path with itself, the dashboards' panels have
+// data, and bench suspects names a host whose responder was stopped. With -mesh 50 it measures the figures of docs/mesh.md.
 func TestMesh(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces")
