@@ -49,6 +49,11 @@ lab: deps
 .PHONY: lab-smoke
 lab-smoke:
 	$(GO) test -count=1 -v -run '^TestLabSmoke$$' ./proof/lab
+# The Helm chart in a real Kubernetes on this machine, as root. The first run builds it from Go modules into .cache/cluster: ten minutes
+# or more. RUN='^TestCluster$$/drain' runs a part.
+.PHONY: cluster
+cluster:
+	scripts/cluster $(if $(RUN),-run '$(RUN)')
 # 20 times every package outside of the lab, or PACKAGES='./nic/kit/... ./polling': failures per test. A scenario of the lab 100 times:
 # make flaky PACKAGES=./proof/lab RUN='^TestLabMlx4IB$$' COUNT=100
 flaky: deps

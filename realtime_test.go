@@ -14,6 +14,7 @@ import (
 // realTime names the test files, or folders of them, that may sleep or compare elapsed time outside a bubble of
 // testing/synctest, each with the reason. All other tests wait for a condition (package await) or run on virtual time.
 var realTime = map[string]string{
+	"cluster/":   "waits for Kubernetes",
 	"packaging/": "waits for systemd and Prometheus on a real machine",
 	"proof/lab/": "waits for a guest",
 

@@ -1,0 +1,504 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	chart   = "../packaging/helm/rebound"
+	release = "rebound"
+)
+
+// The chart in a cluster through what happens to clusters. Each step starts with what the earlier ones left.
+func TestCluster(t *testing.T) {
+	begin := time.Now()
+	c := newCluster(t)
+	n1, n2 := c.join(1, "a", ""), c.join(2, "b", "")
+	c.ready("node1", "node2")
+	t.Logf("cluster: two nodes after %.0f s", time.Since(begin).Seconds())
+
+	step := func(name string, f func(t *testing.T)) {
+		if t.Failed() {
+			return
+		}
+		t.Run(name, func(t *testing.T) {
+			defer func(old *testing.T) { c.t = old }(c.t)
+			c.t = t
+			f(t)
+		})
+	}
+	step("install", func(t *testing.T) {
+		begin := time.Now()
+		c.helm("install", release, chart, "-n", release, "--create-namespace", "--set", "image.tag=old,prober.rate=10", "--wait")
+		c.matrix(n1, n2)
+		t.Logf("from helm install to the first matrix: %.1f s", time.Since(begin).Seconds())
+	})
+	step("helm test", func(t *testing.T) {
+		c.helm("test", release, "-n", release, "--logs")
+	})
+	step("rights", func(t *testing.T) { c.rights(n1) })
+	step("Pod Security restricted", func(t *testing.T) {
+		c.kubectl("create", "namespace", "restricted")
+		c.kubectl("label", "namespace", "restricted", "pod-security.kubernetes.io/enforce=restricted")
+		c.helm("install", "pods", chart, "-n", "restricted", "--set", "image.tag=old,responder.enabled=false,prober.hostNetwork=false", "--wait")
+		c.helm("uninstall", "pods", "-n", "restricted", "--wait")
+	})
+	step("killed", func(t *testing.T) { c.killed(n1) })
+	var n3 *node
+	step("join", func(t *testing.T) {
+		watched := c.watch("join", []*node{n1, n2})
+		n3 = c.join(3, "a", "")
+		c.ready("node3")
+		c.rolled()
+		c.upgrade()
+		c.matrix(n1, n2, n3)
+		watched.quiet()
+	})
+	step("cordon and drain", func(t *testing.T) {
+		watched := c.watch("drain", []*node{n1, n2, n3})
+		c.kubectl("cordon", "node3")
+		c.kubectl("drain", "node3", "--ignore-daemonsets", "--delete-emptydir-data", "--force")
+		c.probed(50, n1, n2, n3)
+		watched.quiet()
+		c.kubectl("uncordon", "node3")
+	})
+	step("API server away", func(t *testing.T) {
+		watched := c.watch("API server", []*node{n1, n2, n3})
+		c.api.stop(t, syscall.SIGKILL)
+		c.probed(200, n1, n2, n3) // 20 s at ten a second
+		c.startAPI()
+		c.ready("node1", "node2", "node3")
+		watched.quiet()
+	})
+	step("partition", func(t *testing.T) { c.partition(n1, n2, n3) })
+	step("upgrade and rollback", func(t *testing.T) { c.upgrades(n1, n2, n3) })
+	step("budget", func(t *testing.T) { c.budget() })
+	step("leave", func(t *testing.T) {
+		n3.kill()
+		c.kubectl("delete", "node", "node3")
+		c.upgrade()
+		c.matrix(n1, n2)
+		watched := c.watch("leave", []*node{n1, n2})
+		c.probed(50, n1, n2)
+		watched.quiet()
+	})
+	step("remove", func(t *testing.T) {
+		c.helm("uninstall", release, "-n", release, "--wait")
+		for _, n := range []*node{n1, n2} {
+			n.must("sh", "-euc", "rm -r /sys/fs/bpf/rebound*") // the pin
+			c.wait(n.name+": nothing attached", func() error {
+				if out := n.must("ip", "link", "show", "eth0"); strings.Contains(out, "xdp") {
+					return errors.New(out)
+				}
+				return nil
+			})
+		}
+	})
+}
+
+// ready waits until nodes are.
+func (c *cluster) ready(names ...string) {
+	c.t.Helper()
+	c.wait("ready: "+strings.Join(names, ", "), func() error {
+		for _, n := range names {
+			if s, err := c.condition(n); err != nil || s != "True" {
+				return fmt.Errorf("%s is ready: %q, %v", n, s, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (c *cluster) condition(node string) (string, error) {
+	return c.output("kubectl", "get", "node", node, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+}
+
+// rolled waits until all pods of both DaemonSets are of the newest version, and ready.
+func (c *cluster) rolled() {
+	c.t.Helper()
+	for _, d := range []string{"responder", "prober"} {
+		c.kubectl("rollout", "status", "-n", release, "daemonset/"+release+"-"+d, "--timeout=300s")
+	}
+}
+
+// upgrade applies the chart with further settings, and waits.
+func (c *cluster) upgrade(set ...string) {
+	c.t.Helper()
+	args := []string{"upgrade", release, chart, "-n", release, "--reuse-values", "--wait"}
+	if len(set) > 0 {
+		args = append(args, "--set", strings.Join(set, ","))
+	}
+	c.helm(args...)
+	c.rolled()
+}
+
+// page is the metrics of a node's responder or prober, by series.
+type page map[string]float64
+
+func (n *node) page(port int) (page, error) {
+	client := http.Client{Timeout: 10 * time.Second}
+	r, err := client.Get(fmt.Sprintf("http://%s:%d/metrics", n.address, port))
+	if err != nil {
+		return nil, err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	p := page{}
+	for line := range strings.Lines(string(b)) {
+		if i := strings.LastIndexByte(line, ' '); i > 0 && line[0] != '#' {
+			p[line[:i]], _ = strconv.ParseFloat(strings.TrimSpace(line[i+1:]), 64)
+		}
+	}
+	return p, nil
+}
+
+// to returns the value of a target's series.
+func (p page) to(name string, n *node) (float64, bool) {
+	sum, found := 0.0, false
+	for k, v := range p {
+		if strings.HasPrefix(k, name+"{") && strings.Contains(k, `node="`+n.name+`"`) {
+			sum, found = sum+v, true
+		}
+	}
+	return sum, found
+}
+
+// each calls f for every pair of nodes with the metrics of the first one's prober.
+func each(nodes []*node, f func(p page, from, to *node) error) error {
+	for _, from := range nodes {
+		p, err := from.page(9470)
+		if err != nil {
+			return err
+		}
+		for _, to := range nodes {
+			if from != to {
+				if err := f(p, from, to); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// matrix waits until every node has replies from every other one and from no others.
+func (c *cluster) matrix(nodes ...*node) {
+	c.t.Helper()
+	c.wait("matrix", func() error {
+		return each(nodes, func(p page, from, to *node) error {
+			if up, ok := p.to("rebound_target_up", to); !ok || up != 1 {
+				return fmt.Errorf("%s to %s: up %v (%v)", from.name, to.name, up, ok)
+			}
+			for k := range p {
+				if strings.HasPrefix(k, "rebound_target_up{") && !slices.ContainsFunc(nodes, func(n *node) bool { return strings.Contains(k, `node="`+n.name+`"`) }) {
+					return fmt.Errorf("%s has the target %s", from.name, k)
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// probed waits until every pair of nodes has sent so many more probes.
+func (c *cluster) probed(more float64, nodes ...*node) {
+	c.t.Helper()
+	begin := map[string]float64{}
+	first := true
+	c.wait(fmt.Sprintf("%v probes on each path", more), func() error {
+		err := each(nodes, func(p page, from, to *node) error {
+			n, ok := p.to("rebound_probes_total", to)
+			path := from.name + " " + to.name
+			if first {
+				begin[path] = n
+			}
+			if !ok || n-begin[path] < more {
+				if first {
+					return nil
+				}
+				return fmt.Errorf("%s: %v of %v", path, n-begin[path], more)
+			}
+			return nil
+		})
+		if first && err == nil {
+			first = false
+			return errors.New("begun")
+		}
+		return err
+	})
+}
+
+// watched is the state of the probers' logs, which have a line for each target that goes down.
+type watched struct {
+	*cluster
+	nodes []*node
+	what  string
+	lost  map[string]float64
+	since time.Time
+}
+
+func (c *cluster) watch(what string, nodes []*node) *watched {
+	c.t.Helper()
+	w := &watched{cluster: c, nodes: nodes, what: what, since: time.Now()}
+	w.lost = w.count()
+	return w
+}
+
+func (w *watched) count() map[string]float64 {
+	w.t.Helper()
+	lost := map[string]float64{}
+	if err := each(w.nodes, func(p page, from, to *node) error {
+		lost[from.name+" "+to.name], _ = p.to("rebound_lost_total", to)
+		return nil
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	return lost
+}
+
+// downs returns the lines of a node's prober about targets that are down, since the start.
+func (w *watched) downs(n *node) (lines []string) {
+	w.t.Helper()
+	out := w.kubectl("logs", "-n", release, w.pod(n, "prober"), "--since-time", w.since.UTC().Format(time.RFC3339))
+	for line := range strings.Lines(out) {
+		_, text, _ := strings.Cut(line, "time=")
+		text, _, _ = strings.Cut(text, " ")
+		if at, err := time.Parse(time.RFC3339, text); strings.Contains(line, "target is down") && err == nil && at.After(w.since) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// quiet checks that no target was down.
+func (w *watched) quiet() {
+	w.t.Helper()
+	for _, n := range w.nodes {
+		if lines := w.downs(n); len(lines) > 0 {
+			w.t.Errorf("%s: the prober of %s raised a false alarm:\n%s", w.what, n.name, strings.Join(lines, ""))
+		}
+	}
+	for path, n := range w.count() {
+		if n != w.lost[path] {
+			w.t.Logf("%s: %s lost %v probes", w.what, path, n-w.lost[path])
+		}
+	}
+}
+
+// pod returns the name of a component's pod on a node.
+func (c *cluster) pod(n *node, component string) string {
+	c.t.Helper()
+	return strings.TrimSpace(c.kubectl("get", "pods", "-n", release, "-l", "app.kubernetes.io/component="+component, "--field-selector", "spec.nodeName="+n.name,
+		"-o", "jsonpath={.items[0].metadata.name}"))
+}
+
+// process returns the process of a program in a node, 0 if there is none, as the machine sees it.
+func (n *node) process(program string) int {
+	all, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, p := range all {
+		exe, _ := os.Readlink(p)
+		pid, _ := strconv.Atoi(strings.Split(p, "/")[2])
+		if exe == program && sameSpace(pid, n.init.Process.Pid, "net") {
+			return pid
+		}
+	}
+	return 0
+}
+
+func sameSpace(a, b int, kind string) bool {
+	x, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", a, kind))
+	y, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", b, kind))
+	return err == nil && err2 == nil && x == y
+}
+
+// status returns a field of a process's status.
+func status(pid int, field string) string {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, field+":"); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// rights checks what the processes may do.
+func (c *cluster) rights(n *node) {
+	const none = "0000000000000000"
+	prober, responder := n.process("/usr/bin/rebound-bench"), n.process("/usr/bin/rebound-responder")
+	if prober == 0 || responder == 0 {
+		c.t.Fatalf("prober %d, responder %d", prober, responder)
+	}
+	for _, set := range []string{"CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb"} {
+		if v := status(prober, set); v != none {
+			c.t.Errorf("the prober has %s %s", set, v)
+		}
+	}
+	for what, pid := range map[string]int{"prober": prober, "responder": responder} {
+		if uid := status(pid, "Uid"); !strings.HasPrefix(uid, "65534\t65534\t65534") {
+			c.t.Errorf("the %s has uid %s", what, uid)
+		}
+		if v := status(pid, "NoNewPrivs"); v != "1" {
+			c.t.Errorf("the %s: NoNewPrivs %s", what, v)
+		}
+		if v := status(pid, "Seccomp"); v != "2" {
+			c.t.Errorf("the %s: Seccomp %s", what, v)
+		}
+		mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", pid))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if first, _, _ := strings.Cut(string(mounts), "\n"); !strings.Contains(first, " / overlay ro,") {
+			c.t.Errorf("the %s's root is %s", what, first)
+		}
+		if strings.Contains(string(mounts), "serviceaccount") {
+			c.t.Errorf("the %s has a service account token", what)
+		}
+	}
+	c.t.Logf("responder when ready: CapEff %s, CapBnd %s", status(responder, "CapEff"), status(responder, "CapBnd"))
+}
+
+// killed ends the responder, then the kubelet and the responder, by SIGKILL: nothing stays on the interface, and they come back.
+func (c *cluster) killed(n *node) {
+	attached := func() bool { return strings.Contains(n.must("ip", "link", "show", "eth0"), "xdp") }
+	if !attached() {
+		c.t.Fatal("no program is attached")
+	}
+	end := func() {
+		pid := n.process("/usr/bin/rebound-responder")
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			c.t.Fatalf("process %d: %v", pid, err)
+		}
+		c.wait("the responder is gone", func() error {
+			if n.process("/usr/bin/rebound-responder") == pid {
+				return errors.New("it is there")
+			}
+			return nil
+		})
+	}
+	back := func() {
+		c.wait("the responder answers again", func() error {
+			if p, err := n.page(9469); err != nil || len(p) == 0 {
+				return fmt.Errorf("%d series, %v", len(p), err)
+			}
+			return nil
+		})
+		c.matrix(c.nodes["node1"], c.nodes["node2"])
+	}
+	end()
+	back()
+
+	n.kubelet.stop(c.t, syscall.SIGKILL)
+	c.probed(20, c.nodes["node1"], c.nodes["node2"]) // pods go on without it
+	end()
+	c.wait("nothing attached without responder and kubelet", func() error {
+		if attached() {
+			return errors.New("a program is")
+		}
+		return nil
+	})
+	n.startKubelet()
+	c.ready(n.name)
+	back()
+}
+
+// partition cuts the third node off at its port of the switch. (In the node's namespace iptables would not do it: XDP answers before it.)
+func (c *cluster) partition(n1, n2, n3 *node) {
+	watched := c.watch("partition", []*node{n1, n2})
+	port := fmt.Sprintf("veth%d", n3.number)
+	link := func(args ...string) {
+		c.t.Helper()
+		if out, err := exec.Command("ip", append([]string{"link", "set", port}, args...)...).CombinedOutput(); err != nil {
+			c.t.Fatalf("%v: %s", err, out)
+		}
+	}
+	link("nomaster")
+	for _, n := range []*node{n1, n2} {
+		c.wait(n.name+" sees that node3 is down", func() error {
+			p, err := n.page(9470)
+			if err != nil {
+				return err
+			}
+			if up, ok := p.to("rebound_target_up", n3); !ok || up != 0 {
+				return fmt.Errorf("up %v (%v)", up, ok)
+			}
+			return nil
+		})
+	}
+	c.wait("Kubernetes sees that node3 is not ready", func() error {
+		if s, err := c.condition("node3"); err != nil || s == "True" {
+			return fmt.Errorf("%s, %v", s, err)
+		}
+		return nil
+	})
+	for _, n := range []*node{n1, n2} {
+		lines := watched.downs(n)
+		if len(lines) != 1 || !strings.Contains(lines[0], "node3") && !strings.Contains(lines[0], n3.address) {
+			c.t.Errorf("%s reports %q, want node3 alone", n.name, lines)
+		}
+	}
+	link("master", "br0")
+	c.ready("node3")
+	c.matrix(n1, n2, n3)
+}
+
+// upgrades replaces the image and goes back. With responder.pin no target is down meanwhile.
+func (c *cluster) upgrades(nodes ...*node) {
+	image := func(want string) {
+		c.t.Helper()
+		out := c.kubectl("get", "pods", "-n", release, "-l", "app.kubernetes.io/name=rebound,app.kubernetes.io/component in (responder,prober)",
+			"-o", "jsonpath={range .items[*]}{.spec.containers[0].image}{\"\\n\"}{end}")
+		for line := range strings.Lines(out) {
+			if strings.TrimSpace(line) != "rebound:"+want {
+				c.t.Errorf("image %s, want tag %s", strings.TrimSpace(line), want)
+			}
+		}
+	}
+	c.upgrade("image.tag=new")
+	image("new")
+	c.matrix(nodes...)
+	c.helm("rollback", release, "-n", release, "--wait")
+	c.rolled()
+	image("old")
+	c.matrix(nodes...)
+
+	c.upgrade("responder.pin=rebound")
+	c.matrix(nodes...)
+	watched := c.watch("upgrade with a pin", nodes)
+	c.upgrade("responder.settings.guard\\.rate=100000")
+	c.matrix(nodes...)
+	watched.quiet()
+}
+
+// budget checks that an eviction below the budget is refused.
+func (c *cluster) budget() {
+	c.upgrade("responder.minAvailable=3")
+	pod := c.pod(c.nodes["node1"], "responder")
+	file := space + "/eviction.json"
+	c.write(file, fmt.Sprintf(`{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": %q, "namespace": %q}}`, pod, release))
+	c.wait("the budget refuses an eviction", func() error {
+		err := c.try("kubectl", "create", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/eviction", release, pod), "-f", file)
+		if err == nil {
+			c.t.Fatal("the eviction passed")
+		}
+		if !strings.Contains(err.Error(), "disruption budget") {
+			return err
+		}
+		return nil
+	})
+	c.upgrade("responder.minAvailable=0")
+}
