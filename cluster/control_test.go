@@ -252,7 +252,7 @@ func (c *cluster) get(to any, args ...string) error {
 	return json.Unmarshal([]byte(out), to)
 }
 
-// wait waits for a condition, for while five minutes. The error says what is missing.
+// wait waits for a condition, up to five minutes. The error says what is missing.
 func (c *cluster) wait(what string, condition func() error) time.Duration {
 	c.t.Helper()
 	begin := time.Now()
