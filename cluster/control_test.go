@@ -8,7 +8,6 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,12 +33,11 @@ const (
 
 // cluster is a control plane and its nodes. Each test has its own addresses, since it runs in the machine's namespaces.
 type cluster struct {
-	t       *testing.T
-	bin     string
-	logs    string
-	api     *daemon
-	control []*daemon
-	nodes   map[string]*node
+	t     *testing.T
+	bin   string
+	logs  string
+	api   *daemon
+	nodes map[string]*node
 }
 
 // daemon is a process of the cluster that is expected to run until it is stopped.
@@ -191,14 +188,13 @@ func newCluster(t *testing.T) *cluster {
 		}
 	})
 	c.keys()
-	c.control = append(c.control, c.start("etcd", filepath.Join(bin, "etcd"), "--data-dir", space+"/etcd", "--listen-client-urls", "http://127.0.0.1:2379",
-		"--advertise-client-urls", "http://127.0.0.1:2379", "--listen-peer-urls", "http://127.0.0.1:2380", "--unsafe-no-fsync", "--log-level", "warn"))
+	c.start("etcd", filepath.Join(bin, "etcd"), "--data-dir", space+"/etcd", "--listen-client-urls", "http://127.0.0.1:2379",
+		"--advertise-client-urls", "http://127.0.0.1:2379", "--listen-peer-urls", "http://127.0.0.1:2380", "--unsafe-no-fsync", "--log-level", "warn")
 	c.startAPI()
-	c.control = append(c.control,
-		c.start("controller-manager", filepath.Join(bin, "kube-controller-manager"), "--kubeconfig", admin, "--service-account-private-key-file", space+"/accounts.key",
-			"--root-ca-file", space+"/server.pem", "--use-service-account-credentials", "--leader-elect=false",
-			"--node-monitor-period", "1s", "--node-monitor-grace-period", "10s"),
-		c.start("scheduler", filepath.Join(bin, "kube-scheduler"), "--kubeconfig", admin, "--leader-elect=false"))
+	c.start("controller-manager", filepath.Join(bin, "kube-controller-manager"), "--kubeconfig", admin, "--service-account-private-key-file", space+"/accounts.key",
+		"--root-ca-file", space+"/server.pem", "--use-service-account-credentials", "--leader-elect=false",
+		"--node-monitor-period", "1s", "--node-monitor-grace-period", "10s")
+	c.start("scheduler", filepath.Join(bin, "kube-scheduler"), "--kubeconfig", admin, "--leader-elect=false")
 	return c
 }
 
@@ -241,15 +237,6 @@ func (c *cluster) do(program string, args ...string) string {
 		c.t.Fatal(err)
 	}
 	return out
-}
-
-// get reads objects.
-func (c *cluster) get(to any, args ...string) error {
-	out, err := c.output("kubectl", slices.Concat([]string{"get", "-o", "json"}, args)...)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal([]byte(out), to)
 }
 
 // wait waits for a condition, up to five minutes. The error says what is missing.

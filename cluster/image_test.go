@@ -37,6 +37,7 @@ func makeImages(dir string) error {
 	// committed yet.
 	clone := filepath.Join(dir, "clone")
 	script := `git clone -q --depth 1 --no-local .. "$1"; git -C .. diff --binary HEAD | git -C "$1" apply --allow-empty
+(cd ..; git ls-files -z --others --exclude-standard | tar -c --null -T -) | tar -x -C "$1"
 cd "$1/packaging"; go run . -image -out "$2"; mv "$2"/rebound-*-image-*.tar "$3"; rm -rf "$1" "$2"`
 	if out, err := exec.Command("sh", "-euc", script, "sh", clone, filepath.Join(dir, "out"), filepath.Join(dir, "rebound.tar")).CombinedOutput(); err != nil {
 		return fmt.Errorf("the image of this repository: %w\n%s", err, out)

@@ -24,8 +24,8 @@ import (
 
 const suspectsHelp = `usage: rebound-bench suspects -prom URL [flags]
 
-Names the smallest set of hosts, zone links and zones whose failure explains the paths that the watches of a fleet report as down, as
-a Prometheus that scrapes them has it. With -listen it continues: a log line for each change, and a metrics page for alerts.
+Names the smallest set of hosts, zone links and zones whose failure explains the paths that the watches of a fleet report as down. It
+queries a Prometheus that scrapes the watches. With -listen it continues: a log line for each change, and a metrics page for alerts.
 
   rebound-bench suspects -prom http://127.0.0.1:9090
   rebound-bench suspects -prom http://127.0.0.1:9090 -listen 127.0.0.1:9471
@@ -90,7 +90,7 @@ func suspectsCommand(e *env, args []string) error {
 }
 
 func printVerdict(w io.Writer, v suspects.Verdict) error {
-	head := fmt.Sprintf("%s of %s fail, %s silent: ", plain.Count(v.Failing, "path"), fmt.Sprint(v.Paths), plain.Count(v.Silent, "host"))
+	head := fmt.Sprintf("%s of %d fail, %s silent: ", plain.Count(v.Failing, "path"), v.Paths, plain.Count(v.Silent, "host"))
 	if len(v.Suspects) == 0 {
 		head += "no suspect"
 	} else {
@@ -139,7 +139,7 @@ func (j *judge) update(ctx context.Context) {
 	if err != nil {
 		j.failures++
 		if was != nil || j.failures == 1 {
-			j.log.Error("no verdict: the Prometheus cannot be asked", "error", err)
+			j.log.Error("no verdict: the query to Prometheus failed", "error", err)
 		}
 		j.verdict = nil
 		return
@@ -166,9 +166,9 @@ func (j *judge) update(ctx context.Context) {
 var (
 	suspectDesc     = prometheus.NewDesc("rebound_suspect", "Failing paths and silent hosts that this suspect explains.", []string{"kind", "suspect", "zone"}, nil)
 	fleetPathsDesc  = prometheus.NewDesc("rebound_fleet_paths", "Paths that the fleet's watches report, by state.", []string{"state"}, nil)
-	fleetSilentDesc = prometheus.NewDesc("rebound_fleet_silent_hosts", "Hosts that others probe and whose watch is not scraped any more.", nil, nil)
+	fleetSilentDesc = prometheus.NewDesc("rebound_fleet_silent_hosts", "Hosts that others probe and whose watch is no longer scraped.", nil, nil)
 	unexplainedDesc = prometheus.NewDesc("rebound_fleet_unexplained", "Failing paths and silent hosts that no suspect explains.", nil, nil)
-	unjudgedDesc    = prometheus.NewDesc("rebound_fleet_verdict_failures_total", "Times that the Prometheus could not be asked. The other metrics are then absent.", nil, nil)
+	unjudgedDesc    = prometheus.NewDesc("rebound_fleet_verdict_failures_total", "Failed queries to Prometheus. After one, the other metrics are absent.", nil, nil)
 )
 
 func (j *judge) Describe(chan<- *prometheus.Desc) {}

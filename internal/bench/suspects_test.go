@@ -17,7 +17,7 @@ import (
 )
 
 // A dead host is named, on stdout and with -listen in the log and on the metrics page, until it answers again; while the
-// Prometheus cannot be asked there is no verdict.
+// Prometheus cannot be reached there is no verdict.
 func TestSuspects(t *testing.T) {
 	state := "dead"
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

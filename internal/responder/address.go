@@ -14,24 +14,16 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // interfaceWith returns the interface that has one of the addresses, or "" if there is none.
 func interfaceWith(addresses []netip.Prefix) string {
-	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return ""
-	}
 	for _, p := range addresses {
-		for _, a := range all {
-			if !a.IP.Equal(net.IP(p.Addr().AsSlice())) {
-				continue
-			}
-			if link, err := netlink.LinkByIndex(a.LinkIndex); err == nil {
-				return link.Attrs().Name
-			}
+		if name, err := netif.Owner(p.Addr()); err == nil && name != "" {
+			return name
 		}
 	}
 	return ""

@@ -160,7 +160,7 @@ func follow(ctx context.Context, jobs map[string]*config.ScrapeConfig, out strin
 				err = apply(again)
 			}
 			if err != nil {
-				log.Error("SIGHUP: the configuration is wrong: the one before stays", "error", err)
+				log.Error("SIGHUP: the configuration is wrong, and the previous one stays in force", "error", err)
 				continue
 			}
 			jobs = again

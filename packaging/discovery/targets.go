@@ -64,7 +64,7 @@ func targets(jobs map[string]*config.ScrapeConfig, found map[string][]*targetgro
 					switch {
 					case l.Name == model.JobLabel, strings.HasPrefix(l.Name, "__") && !strings.HasPrefix(l.Name, model.ParamLabelPrefix):
 					case slices.Contains(reserved, l.Name):
-						log.Warn("a label has a name that the watch's metrics have themselves: it is left out", "label", l.Name, "job", name, "target", address)
+						log.Warn("the watch's own metrics use this label: it is left out", "label", l.Name, "job", name, "target", address)
 					default:
 						e.Labels[l.Name] = l.Value
 					}

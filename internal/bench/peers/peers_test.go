@@ -50,7 +50,7 @@ func choices(t *testing.T, all []Member, k, m int) (of map[string][]string, shor
 	return of, short
 }
 
-// A fleet's members are all probed by m, its pairs of zones by m members of one, and nobody probes more than its share,
+// A fleet's members are all probed by m, its pairs of zones by m members of one, and none probes more than its share,
 // however large the fleet is.
 func TestGuarantee(t *testing.T) {
 	for _, n := range []int{2, 5, 40, 1000, 10000} {

@@ -30,7 +30,7 @@ func TestFleet(t *testing.T) {
 		case strings.HasSuffix(query, "[1h])"):
 			self("a", "x")
 			self("dead", "y")
-			self("left", "y") // nobody probes it any more
+			self("left", "y") // no other host probes it now
 			self("b", "y")
 		case strings.HasSuffix(query, "[2m])"):
 			self("b", "y")

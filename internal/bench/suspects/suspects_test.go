@@ -15,6 +15,8 @@ type fleet struct {
 	members []Member
 	zones   []string
 	paths   []Path
+
+	reported []Path // what plant returned last
 }
 
 func newFleet(sizes []int, k int) *fleet {
@@ -85,8 +87,10 @@ func (x fault) within(y fault) bool {
 	return x.Name == y.Name
 }
 
-// plant returns what is reported with the faults, and with noise: a share of the other paths fails without a fault.
+// plant returns what is reported with the faults, and with noise: a share of the other paths fails without a fault. The
+// next call overwrites the paths.
 func (f *fleet) plant(r *rand.Rand, noise float64, faults ...fault) (paths []Path, silent []Member) {
+	paths = f.reported[:0]
 	for _, p := range f.paths {
 		reported := true
 		for _, x := range faults {
@@ -98,6 +102,7 @@ func (f *fleet) plant(r *rand.Rand, noise float64, faults ...fault) (paths []Pat
 			paths = append(paths, p)
 		}
 	}
+	f.reported = paths
 	for _, m := range f.members {
 		if slices.ContainsFunc(faults, func(x fault) bool { return x.silent && x.includes(m) }) {
 			silent = append(silent, m)

@@ -219,14 +219,19 @@ func ioctl(fd int, request uintptr, name string, p unsafe.Pointer) error {
 
 // Owner returns the name of the interface on which the kernel owns address, or "" if there is none. Linux answers for
 // an address on any interface on which a request for it arrives.
-func (i *Interface) Owner(address netip.Addr) (string, error) {
-	addrs, err := i.nl.AddrList(nil, netlink.FAMILY_ALL)
+func (i *Interface) Owner(address netip.Addr) (string, error) { return owner(i.nl, address) }
+
+// Owner is Interface.Owner in the network namespace of the calling thread.
+func Owner(address netip.Addr) (string, error) { return owner(&netlink.Handle{}, address) }
+
+func owner(nl *netlink.Handle, address netip.Addr) (string, error) {
+	addrs, err := nl.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return "", fmt.Errorf("addresses of the kernel: %w", err)
 	}
 	for _, a := range addrs {
 		if ip, ok := netip.AddrFromSlice(a.IP); ok && ip.Unmap() == address.Unmap() {
-			l, err := i.nl.LinkByIndex(a.LinkIndex)
+			l, err := nl.LinkByIndex(a.LinkIndex)
 			if err != nil {
 				return fmt.Sprint("interface ", a.LinkIndex), nil
 			}

@@ -1,0 +1,238 @@
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/engine"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/bench/route"
+	"github.com/rebound-nic/rebound/internal/bench/socket"
+	"github.com/rebound-nic/rebound/nic"
+)
+
+// retire closes wires when the loop no longer uses them.
+func (m *manager) retire(gone []*wire) {
+	if len(gone) == 0 {
+		return
+	}
+	if m.current != nil {
+		less := &plan{macs: map[*flow][6]byte{}, slot: m.current.slot, adopted: make(chan struct{})}
+		kept := func(w *wire) bool { return !slices.Contains(gone, w) }
+		for _, p := range m.current.wires {
+			if kept(p.wire) {
+				less.wires = append(less.wires, p)
+			}
+		}
+		for _, f := range m.current.flows {
+			if kept(f.wire) {
+				less.flows = append(less.flows, f)
+			}
+		}
+		m.current = less
+		m.loop.offer.Store(less)
+		select {
+		case <-less.adopted:
+		case <-time.After(stopPatience):
+			if !m.loop.stop.Load() {
+				m.options.Log.Error("the measuring loop does not take up its new plan")
+			}
+			return
+		}
+	}
+	for _, w := range gone {
+		if err := w.close(); err != nil {
+			m.options.Log.Warn("closing", "wire", w.key, "error", err)
+		}
+	}
+}
+
+// close closes all wires. The loop must have ended.
+func (m *manager) close() (err error) {
+	for _, w := range m.wires {
+		err = errors.Join(err, w.close())
+	}
+	m.wires = map[string]*wire{}
+	return err
+}
+
+// serves reports whether an open wire has the addresses that the entries send from.
+func (w *wire) serves(of []*entry) bool {
+	return w.socket != nil || !slices.ContainsFunc(of, func(e *entry) bool { return w.locals[e.path.Source] == nil })
+}
+
+// open opens the device or the socket that entries go through.
+func (m *manager) open(key string, of []*entry) (*wire, error) {
+	o := &m.options
+	w := &wire{key: key, iface: of[0].path.Interface, locals: map[netip.Addr]*local{}, learned: map[netip.Addr][6]byte{}}
+	if o.Transport == "socket" {
+		source := m.source(of[0].addr)
+		if !source.IsValid() {
+			if source = netip.IPv4Unspecified(); of[0].addr.Is6() {
+				source = netip.IPv6Unspecified()
+			}
+		}
+		var err error
+		w.echo = of[0].Proto == probe.ICMP
+		if w.socket, err = socket.OpenShared(source, w.echo, o.NIC.Device); err != nil {
+			return nil, err
+		}
+		if err := w.socket.Mark(m.tos(of[0]), o.TTL); err != nil {
+			return nil, errors.Join(err, w.socket.Close())
+		}
+		return w, nil
+	}
+	fail := func(err error) (*wire, error) {
+		w.device = nil
+		for _, fd := range w.holds {
+			unix.Close(fd)
+		}
+		return nil, err
+	}
+	steer := &nic.Steer{}
+	id := uint16(1 + rand.IntN(0xffff))
+	steer.EchoIDs = []uint16{id}
+	owned := false
+	for _, e := range of {
+		src := e.path.Source
+		if w.locals[src] != nil {
+			continue
+		}
+		l := &local{id: id, port: uint16(49152 + rand.IntN(16384))} // RFC 6335 §6
+		if e.path.Owned {
+			fd, port, err := socket.Hold(src, e.path.Index)
+			if err != nil {
+				return fail(err)
+			}
+			w.holds, l.port = append(w.holds, fd), port
+		}
+		owned = owned || e.path.Owned
+		steer.Neighbours = steer.Neighbours || !e.path.Owned
+		w.locals[src] = l
+		steer.UDPPorts = append(steer.UDPPorts, l.port)
+		if a := src.WithZone(""); !steer.Local.IsValid() {
+			steer.Local = a
+		} else {
+			steer.Also = append(steer.Also, a)
+		}
+	}
+	do := o.NIC
+	do.Device, do.Log, do.Steer, do.Shared = key, o.Log, steer, owned
+	d, err := do.Open()
+	if err != nil {
+		return fail(err)
+	}
+	w.device = d
+	info := d.Info()
+	mac, err := net.ParseMAC(info.MAC)
+	if err != nil || len(mac) != 6 {
+		return nil, errors.Join(fmt.Errorf("%s has no Ethernet address, but %q", info.Device, info.MAC), w.close())
+	}
+	w.mac = [6]byte(mac)
+	for src := range w.locals {
+		if i := slices.IndexFunc(of, func(e *entry) bool { return e.path.Source == src }); !of[i].path.Owned {
+			w.neighbours = append(w.neighbours, route.NewNeighbour(src, w.mac))
+		}
+	}
+	o.Log.Info("device open", "driver", info.Driver, "device", info.Device, "backend", info.Backend, "push", info.Push)
+	return w, nil
+}
+
+// prepare creates the flow of an entry, if it has none, and determines its neighbour's MAC.
+func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
+	o := &m.options
+	test := probe.TestPacket{SSID: e.SSID, Key: e.Key.Bytes(), Authenticated: e.Key.Bytes() != nil}
+	more := 0
+	if e.Proto == probe.STAMP {
+		more = test.Extra()
+	}
+	size := max(e.Size, probe.MinSize(e.Proto, e.addr.Is6())+more)
+	if o.Timeout/e.Interval > MostUnderWay {
+		return fmt.Errorf("an interval of %v with a time-out of %v: too many probes would be under way to one target", e.Interval, o.Timeout)
+	}
+	if e.flow == nil {
+		f := probe.Flow{Proto: e.Proto, Src: e.path.Source.WithZone(""), Dst: e.addr.WithZone(""), DstPort: e.Port, Run: rand.Uint32(), Size: size,
+			TOS: m.tos(e), TTL: o.TTL, SrcMAC: w.mac, Routed: e.path.Routed(e.addr), Test: test}
+		if w.socket != nil {
+			own := w.socket.Local()
+			f.Layer, f.SrcPort, f.ID = probe.Datagram, own.Port(), own.Port()
+			if w.echo {
+				f.Layer = probe.Message
+			}
+		} else {
+			l := w.locals[e.path.Source]
+			f.SrcPort, f.ID = l.port, l.id
+			mtu := w.device.Info().MTU
+			if err := probe.CheckSize(e.Proto, e.addr.Is6(), size, more, mtu); err != nil {
+				return err
+			}
+		}
+		c, err := probe.New(f)
+		if err != nil {
+			return err
+		}
+		if e.Proto == probe.STAMP {
+			c.SetErrorEstimate(engine.OwnEstimate())
+		}
+		e.flow = newFlow(e.state.id, c, int(2*o.Timeout/e.Interval)+2)
+		e.flow.interval = max(m.loop.clock.Ticks(e.Interval), 1)
+		e.flow.wire = w
+		e.flow.peer = socket.NewPeer(netip.AddrPortFrom(e.addr, e.Port), uint32(e.path.Index))
+	}
+	switch {
+	case w.socket != nil:
+		e.known = true
+	case e.path.Owned:
+		if mac, ok := tables.of(e.path)[e.path.Next.WithZone("")]; ok {
+			e.mac, e.known = mac, true
+		} else if !e.known {
+			_ = e.path.AskKernel() // without that privilege, the kernel may learn it from other traffic
+		}
+	default:
+		w.mu.Lock()
+		mac := w.learned[e.path.Next]
+		if mac == [6]byte{} {
+			w.learned[e.path.Next] = mac // wanted
+		}
+		w.mu.Unlock()
+		if mac != [6]byte{} {
+			e.mac, e.known = mac, true
+		}
+	}
+	return nil
+}
+
+// asks returns the request that resolves an entry's neighbour, if the kernel does not do this. It is repeated, because
+// the reply may change.
+func (w *wire) asks(e *entry) (ask, bool) {
+	if w.device == nil || e.path.Owned {
+		return ask{}, false
+	}
+	i := slices.IndexFunc(w.neighbours, func(n *route.Neighbour) bool { return n.Address() == e.path.Source.WithZone("") })
+	return ask{w, w.neighbours[i], e.path.Next}, true
+}
+
+// neighbourTables are the kernel's, each read once.
+type neighbourTables map[neighbourTable]map[netip.Addr][6]byte
+
+type neighbourTable struct {
+	index int
+	v6    bool
+}
+
+func (n neighbourTables) of(p route.Path) map[netip.Addr][6]byte {
+	k := neighbourTable{p.Index, p.Next.Is6()}
+	t, ok := n[k]
+	if !ok {
+		t = route.Neighbours(k.index, k.v6)
+		n[k] = t
+	}
+	return t
+}
