@@ -190,7 +190,7 @@ func checkPlan(pkgs []string) plan {
 	all := goTest("tests", cost{60, float64(runtime.NumCPU())}, []string{"-short", "-p", strconv.Itoa(runtime.NumCPU())}, pkgs...)
 	stage := []job{all}
 	for _, name := range slices.Sorted(maps.Keys(checkLeaves)) {
-		stage = append(stage, job{name: name, left: checkLeaves[name]})
+		stage = append(stage, job{name: name, left: "left to make test: " + checkLeaves[name]})
 	}
 	return plan{{vetArch("amd64"), vetArch("arm64")}, stage}
 }
@@ -216,7 +216,7 @@ func labPlan(nic, parallel string) plan {
 		race(raced...),
 		emulated(nil, "nic/bus/mmio", "cksum", "fastpath"),
 		packaging("packaging, booted", 180, "-run", boots),
-		{name: "packaging/discovery", left: "a separate module that compiles for minutes without a warm cache: make discovery"},
+		{name: "packaging/discovery", left: "left to make discovery: a separate module that compiles for minutes without a warm cache"},
 		step("go vet", float64(runtime.NumCPU()), "go", "vet", "./..."),
 	}}
 }

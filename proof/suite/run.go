@@ -113,7 +113,7 @@ func (r *runner) failure(pkg, test, output string) {
 func (r *runner) one(ctx context.Context, j job) {
 	var t tally
 	if j.left != "" {
-		t.skip(j.name, "", "left to make test: "+j.left)
+		t.skip(j.name, "", j.left)
 		r.line(j.name, skipped, t, 0)
 		return
 	}
