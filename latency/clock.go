@@ -44,22 +44,37 @@ type ClockInfo struct {
 // tens of nanoseconds, so this limits the error to about one part in a million.
 const calibration = 60 * time.Millisecond
 
-// NewClock calibrates the counter, which blocks the calling thread for about 60 ms. If the CPU does not guarantee a
+// NewClock calibrates the counter, which blocks the calling goroutine for about 60 ms. If the CPU does not guarantee a
 // constant rate, the Clock still works; its info has Steady false and a note in Notes.
 func NewClock() (*Clock, error) {
+	finish, err := StartClock()
+	if err != nil {
+		return nil, err
+	}
+	return finish()
+}
+
+// StartClock begins what NewClock does, and returns a function that completes it. That one waits for what is left of the 60 ms, so
+// a program can do other things meanwhile.
+func StartClock() (finish func() (*Clock, error), err error) {
+	a, err := bracket(unix.CLOCK_MONOTONIC_RAW)
+	if err != nil {
+		return nil, err
+	}
+	end := time.Now().Add(calibration)
+	return func() (*Clock, error) {
+		time.Sleep(time.Until(end))
+		return newClock(a)
+	}, nil
+}
+
+// newClock calibrates the counter by the time since reading a.
+func newClock(a reading) (*Clock, error) {
 	c := &Clock{}
 	c.info.Source, c.info.Steady, c.info.Notes = counterSource()
 	if b, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource"); err == nil {
 		c.info.Kernel = strings.TrimSpace(string(b))
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-
-	a, err := bracket(unix.CLOCK_MONOTONIC_RAW)
-	if err != nil {
-		return nil, err
-	}
-	time.Sleep(calibration)
 	b, err := bracket(unix.CLOCK_MONOTONIC_RAW)
 	if err != nil {
 		return nil, err
@@ -136,6 +151,8 @@ type reading struct {
 
 // bracket returns the tightest of several readings.
 func bracket(clock int32) (reading, error) {
+	runtime.LockOSThread() // on one core, as far as the scheduler leaves the thread there
+	defer runtime.UnlockOSThread()
 	best := reading{width: math.MaxUint64}
 	for range 64 {
 		var ts unix.Timespec

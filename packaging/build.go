@@ -13,10 +13,11 @@ import (
 	"time"
 )
 
-// build builds one program under its installed name: static, and without the names of folders of this machine. The linker stamps it
+// build builds one program under its installed name: static, without symbols (a stack trace does not need them), and without the
+// names of folders of this machine. The linker stamps it
 // with version, revision and time of the commit, which are the same in every clone of the commit.
 func (o *options) build(program, to, arch string) error {
-	return o.run("go", "build", "-trimpath", "-buildvcs=true", "-o", to, "./cmd/"+strings.TrimPrefix(program, prefix))(arch)
+	return o.run("go", "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", to, "./cmd/"+strings.TrimPrefix(program, prefix))(arch)
 }
 
 // run runs a command in the repository, for an architecture.

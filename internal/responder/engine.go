@@ -14,13 +14,14 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/internal/host/resident"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// heapBound is how many bytes of garbage the control goroutines (scrapes, summaries) may leave before the loops are
-// stopped for a collection. With a scrape every fifteen seconds it is reached after days, without scrapes never.
-const heapBound = 128 << 20
+// heapBound is how many bytes of garbage the control goroutines (scrapes, summaries, STAMP's clock) may leave before the loops are
+// stopped for a collection. With a scrape every fifteen seconds it is reached after a day or so.
+const heapBound = 12 << 20
 
 // engine runs one polling loop on each core.
 //
@@ -35,9 +36,10 @@ const heapBound = 128 << 20
 type engine struct {
 	dev      nic.Answerer
 	loops    []*loop
-	join     func() error // moves the calling thread to the cgroup of its core; nil if there is none
-	priority int          // SCHED_FIFO, 0 for off
-	bound    uint64       // bytes of heap
+	join     func() error      // moves the calling thread to the cgroup of its core; nil if there is none
+	priority int               // SCHED_FIFO, 0 for off
+	bound    uint64            // bytes of garbage
+	program  *resident.Program // whose memory is locked, as far as the loops touch it; nil if not
 	log      *slog.Logger
 
 	collections atomic.Int64 // times that the loops were stopped for the collector
@@ -70,6 +72,7 @@ func (e *engine) run(ctx context.Context, ready func()) error {
 	heap := heapMeter()
 	for {
 		runtime.GC()
+		kept := heap()
 		e.stop.Store(false)
 		running := e.start()
 		again := false
@@ -77,6 +80,7 @@ func (e *engine) run(ctx context.Context, ready func()) error {
 			select {
 			case <-running.polling:
 				running.polling = nil
+				e.lockMemory()
 				if ready != nil {
 					ready()
 					ready = nil
@@ -86,7 +90,7 @@ func (e *engine) run(ctx context.Context, ready func()) error {
 			case <-ctx.Done():
 				watching = false
 			case <-tick.C:
-				again = heap() > e.bound
+				again = heap() > kept+e.bound
 				watching = !again
 			}
 		}
@@ -127,6 +131,17 @@ func (e *engine) start() round {
 		return errors.Join(errs...)
 	}
 	return r
+}
+
+// lockMemory locks what the loops touch. All of it exists when they poll.
+func (e *engine) lockMemory() {
+	if e.program == nil {
+		return
+	}
+	if err := e.program.Lock(); err != nil {
+		e.log.Warn("memory is not locked: a page that is missing costs microseconds or more", "error", err,
+			"fix", "run as root, with CAP_IPC_LOCK, or with `ulimit -l unlimited`; cpu.lock_memory=false hides this")
+	}
 }
 
 // poll runs one loop, from occupying its core to releasing it.

@@ -29,12 +29,12 @@ var socketDrivers = []string{"afpacket", "afxdp"}
 
 func TestMain(m *testing.M) { os.Exit(nictest.WithBPFFS(m.Run)) }
 
-func program(t *testing.T) string {
+func program(t testing.TB) string {
 	t.Helper()
 	return programs.Path(t, "responder")
 }
 
-func needRoot(t *testing.T) {
+func needRoot(t testing.TB) {
 	t.Helper()
 	needs.Root(t, "network namespaces")
 }
@@ -42,7 +42,7 @@ func needRoot(t *testing.T) {
 // space is an unnamed network namespace: it disappears with the test, however that ends.
 type space struct{ handle netns.NsHandle }
 
-func newSpace(t *testing.T) *space {
+func newSpace(t testing.TB) *space {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -63,7 +63,7 @@ func newSpace(t *testing.T) *space {
 }
 
 // do runs f in the namespace. A process that f starts, and a socket that it opens, stay there.
-func (s *space) do(t *testing.T, f func()) {
+func (s *space) do(t testing.TB, f func()) {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -93,7 +93,7 @@ const (
 	kernels4   = "10.77.0.3" // of the responder's host
 )
 
-func newWire(t *testing.T) *wire {
+func newWire(t testing.TB) *wire {
 	t.Helper()
 	needRoot(t)
 	w := &wire{newSpace(t), newSpace(t)}

@@ -10,6 +10,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/internal/host/metrics/registry"
 	"github.com/rebound-nic/rebound/polling"
 )
 
@@ -42,7 +43,7 @@ func TestHistogramMetric(t *testing.T) {
 	ts.add(&h)
 	d := prometheus.NewDesc("x_seconds", "x", []string{"queue"}, nil)
 	var m dto.Metric
-	if err := metrics.Histogram(d, ts.values(1/hz), ts.sum/hz, metrics.Finest, time.Unix(1, 0), "0").Write(&m); err != nil {
+	if err := registry.Histogram(d, ts.values(1/hz), ts.sum/hz, metrics.Finest, time.Unix(1, 0), "0").Write(&m); err != nil {
 		t.Fatal(err)
 	}
 	g := m.Histogram

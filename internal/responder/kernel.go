@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/isolate"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
 	"github.com/rebound-nic/rebound/internal/host/notify"
+	"github.com/rebound-nic/rebound/internal/host/resident"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/plain"
@@ -28,6 +30,7 @@ import (
 // and shows the kernel's counters.
 type inTheKernel struct {
 	settings *settings
+	stages   *stages
 	device   *xdp.Device
 	start    time.Time
 	host     host.Facts
@@ -36,7 +39,7 @@ type inTheKernel struct {
 
 // inKernel opens the device if its driver answers in the kernel; it returns nil if a loop of this process should
 // answer. With driver "auto" it decides, and logs the reason.
-func inKernel(s *settings, log *slog.Logger) (*inTheKernel, error) {
+func inKernel(s *settings, stages *stages, log *slog.Logger) (*inTheKernel, error) {
 	chosen := false
 	if cannot := s.kernelCannot(); cannot != "" {
 		if s.nic.Pin != "" {
@@ -54,14 +57,12 @@ func inKernel(s *settings, log *slog.Logger) (*inTheKernel, error) {
 	if !s.nic.InKernel() {
 		return nil, nil
 	}
-	k := &inTheKernel{settings: s, log: log}
+	k := &inTheKernel{settings: s, stages: stages, log: log}
+	stages.done("driver chosen")
 	match := s.match()
 	if s.stampAsked() { // checked by fastpath; the program uses the kernel's clock
-		clock, err := latency.NewClock()
-		if err != nil {
-			return nil, err
-		}
-		match.Clock = &newStampClock(clock, s.respond.stamp.clockError).now
+		match.Clock = new(atomic.Pointer[fastpath.Clock])
+		match.Clock.Store(&fastpath.Clock{})
 	}
 	s.nic.Match, s.nic.Log = match, log
 	var err error
@@ -98,19 +99,24 @@ func (k *inTheKernel) serve(ctx context.Context, manager *notify.Manager, ask <-
 	defer func() { err = errors.Join(err, d.Close()) }()
 	info := d.Info()
 	logDevice(log, info)
+	k.stages.done("program")
 	answer, shown := newKernelPage(k)
 	hide, err := metrics.ListenPage(s.stats.listen, s.stats.hosts, answer, shown.collect, log)
 	if err != nil {
 		return err
 	}
 	defer hide()
+	k.stages.done("metrics")
 	k.host = host.Collect(os.DirFS("/"), 0) // some of it is readable by root only
+	k.stages.done("host settings")
 	if err := s.confine(log); err != nil {
 		return err
 	}
+	k.stages.done("confinement")
 	line := s.ready(info)
 	fmt.Fprintln(stdout, line)
 	logNotifyError(log, manager.Ready(line))
+	resident.Release()
 	defer func() { logNotifyError(log, manager.Stopping()) }()
 	go watchdogLoop(ctx, manager, d.OK, log)
 	return errors.Join(k.talk(ctx, ask, stdout), k.print(stdout), k.save())

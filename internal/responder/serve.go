@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/isolate"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
 	"github.com/rebound-nic/rebound/internal/host/notify"
+	"github.com/rebound-nic/rebound/internal/host/resident"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/page"
@@ -29,6 +31,7 @@ import (
 )
 
 func serveCommand(args []string, stdout, stderr io.Writer) error {
+	debug.SetGCPercent(50) // what the start takes is not needed later, and the heap stays as large as it once was
 	file, sets, err := configFlags(args)
 	if err != nil {
 		return err
@@ -49,11 +52,18 @@ func serveCommand(args []string, stdout, stderr io.Writer) error {
 	ask := make(chan os.Signal, 1)
 	signal.Notify(ask, unix.SIGUSR1)
 	defer signal.Stop(ask)
-	return serve(ctx, s, online, ask, stdout, s.log.New(stderr))
+	log := s.log.New(stderr)
+	log.Debug("start", "stage", "process and settings", "took", sinceStart())
+	return serve(ctx, s, online, ask, stdout, log)
 }
 
 // serve answers until ctx is done. Each element of ask requests a summary.
 func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal, stdout io.Writer, log *slog.Logger) (err error) {
+	stages := newStages(log)
+	clock, err := latency.StartClock()
+	if err != nil {
+		return err
+	}
 	manager, err := notify.Open()
 	if err != nil {
 		return err
@@ -65,12 +75,12 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 			return err
 		}
 	}
-	if in, err := inKernel(s, log); err != nil {
+	if in, err := inKernel(s, stages, log); err != nil {
 		return err
 	} else if in != nil {
 		return in.serve(ctx, manager, ask, stdout)
 	}
-	a := &answering{settings: s, log: log}
+	a := &answering{settings: s, clock: clock, stages: stages, log: log}
 	defer func() { err = errors.Join(err, a.close()) }()
 	if err := a.open(online); err != nil {
 		return err
@@ -84,6 +94,8 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 // answering is a responder with polling loops in this process.
 type answering struct {
 	settings *settings
+	clock    func() (*latency.Clock, error) // completes its calibration
+	stages   *stages
 	cores    []int
 	remarks  []remark // about the host, logged once start-up has succeeded
 	match    *fastpath.Config
@@ -122,19 +134,7 @@ func (a *answering) open(online []int) error {
 	if a.remarks, err = prepare(s, a.cores, online); err != nil {
 		return err
 	}
-	clock, err := latency.NewClock()
-	if err != nil {
-		return err
-	}
 	a.match = s.match()
-	s.respond.stamp.timed(a.match, clock)
-	if s.stampAsked() {
-		stamps := newStampClock(clock, s.respond.stamp.clockError)
-		a.match.Clock = &stamps.now
-		keeping, stop := context.WithCancel(context.Background())
-		a.later(stop)
-		go stamps.keep(keeping)
-	}
 	s.nic.Queues, s.nic.Match, s.nic.Log = len(a.cores), a.match, a.log
 	s.nic.Services = s.services()
 	if iface := s.nic.BesideInterface(); iface != "" {
@@ -149,9 +149,11 @@ func (a *answering) open(online []int) error {
 		})
 		s.nic.Dedicated = lent
 	}
+	a.stages.done("cores")
 	if a.dev, err = s.nic.OpenAnswerer(); err != nil {
 		return err
 	}
+	a.stages.done("device")
 	a.undo = append(a.undo, a.dev.Close)
 	a.info = a.dev.Info()
 	a.messages, _ = a.dev.(nic.Messenger)
@@ -160,7 +162,24 @@ func (a *answering) open(online []int) error {
 	if link, err := a.dev.Link(); err == nil && !link.Up {
 		a.log.Warn("link is down; answering begins when it comes up", "device", a.info.Device)
 	}
+	clock, err := a.clock()
+	if err != nil {
+		return err
+	}
+	s.respond.stamp.timed(a.match, clock)
+	if s.stampAsked() {
+		stamps := newStampClock(clock, s.respond.stamp.clockError)
+		a.match.Clock = &stamps.now
+		keeping, stop := context.WithCancel(context.Background())
+		a.later(stop)
+		go stamps.keep(keeping)
+	}
+	a.stages.done("clock")
 	a.view = &view{engine: &engine{dev: a.dev, priority: s.cpu.priority, bound: heapBound, log: a.log}, info: a.info, clock: clock}
+	if s.cpu.lockMemory {
+		program := resident.Open()
+		a.view.program = &program
+	}
 	return s.fits(a.info, a.messages != nil)
 }
 
@@ -192,6 +211,7 @@ func (a *answering) arm() error {
 		}
 		e.loops = append(e.loops, &loop{core: core, queue: i, responder: r})
 	}
+	a.stages.done("loops")
 	a.view.start = time.Now()
 	a.view.before, _ = a.view.transactions()
 	answer, shown := newPage(a.view)
@@ -200,6 +220,7 @@ func (a *answering) arm() error {
 		return err
 	}
 	a.later(hide)
+	a.stages.done("metrics")
 	if s.respond.handover.IsValid() {
 		if a.hand, err = handover.Listen(s.respond.handover, a.messages, a.log); err != nil {
 			return fmt.Errorf("respond.handover: %w", err)
@@ -218,7 +239,10 @@ func (a *answering) arm() error {
 	}
 	warn(s, a.cores, a.log)
 	a.view.host = host.Collect(os.DirFS("/"), a.cores[0]) // some of it is readable by root only
-	return s.confine(a.log)
+	a.stages.done("host settings")
+	err = s.confine(a.log)
+	a.stages.done("confinement")
+	return err
 }
 
 // run answers until ctx is done, then prints and saves the counters.
@@ -236,6 +260,7 @@ func (a *answering) run(ctx context.Context, manager *notify.Manager, ask <-chan
 			line = readyMessages(a.info, a.messages, a.hand)
 		}
 		fmt.Fprintln(stdout, line)
+		a.stages.done("first pass, memory")
 		logNotifyError(a.log, manager.Ready(line))
 		go watchdogLoop(reporting, manager, e.turned, a.log)
 	}))
@@ -336,8 +361,7 @@ type remark struct {
 	attrs []any
 }
 
-// prepare reserves the cores for the loops and locks the memory. What the process has no rights for becomes a remark:
-// the responder still works, only slower.
+// prepare reserves the cores for the loops. What is missing becomes a remark: the responder still works, only slower.
 func prepare(s *settings, cores, online []int) (remarks []remark, err error) {
 	rest, err := keepOff(cores, online)
 	if err != nil {
@@ -345,12 +369,6 @@ func prepare(s *settings, cores, online []int) (remarks []remark, err error) {
 	}
 	if len(rest) == 0 {
 		remarks = append(remarks, remark{"the polling cores are all there are: everything else on this machine takes time from them", []any{"cores", isolate.FormatCPUs(cores)}})
-	}
-	if s.cpu.lockMemory {
-		if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE); err != nil {
-			remarks = append(remarks, remark{"memory is not locked: a page that is missing costs microseconds or more", []any{"error", err,
-				"fix", "run as root, with CAP_IPC_LOCK, or with `ulimit -l unlimited`; cpu.lock_memory=false hides this"}})
-		}
 	}
 	return remarks, nil
 }

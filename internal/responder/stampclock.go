@@ -18,7 +18,9 @@ import (
 type stampClock struct {
 	now  atomic.Pointer[fastpath.Clock]
 	rate uint64        // the counter's own, as in fastpath.Clock
-	err  time.Duration // maximum error of the clock, 0 to use the kernel's estimate
+	err  time.Duration // by how much the clock is wrong at most, 0 for what the kernel says
+
+	timex unix.Timex // of the update that runs: garbage stops the loops in the end
 }
 
 // related is the interval at which the two clocks are related. A clock discipline changes the rate of the time of day
@@ -86,8 +88,9 @@ func (s *stampClock) estimate() uint16 {
 	if s.err > 0 {
 		return fastpath.ErrorEstimate(true, s.err.Seconds())
 	}
-	var t unix.Timex
-	state, err := unix.Adjtimex(&t)
+	t := &s.timex
+	*t = unix.Timex{}
+	state, err := unix.Adjtimex(t)
 	synchronised := err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
 	return fastpath.KernelEstimate(synchronised, t.Maxerror)
 }

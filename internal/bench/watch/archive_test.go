@@ -400,7 +400,7 @@ func TestFloodSparesProbes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, f := newLoop(clock, time.Second, false, new(atomic.Bool)), newFlow(0, codec, 8)
+	l, f := newLoop(clock, 1<<16, time.Second, false, new(atomic.Bool)), newFlow(0, codec, 8)
 	spoiled := bytes.Clone(codec.Build(0, 0))
 	spoiled[len(spoiled)-1] ^= 4
 	for range 2 * len(l.events.buf) {

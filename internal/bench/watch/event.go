@@ -51,6 +51,15 @@ type ring struct {
 
 func newRing(size int) *ring { return &ring{buf: make([]event, size)} } // a power of two
 
+// ringSize is the size of a ring for so many probes a second: for 20 seconds of them, within bounds.
+func ringSize(rate float64) int {
+	n := 1 << 13
+	for n < 1<<16 && float64(n) < 20*rate {
+		n *= 2
+	}
+	return n
+}
+
 func (r *ring) put(e event) {
 	t, room := r.tail.Load(), uint64(len(r.buf))
 	if e.kind.byOthers() {

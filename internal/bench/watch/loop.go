@@ -75,8 +75,8 @@ const (
 	burst     = 32                     // messages received from a wire in one pass
 )
 
-func newLoop(clock *latency.Clock, timeout time.Duration, sleeps bool, stop *atomic.Bool) *loop {
-	return &loop{clock: clock, timeout: clock.Ticks(timeout), sleeps: sleeps, events: newRing(1 << 16), stop: stop,
+func newLoop(clock *latency.Clock, room int, timeout time.Duration, sleeps bool, stop *atomic.Bool) *loop {
+	return &loop{clock: clock, timeout: clock.Ticks(timeout), sleeps: sleeps, events: newRing(room), stop: stop,
 		plan: &plan{}, buf: make([]byte, 1<<17), random: rand.NewPCG(rand.Uint64(), rand.Uint64())}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/targets"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/internal/host/metrics/registry"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 )
@@ -44,9 +45,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for d, h := range map[*prometheus.Desc]*latency.Histogram{lagDesc: latency.FromHot(&c.loop.Lag, clock), gapDesc: latency.FromHot(&c.loop.Gap, clock)} {
 		ch <- native(d, h, metrics.Finest, c.start)
 	}
-	metrics.Count(ch, droppedDesc, c.loop.events.dropped.Load())
-	metrics.Count(ch, sourceDesc, uint64(c.sourceFailures.Load()))
-	metrics.Count(ch, reopenDesc, uint64(c.reopened.Load()))
+	registry.Count(ch, droppedDesc, c.loop.events.dropped.Load())
+	registry.Count(ch, sourceDesc, uint64(c.sourceFailures.Load()))
+	registry.Count(ch, reopenDesc, uint64(c.reopened.Load()))
 	gauge(c.probeDesc, 1)
 	if f := c.fleet.now.Load(); f != nil {
 		gauge(membersDesc, float64(f.members))
@@ -58,12 +59,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for wire, n := range k.dropped {
-		metrics.Count(ch, hereDesc, uint64(n), wire)
+		registry.Count(ch, hereDesc, uint64(n), wire)
 	}
 	if k.dir != nil {
-		metrics.Count(ch, diskDesc, uint64(k.failures))
-		metrics.Count(ch, unwrittenDesc, uint64(k.unwritten))
-		metrics.Count(ch, removedDesc, uint64(k.removed))
+		registry.Count(ch, diskDesc, uint64(k.failures))
+		registry.Count(ch, unwrittenDesc, uint64(k.unwritten))
+		registry.Count(ch, removedDesc, uint64(k.removed))
 		gauge(bytesDesc, float64(k.bytes))
 	}
 	watched := 0
@@ -77,19 +78,19 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 				gauge(d.up, float64(one(up)))
 			}
 		}
-		metrics.Count(ch, d.probes, uint64(n.Sent))
-		metrics.Count(ch, d.lost, uint64(n.LostLeast()))
-		metrics.Count(ch, d.uncertain, uint64(n.LostUncertain))
-		metrics.Count(ch, d.places, uint64(n.DroppedHere), "here")
-		metrics.Count(ch, d.places, uint64(n.RefusedThere), "there")
+		registry.Count(ch, d.probes, uint64(n.Sent))
+		registry.Count(ch, d.lost, uint64(n.LostLeast()))
+		registry.Count(ch, d.uncertain, uint64(n.LostUncertain))
+		registry.Count(ch, d.places, uint64(n.DroppedHere), "here")
+		registry.Count(ch, d.places, uint64(n.RefusedThere), "there")
 		for kind, count := range map[string]int64{"late": n.Late, "duplicate": n.Duplicates, "reordered": n.Reordered, "corrupt": n.Corrupt, "icmp_error": n.refused,
 			"untimed": n.untimed, "too_late": n.tooLate, "send_failed": n.SendFailed,
 			"corrupt_only": n.CorruptOnly} {
-			metrics.Count(ch, d.trouble, uint64(count), kind)
+			registry.Count(ch, d.trouble, uint64(count), kind)
 		}
 		if s.direction.stateful {
-			metrics.Count(ch, d.oneWay, uint64(s.direction.forward), "forward")
-			metrics.Count(ch, d.oneWay, uint64(s.direction.backward), "backward")
+			registry.Count(ch, d.oneWay, uint64(s.direction.forward), "forward")
+			registry.Count(ch, d.oneWay, uint64(s.direction.backward), "backward")
 		}
 		ch <- native(d.rtt, s.rtt.Histogram(), c.options.Schema, s.since)
 		for stat, j := range s.verdicts {
@@ -111,7 +112,7 @@ func one(b bool) int {
 
 // native converts a histogram to a metric, with each value at the middle of its bucket.
 func native(d *prometheus.Desc, h *latency.Histogram, schema int32, since time.Time) prometheus.Metric {
-	return metrics.Histogram(d, func(yield func(float64, uint64) bool) {
+	return registry.Histogram(d, func(yield func(float64, uint64) bool) {
 		for b := range h.Buckets {
 			if !yield(float64(b.Low+b.High)/2/1e9, uint64(b.Count)) {
 				return

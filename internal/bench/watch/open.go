@@ -125,6 +125,9 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 	}
 	do := o.NIC
 	do.Device, do.Log, do.Steer, do.Shared = key, o.Log, steer, owned
+	if do.Driver == "afxdp" && do.RingSize == 0 && perSecond(of) <= fewReplies {
+		do.RingSize = smallRing
+	}
 	d, err := do.Open()
 	if err != nil {
 		return fail(err)
@@ -143,6 +146,14 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 	}
 	o.Log.Info("device open", "driver", info.Driver, "device", info.Device, "backend", info.Backend, "push", info.Push)
 	return w, nil
+}
+
+// perSecond returns the number of probes that the entries send in a second.
+func perSecond(of []*entry) (n float64) {
+	for _, e := range of {
+		n += 1 / e.Interval.Seconds()
+	}
+	return n
 }
 
 // prepare creates the flow of an entry, if it has none, and determines its neighbour's MAC.

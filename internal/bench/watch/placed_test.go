@@ -133,7 +133,7 @@ func TestCorruptReplyIsNoLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, good := range []bool{false, true} {
-		l, f := newLoop(clock, time.Second, false, new(atomic.Bool)), newFlow(0, codec, 8)
+		l, f := newLoop(clock, 1<<16, time.Second, false, new(atomic.Bool)), newFlow(0, codec, 8)
 		seq := f.take()
 		reply := bytes.Clone(codec.Build(uint32(seq), 0))
 		s := &f.slots[seq]

@@ -33,7 +33,7 @@ func newStepped(t *testing.T) *stepped {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watch{start: noon, loop: newLoop(clock, time.Second, true, &atomic.Bool{})}
+	w := &watch{start: noon, loop: newLoop(clock, 1<<16, time.Second, true, &atomic.Bool{})}
 	w.archive = newArchive(time.Minute, nil, 0, noon, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	w.archive.timeout = time.Second
 	return &stepped{w, noon, newRing(1 << 12)}

@@ -21,8 +21,9 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/targets"
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/exit"
-	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/internal/host/metrics/registry"
 	"github.com/rebound-nic/rebound/internal/host/notify"
+	"github.com/rebound-nic/rebound/internal/host/resident"
 	"github.com/rebound-nic/rebound/latency"
 )
 
@@ -73,9 +74,11 @@ const (
 	sampleEvery       = time.Second     // reads the counters of dropped frames
 	soonEvery         = 200 * time.Millisecond
 	neighbourPatience = 3 * time.Second  // before an unknown MAC address is a warning
-	routeEvery        = 30 * time.Second // resolves names and paths again
-	garbage           = 400              // GOGC: garbage collections are rare, because each stops the loop for some microseconds
+	routeEvery        = 30 * time.Second // names and ways are looked up again
+	garbage           = 25               // GOGC: memory stays small; most scrapes have a collection, which stops the loop for some microseconds
 	stopPatience      = 30 * time.Second
+	fewReplies        = 1000 // a second
+	smallRing         = 512  // an AF_XDP ring for them: nothing but replies to the watch gets into it
 )
 
 // Run watches until ctx is done. A value from hup means that all sources must be read again. It returns the error that
@@ -119,12 +122,12 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	defer debug.SetGCPercent(debug.SetGCPercent(garbage))
 
 	var stop atomic.Bool
-	w.loop = newLoop(clock, o.Timeout, o.Idle == "sleep", &stop)
+	w.loop = newLoop(clock, ringSize(o.Rate*float64(len(first))), o.Timeout, o.Idle == "sleep", &stop)
 	w.archive = newArchive(o.Interval, dir, o.Days, time.Now(), o.Log)
 	w.archive.timeout = o.Timeout
 	m := newManager(w, first)
 	defer func() { err = errors.Join(err, m.close()) }()
-	hide, err := metrics.Listen(o.Listen, o.Hosts, collector{w}, w, o.Log)
+	hide, err := registry.Listen(o.Listen, o.Hosts, collector{w}, w, o.Log)
 	if err != nil {
 		return err
 	}
@@ -152,6 +155,7 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	if err := manager.Ready(line); err != nil {
 		o.Log.Warn("the service manager was not told", "error", err)
 	}
+	resident.Release()
 	w.serve(ctx, m, manager, hup)
 	stop.Store(true)
 	select {

@@ -33,7 +33,7 @@ var (
 	sockets = []string{"accept4", "getsockname", "getpeername", "getsockopt", "setsockopt", "shutdown", "bind"}
 
 	// Drivers on the device itself: its registers, memory that it reads, its restart.
-	devices = []string{"ioctl", "memfd_create", "ftruncate", "fallocate", "mlock", "mlock2", "munlock", "mbind", "get_mempolicy", "pwrite64"}
+	devices = []string{"ioctl", "memfd_create", "ftruncate", "fallocate", "mlock", "mlock2", "munlock", "mincore", "mbind", "get_mempolicy", "pwrite64"}
 
 	// The clock's state, for STAMP's error estimate; setting it takes a capability.
 	clocks = []string{"adjtimex", "clock_adjtime", "clock_getres"}

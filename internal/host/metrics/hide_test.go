@@ -7,25 +7,19 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
-var slowDesc = prometheus.NewDesc("slow_total", "Slow.", nil, nil)
-
-// slow is a collector that blocks a scrape until the test releases it.
+// slow is a page that blocks a scrape until the test releases it.
 type slow struct {
 	within, leave chan struct{}
 	inside        atomic.Bool
 }
 
-func (s *slow) Describe(ch chan<- *prometheus.Desc) { ch <- slowDesc }
-
-func (s *slow) Collect(ch chan<- prometheus.Metric) {
+func (s *slow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.inside.Store(true)
 	close(s.within)
 	<-s.leave
-	Count(ch, slowDesc, 1)
+	io.WriteString(w, "slow_total 1\n")
 	s.inside.Store(false)
 }
 
@@ -36,7 +30,7 @@ type logged struct{ strings.Builder }
 func TestHideWaitsForScrapes(t *testing.T) {
 	s := &slow{within: make(chan struct{}), leave: make(chan struct{})}
 	var log logged
-	hide, err := Listen("127.0.0.1:0", nil, s, nil, slog.New(slog.NewTextHandler(&log, nil)))
+	hide, err := Serve("127.0.0.1:0", nil, s, nil, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,48 +4,31 @@ package metrics
 
 import (
 	"fmt"
-	"iter"
 	"log/slog"
 	"math"
 	"net"
 	"net/http"
 	"runtime"
 	"strconv"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/internal/host/version"
-	"github.com/rebound-nic/rebound/latency/plain"
 )
 
-// Listen serves the metrics that c collects on HOST:PORT, if that is not empty, until hide is called. After hide has
-// returned, c is not used any more and no scrape is running, so the device may be closed. It uses its own registry,
-// because the default one's Go collector stops the world. It is for programs whose garbage collector runs: use
-// ListenPage for one that leaves no garbage. Requests are answered for IP addresses, localhost, this host's name and
-// hosts. status is the page at /, nil for none; it has the limits of the metrics.
-func Listen(address string, hosts []string, c prometheus.Collector, status http.Handler, log *slog.Logger) (hide func(), err error) {
-	if address == "" {
-		return func() {}, nil
-	}
-	r := prometheus.NewRegistry()
-	r.MustRegister(c, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
-	return listenFor("stats.listen", address, hosts, promhttp.HandlerFor(r, promhttp.HandlerOpts{}), status, log)
-}
-
-// ListenStatus serves a status page alone on HOST:PORT, as Listen does.
+// ListenStatus serves a status page alone on HOST:PORT, as Serve does.
 func ListenStatus(address string, status http.Handler, log *slog.Logger) (hide func(), err error) {
 	return listen(address, nil, nil, status, log)
 }
 
-// listenFor names the setting that contains an address.
-func listenFor(setting, address string, hosts []string, h, status http.Handler, log *slog.Logger) (hide func(), err error) {
+// Serve serves metrics, which h writes, at /metrics on HOST:PORT, if that is not empty, until hide is called. After hide has
+// returned, no scrape is running, so what h reads may be closed. Requests are answered for IP addresses, localhost, this
+// host's name and hosts. status is the page at /, nil for none; it has the limits of the metrics.
+func Serve(address string, hosts []string, h, status http.Handler, log *slog.Logger) (hide func(), err error) {
+	if address == "" {
+		return func() {}, nil
+	}
 	if hide, err = listen(address, hosts, h, status, log); err != nil {
-		err = fmt.Errorf("%s: %w", setting, err)
+		err = fmt.Errorf("stats.listen: %w", err)
 	}
 	return hide, err
 }
@@ -100,7 +83,7 @@ func Settings(listen *string, hosts *[]string) []setting.Setting {
 	}
 }
 
-// CheckAddress returns an error if Listen cannot listen on text. Empty means off.
+// CheckAddress returns an error if Serve cannot listen on text. Empty means off.
 func CheckAddress(text string) error {
 	_, port, err := net.SplitHostPort(text)
 	if _, bad := strconv.ParseUint(port, 10, 16); text != "" && (err != nil || bad != nil) {
@@ -109,25 +92,10 @@ func CheckAddress(text string) error {
 	return nil
 }
 
-const buildHelp = "What this program was built from; always 1."
-
-var goversion, goarch = runtime.Version(), runtime.GOARCH
-
-// buildInfo exports the build's version as labels of a constant 1.
-func buildInfo() prometheus.Collector {
+// Build is what the metric rebound_build_info says of this program, by label.
+func Build() (help string, labels map[string]string) {
 	v, _ := version.Stamp()
-	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rebound_build_info", Help: buildHelp,
-		ConstLabels: prometheus.Labels{"version": v, "goversion": goversion, "goarch": goarch}})
-	g.Set(1)
-	return g
-}
-
-// Count exports the value of a counter. Label values are escaped, because a name from outside may not be UTF-8.
-func Count(ch chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...string) {
-	for i := range labels {
-		labels[i] = plain.Text(labels[i])
-	}
-	ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	return "What this program was built from; always 1.", map[string]string{"version": v, "goversion": runtime.Version(), "goarch": runtime.GOARCH}
 }
 
 // Finest is the finest resolution (schema) of native histograms: 2^8 buckets per octave, each 0.27 % wide. The
@@ -138,56 +106,7 @@ const Finest = 8
 // Classic are the upper bounds, in seconds, of the classic buckets.
 var Classic = []float64{1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5}
 
-// Histogram returns a metric of these values, in seconds, and the count of each, as both a native and a classic
-// histogram: the scrape's format decides which is shown. sum is the sum of all values, schema the resolution of the
-// native one, up to Finest.
-func Histogram(d *prometheus.Desc, values iter.Seq2[float64, uint64], sum float64, schema int32, since time.Time, labels ...string) prometheus.Metric {
-	native, zeros, all := map[int]int64{}, uint64(0), uint64(0)
-	cumulative := make([]uint64, len(Classic))
-	for v, n := range values {
-		all += n
-		if v == 0 {
-			zeros += n
-		} else {
-			native[NativeBucket(v, schema)] += int64(n)
-		}
-		for b := range Classic {
-			if v <= Classic[b] {
-				cumulative[b] += n
-			}
-		}
-	}
-	m, err := prometheus.NewConstNativeHistogram(d, all, sum, native, nil, zeros, schema, 1e-12, since, labels...)
-	if err != nil {
-		return prometheus.NewInvalidMetric(d, err)
-	}
-	return &bothKinds{m, cumulative}
-}
-
 // NativeBucket is the index of the bucket that contains v. Its upper bound, 2^(index/2^schema), is inclusive.
 func NativeBucket(v float64, schema int32) int {
 	return int(math.Ceil(math.Log2(v) * math.Ldexp(1, int(schema))))
-}
-
-// bothKinds is a native histogram that has classic buckets as well.
-type bothKinds struct {
-	prometheus.Metric
-	cumulative []uint64 // for Classic
-}
-
-// Write implements prometheus.Metric.
-func (b *bothKinds) Write(m *dto.Metric) error {
-	if err := b.Metric.Write(m); err != nil {
-		return err
-	}
-	h := &dto.Histogram{ // a copy: the native metric must not change
-		SampleCount: m.Histogram.SampleCount, SampleSum: m.Histogram.SampleSum, CreatedTimestamp: m.Histogram.CreatedTimestamp,
-		Schema: m.Histogram.Schema, ZeroThreshold: m.Histogram.ZeroThreshold, ZeroCount: m.Histogram.ZeroCount,
-		PositiveSpan: m.Histogram.PositiveSpan, PositiveDelta: m.Histogram.PositiveDelta,
-	}
-	for i := range Classic {
-		h.Bucket = append(h.Bucket, &dto.Bucket{UpperBound: &Classic[i], CumulativeCount: &b.cumulative[i]})
-	}
-	m.Histogram = h
-	return nil
 }

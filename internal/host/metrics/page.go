@@ -15,7 +15,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/rebound-nic/rebound/internal/host/version"
 	"github.com/rebound-nic/rebound/latency/plain"
 )
 
@@ -229,14 +228,14 @@ func ListenPage(address string, hosts []string, p *Page, collect func(), log *sl
 	if address == "" {
 		return func() {}, nil
 	}
-	v, _ := version.Stamp()
-	info := p.gauge("rebound_build_info", buildHelp, "goarch", "goversion", "version")
+	help, build := Build()
+	info := p.gauge("rebound_build_info", help, "goarch", "goversion", "version")
 	h := &pageHandler{page: p, process: newProcess(p)}
 	h.collect = func() {
-		info.Set(1, goarch, goversion, v)
+		info.Set(1, build["goarch"], build["goversion"], build["version"])
 		collect()
 	}
-	return listenFor("stats.listen", address, hosts, h, nil, log)
+	return Serve(address, hosts, h, nil, log)
 }
 
 func newHistogram() *dto.Histogram {

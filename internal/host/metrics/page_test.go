@@ -5,7 +5,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -15,45 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
-	"google.golang.org/protobuf/proto"
 )
-
-// A page's histogram equals client_golang's for the same values, also when its memory is reused.
-func TestPageHistogram(t *testing.T) {
-	d := prometheus.NewDesc("x_seconds", "x", []string{"queue"}, nil)
-	f := new(Page).Family(dto.MetricType_HISTOGRAM, "x_seconds", "x", "queue")
-	r := rand.New(rand.NewPCG(3, 4))
-	for round := range 50 {
-		counts := map[float64]uint64{}
-		for range r.IntN(300) {
-			counts[float64(r.IntN(1+1<<r.IntN(30)))*1e-9] += uint64(1 + r.IntN(1000))
-		}
-		values := func(yield func(float64, uint64) bool) {
-			for _, v := range slices.Sorted(maps.Keys(counts)) {
-				if !yield(v, counts[v]) {
-					return
-				}
-			}
-		}
-		since := time.Unix(int64(round), 5)
-		var want dto.Metric
-		if err := Histogram(d, values, 7.5, int32(round%9), since, "3").Write(&want); err != nil {
-			t.Fatal(err)
-		}
-		f.page.begin()
-		f.Histogram(values, 7.5, int32(round%9), since, "3")
-		got := f.family.Metric[0]
-		if len(counts) == 0 || len(counts) == 1 && counts[0] > 0 {
-			continue // client_golang marks an empty native histogram with an empty span
-		}
-		if !proto.Equal(got, &want) {
-			t.Fatalf("round %d: %v\nwant %v", round, got, &want)
-		}
-	}
-}
 
 func example() (*Page, func()) {
 	p := new(Page)

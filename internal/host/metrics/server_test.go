@@ -13,8 +13,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 func TestHostAllowed(t *testing.T) {
@@ -52,7 +50,8 @@ func serve(t *testing.T, hosts []string) string { return serveStatus(t, hosts, n
 func serveStatus(t *testing.T, hosts []string, status http.Handler) string {
 	t.Helper()
 	var log logged
-	hide, err := Listen("127.0.0.1:0", hosts, prometheus.NewGauge(prometheus.GaugeOpts{Name: "x"}), status, slog.New(slog.NewTextHandler(&log, nil)))
+	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "x 0\n") })
+	hide, err := Serve("127.0.0.1:0", hosts, page, status, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

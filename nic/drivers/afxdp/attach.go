@@ -17,12 +17,13 @@ func (d *Device) attach(f *filter, queues int, generic bool) error {
 	if err != nil {
 		return d.iface.ExplainBPF("map of sockets", err)
 	}
+	types := new(xdpkit.Types)
 	features := xdpkit.AskFeatures(d.iface.Index)
 	var attempts []xdpkit.Attempt
 	add := func(hook string, ifindex int) {
-		attempts = append(attempts, xdpkit.Attempt{Hook: hook, Load: func() (*ebpf.Program, error) { return f.load(d.sockets, ifindex) }})
+		attempts = append(attempts, xdpkit.Attempt{Hook: hook, Load: func() (*ebpf.Program, error) { return f.load(types, d.sockets, ifindex) }})
 	}
-	asks := features.Tells(xdpkit.VLANTag) && xdpkit.Known("bpf_xdp_metadata_rx_vlan_tag") && !generic
+	asks := features.Tells(xdpkit.VLANTag) && types.Known("bpf_xdp_metadata_rx_vlan_tag") && !generic
 	if asks {
 		add(xdpkit.Driver, d.iface.Index)
 	}

@@ -24,6 +24,7 @@ const (
 	defaultRing = 2048 // received frames in use: those that arrive within a timeslice of 4 ms at half a million per second
 	maxRing     = 1 << 15
 	maxSend     = 1024 // pending frames of Send
+	fewSend     = 32   // those of a responder, which does not call it
 )
 
 // Options are the settings of this driver.
@@ -105,8 +106,12 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 		d.note("queues %d to %d of %d receive queues are served: what the interface puts on others goes to the kernel "+
 			"(ethtool -L %s combined %d)", own.Queue, own.Queue+queues-1, i.RxQueues, i.Name, queues)
 	}
+	send := min(frames, maxSend)
+	if o.Match != nil {
+		send = min(frames, fewSend)
+	}
 	for range queues {
-		q, err := openQueue(frames, size)
+		q, err := openQueue(frames, send, size)
 		if err != nil {
 			return err
 		}

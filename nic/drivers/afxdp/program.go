@@ -101,7 +101,7 @@ func bit(b bool) uint8 {
 
 // load loads the program, which redirects frames to sockets. With an ifindex the program is for that interface only,
 // and requests the VLAN tag that the driver removed from a frame.
-func (f *filter) load(sockets *ebpf.Map, ifindex int) (*ebpf.Program, error) {
+func (f *filter) load(types *xdpkit.Types, sockets *ebpf.Map, ifindex int) (*ebpf.Program, error) {
 	spec, err := loadPick()
 	if err != nil {
 		return nil, err
@@ -118,5 +118,5 @@ func (f *filter) load(sockets *ebpf.Map, ifindex int) (*ebpf.Program, error) {
 		name = pickProgReboundPickTag
 		xdpkit.Bind(spec.Programs[name], ifindex)
 	}
-	return xdpkit.Load(spec, name, map[string]*ebpf.Map{pickMapSockets: sockets})
+	return types.Load(spec, name, map[string]*ebpf.Map{pickMapSockets: sockets})
 }

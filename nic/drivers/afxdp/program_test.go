@@ -11,6 +11,7 @@ import (
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
@@ -68,7 +69,7 @@ func load(t *testing.T, o nic.Options) *ebpf.Program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	q, err := openQueue(64, 2048)
+	q, err := openQueue(64, 64, 2048)
 	if err != nil {
 		t.Skip("AF_XDP takes root: ", err)
 	}
@@ -83,7 +84,7 @@ func load(t *testing.T, o nic.Options) *ebpf.Program {
 			t.Fatal(err)
 		}
 	}
-	p, err := f.load(m, 0)
+	p, err := f.load(new(xdpkit.Types), m, 0)
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}

@@ -58,10 +58,9 @@ func bufferGrain(driver string) int {
 	return 1
 }
 
-// openQueue creates a socket with a UMEM of frames chunks for receiving and up to maxSend for sending, and its rings.
-// It does not bind it.
-func openQueue(frames, size int) (_ *Queue, err error) {
-	send := min(frames, maxSend)
+// openQueue creates a socket with a UMEM of frames chunks for receiving and send for Send, and its rings. It does not bind
+// it.
+func openQueue(frames, send, size int) (_ *Queue, err error) {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.EPERM):

@@ -35,10 +35,14 @@ func NewBench(c fastpath.Config, frame []byte) (_ *Bench, err error) {
 			b.Close()
 		}
 	}()
-	if b.maps, err = newMaps(); err != nil {
+	o, err := newObject()
+	if err != nil {
 		return nil, err
 	}
-	if b.program, err = load(c, variant{}, b.maps); err != nil {
+	if b.maps, err = o.newMaps(); err != nil {
+		return nil, err
+	}
+	if b.program, err = o.load(c, variant{}, b.maps); err != nil {
 		return nil, err
 	}
 	reply := make([]byte, len(frame)+64)

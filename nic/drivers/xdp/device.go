@@ -38,6 +38,7 @@ type Device struct {
 	watch    *netif.Watch
 	claims   netif.Claims
 	features xdpkit.Features
+	object   *object // while opening
 	maps     *maps
 	counts   *counts
 	reading  sync.Mutex // counts has a single buffer
@@ -120,9 +121,13 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 		return err
 	}
 	xdpkit.LiftMemlock()
+	if d.object, err = newObject(); err != nil {
+		return err
+	}
+	defer func() { d.object = nil }()
 	if joined != nil {
 		d.maps, joined.maps = joined.maps, nil
-	} else if d.maps, err = newMaps(); err != nil {
+	} else if d.maps, err = d.object.newMaps(); err != nil {
 		return i.ExplainBPF("counters", err)
 	}
 	if d.counts, err = newCounts(d.maps.Cpus); err != nil {
@@ -194,7 +199,7 @@ func (d *Device) keepClock(c *fastpath.Config) error {
 // deviceClock opens the interface's own clock and enables timestamps for all frames until Close, if its driver passes
 // the timestamps to programs. Otherwise it returns nil.
 func (d *Device) deviceClock() *phc {
-	if !d.features.Tells(xdpkit.Timestamp) || !xdpkit.Known("bpf_xdp_metadata_rx_timestamp") {
+	if !d.features.Tells(xdpkit.Timestamp) || !d.object.types.Known("bpf_xdp_metadata_rx_timestamp") {
 		return nil
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -234,7 +239,7 @@ const oneBuffer = 1500
 func (d *Device) attempts(c fastpath.Config, hook string) (a []xdpkit.Attempt, v []variant) {
 	add := func(hook string, w variant) {
 		v = append(v, w)
-		a = append(a, xdpkit.Attempt{Hook: hook, Load: func() (*ebpf.Program, error) { return load(c, w, d.maps) }})
+		a = append(a, xdpkit.Attempt{Hook: hook, Load: func() (*ebpf.Program, error) { return d.object.load(c, w, d.maps) }})
 	}
 	frags := func(hook string, w variant) {
 		add(hook, w)
@@ -245,7 +250,7 @@ func (d *Device) attempts(c fastpath.Config, hook string) (a []xdpkit.Attempt, v
 	}
 	if hook != xdpkit.Generic {
 		w := variant{ifindex: d.iface.Index, stamps: d.clock != nil && d.clock.phc != nil,
-			tag: d.features.Tells(xdpkit.VLANTag) && xdpkit.Known("bpf_xdp_metadata_rx_vlan_tag")}
+			tag: d.features.Tells(xdpkit.VLANTag) && d.object.types.Known("bpf_xdp_metadata_rx_vlan_tag")}
 		if w.bound() {
 			frags(xdpkit.Driver, w)
 		}

@@ -51,24 +51,14 @@ func (m *maps) close() {
 	}
 }
 
-func newMaps() (*maps, error) {
-	spec, err := spec()
-	if err != nil {
-		return nil, err
-	}
-	m := &maps{}
-	if m.Cpus, err = ebpf.NewMap(spec.Maps[programMapCpus]); err != nil {
-		return nil, err
-	}
-	if m.Clocks, err = ebpf.NewMap(spec.Maps[programMapClocks]); err != nil {
-		m.close()
-		return nil, err
-	}
-	return m, nil
+// object holds the programs as they are on disk, and what loading them takes.
+type object struct {
+	spec  *ebpf.CollectionSpec
+	types xdpkit.Types
 }
 
-// spec is the object adapted to this machine.
-func spec() (*ebpf.CollectionSpec, error) {
+// newObject returns the object as this machine needs it.
+func newObject() (*object, error) {
 	spec, err := loadProgram()
 	if err != nil {
 		return nil, err
@@ -78,20 +68,30 @@ func spec() (*ebpf.CollectionSpec, error) {
 		return nil, err
 	}
 	spec.Maps[programMapCpus].MaxEntries = uint32(cpus)
-	return spec, nil
+	return &object{spec: spec}, nil
+}
+
+// newMaps makes the maps for a program.
+func (o *object) newMaps() (m *maps, err error) {
+	m = &maps{}
+	if m.Cpus, err = ebpf.NewMap(o.spec.Maps[programMapCpus]); err != nil {
+		return nil, err
+	}
+	if m.Clocks, err = ebpf.NewMap(o.spec.Maps[programMapClocks]); err != nil {
+		m.close()
+		return nil, err
+	}
+	return m, nil
 }
 
 // load loads the program for c, with the maps m.
-func load(c fastpath.Config, v variant, m *maps) (*ebpf.Program, error) {
+func (o *object) load(c fastpath.Config, v variant, m *maps) (*ebpf.Program, error) {
 	c.TicksPerSecond = 1e9
 	r, err := c.Rules()
 	if err != nil {
 		return nil, err
 	}
-	spec, err := spec()
-	if err != nil {
-		return nil, err
-	}
+	spec := o.spec.Copy()
 	set := programRuleSet{
 		ChecksumBytes: uint32(min(r.ChecksumBytes, maxChecksum)), Cost: r.Cost, Burst: r.Burst, Most: r.Most, Idle: r.Idle,
 		Not4Count: uint32(len(r.Not4)), Open: bit(c.Mode == fastpath.Open), Partial: bit(c.PartialChecksums),
@@ -113,7 +113,7 @@ func load(c fastpath.Config, v variant, m *maps) (*ebpf.Program, error) {
 	if v.bound() {
 		xdpkit.Bind(p, v.ifindex)
 	}
-	return xdpkit.Load(spec, v.name(), map[string]*ebpf.Map{programMapCpus: m.Cpus, programMapClocks: m.Clocks})
+	return o.types.Load(spec, v.name(), map[string]*ebpf.Map{programMapCpus: m.Cpus, programMapClocks: m.Clocks})
 }
 
 func bit(b bool) uint8 {

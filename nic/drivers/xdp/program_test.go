@@ -45,13 +45,17 @@ func newPair(t testing.TB, name string, c fastpath.Config, v variant) *pair {
 	t.Helper()
 	needs.Root(t, "loading an XDP program")
 	p := &pair{name: name, out: make([]byte, 4096), buf: make([]byte, 4096)}
-	m, err := newMaps()
+	o, err := newObject()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := o.newMaps()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.close)
 	v.still = now
-	if p.program, err = load(c, v, m); err != nil {
+	if p.program, err = o.load(c, v, m); err != nil {
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(func() { p.program.Close() })

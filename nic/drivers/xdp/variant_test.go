@@ -32,7 +32,11 @@ func TestVariants(t *testing.T) {
 	if !f.Known || !f.Has(xdpkit.Basic|xdpkit.Frags) {
 		t.Errorf("veth says of its features: %v", f)
 	}
-	m, err := newMaps()
+	o, err := newObject()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := o.newMaps()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +52,7 @@ func TestVariants(t *testing.T) {
 		c := config()
 		c.STAMPBase = true
 		v.Host.Do(func() { // a program is bound to an interface of the thread's network namespace
-			p, err := load(c, w, m)
+			p, err := o.load(c, w, m)
 			if err != nil {
 				t.Errorf("%+v: %+v", w, err)
 				return

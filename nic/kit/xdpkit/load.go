@@ -56,12 +56,12 @@ func Bind(p *ebpf.ProgramSpec, ifindex int) {
 
 // Load loads the program of that name, with its maps replaced by those of the same name in replace. Its error is the
 // verifier's or the kernel's own.
-func Load(spec *ebpf.CollectionSpec, name string, replace map[string]*ebpf.Map) (*ebpf.Program, error) {
+func (t *Types) Load(spec *ebpf.CollectionSpec, name string, replace map[string]*ebpf.Map) (*ebpf.Program, error) {
 	if spec.Programs[name] == nil {
 		return nil, fmt.Errorf("the object has no XDP program %s", name)
 	}
 	maps.DeleteFunc(spec.Programs, func(other string, _ *ebpf.ProgramSpec) bool { return other != name })
-	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace})
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: &t.cache})
 	if err != nil {
 		return nil, err
 	}
@@ -69,9 +69,13 @@ func Load(spec *ebpf.CollectionSpec, name string, replace map[string]*ebpf.Map) 
 	return c.DetachProgram(name), nil
 }
 
-// Known reports whether the kernel has a function that programs may call, by its BTF.
-func Known(function string) bool {
-	spec, err := btf.LoadKernelSpec()
+// Types are the kernel's types and functions (BTF). They are read once, when first needed, which takes some tens of milliseconds and some
+// megabytes.
+type Types struct{ cache btf.Cache }
+
+// Known reports whether the kernel has a function that programs may call.
+func (t *Types) Known(function string) bool {
+	spec, err := t.cache.Kernel()
 	if err != nil {
 		return false
 	}

@@ -45,7 +45,7 @@ func (s *Swap) Start() error {
 			if err := xdpkit.Set(spec, map[string]any{swapVarUs: us}); err != nil {
 				return nil, err
 			}
-			return xdpkit.Load(spec, swapProgFloorSwap, nil)
+			return new(xdpkit.Types).Load(spec, swapProgFloorSwap, nil)
 		}}})
 		return err
 	})

@@ -1,0 +1,155 @@
+// Package resident decides which of a program's pages are in memory. Lock keeps those that a polling loop touches there;
+// Release lets go of those that only the start of a program needed.
+//
+// mlockall(2) would do that too, but it also counts, and as far as it is writable fills, the address space that Go's
+// runtime reserves: 1.2 GB are reserved, and 64 MB of them are writable and hardly used (the runtime's table of arenas,
+// and a variable of crypto/internal/fips140/drbg).
+package resident
+
+import (
+	"bufio"
+	"debug/elf"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	heapBits = 38      // address bits of Go's heap: no other mapping has the same ones above
+	sparse   = 4 << 20 // bytes of a writable mapping outside of the heap of which only the pages in use are locked
+	first    = 1 << 20 // bytes of variables that are locked before their first use
+)
+
+// Program is the running program.
+type Program struct {
+	tables span // of functions and lines, for stack traces and the garbage collector
+}
+
+// span is a range of addresses.
+type span struct{ start, end uintptr }
+
+// Open reads the program's file, which a confined process may not.
+func Open() (p Program) {
+	f, err := elf.Open("/proc/self/exe")
+	if err != nil {
+		return p // and all of it is locked
+	}
+	defer f.Close()
+	if s := f.Section(".gopclntab"); s != nil {
+		p.tables = span{uintptr(s.Addr), uintptr(s.Addr + s.Size)}
+	}
+	return p
+}
+
+// Lock locks the memory that the program uses, and fills it, so that no access to it causes a page fault. Memory by which
+// the heap grows later is not locked, so call it when everything that a loop uses exists. It may be called again.
+//
+// It needs CAP_IPC_LOCK or a sufficient RLIMIT_MEMLOCK.
+func (p Program) Lock() error {
+	f, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	all, err := parse(f)
+	if err != nil {
+		return fmt.Errorf("/proc/self/maps: %w", err)
+	}
+	for i, m := range all {
+		variables := i > 0 && all[i-1].inode != 0 && all[i-1].end == m.start // those that are zero in the program's file
+		for _, s := range m.without(p.tables) {
+			if err := s.lock(uintptr(unsafe.Pointer(f)), variables); err != nil {
+				return fmt.Errorf("mlock %d KB: %w", (s.end-s.start)>>10, err)
+			}
+		}
+	}
+	return nil
+}
+
+// mapping is a line of /proc/self/maps (proc_pid_maps(5)).
+type mapping struct {
+	span
+	perms string
+	inode uint64
+	name  string
+}
+
+// without returns the mapping without the whole pages of s.
+func (m mapping) without(s span) []mapping {
+	page := uintptr(os.Getpagesize())
+	s.start, s.end = max(m.start, (s.start+page-1)&^(page-1)), min(m.end, s.end&^(page-1))
+	if s.start >= s.end {
+		return []mapping{m}
+	}
+	head, tail := m, m
+	head.end, tail.start = s.start, s.end
+	return slices.DeleteFunc([]mapping{head, tail}, func(m mapping) bool { return m.start == m.end })
+}
+
+func parse(r io.Reader) (all []mapping, err error) {
+	s := bufio.NewScanner(r)
+	for s.Scan() {
+		var m mapping
+		var offset, device string
+		if n, err := fmt.Sscanf(s.Text(), "%x-%x %s %s %s %d %s", &m.start, &m.end, &m.perms, &offset, &device, &m.inode, &m.name); n < 6 {
+			return nil, fmt.Errorf("%q: %w", s.Text(), err)
+		}
+		all = append(all, m)
+	}
+	return all, s.Err()
+}
+
+// lock locks the mapping as far as a loop may touch it. heap is an address in Go's heap.
+func (m mapping) lock(heap uintptr, variables bool) error {
+	size := m.end - m.start
+	switch {
+	case m.perms[0] != 'r', m.perms[3] != 'p': // reserved only; a ring shared with the kernel, which keeps it
+		return nil
+	case strings.HasPrefix(m.name, "[v"): // the kernel's: vdso, vvar, vsyscall
+		return nil
+	case m.inode != 0, m.start>>heapBits == heap>>heapBits, size <= sparse:
+		return mlock(m.start, size)
+	}
+	page := uintptr(os.Getpagesize())
+	in := residency(m.start, size)
+	if variables {
+		for i := range min(first/page, uintptr(len(in))) {
+			in[i] = 1
+		}
+	}
+	for i := uintptr(0); i < uintptr(len(in)); i++ {
+		from := i
+		for i < uintptr(len(in)) && in[i]&1 != 0 {
+			i++
+		}
+		if i > from {
+			if err := mlock(m.start+from*page, (i-from)*page); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// mlock locks size bytes at start, unless they were unmapped since the list was read.
+func mlock(start, size uintptr) error {
+	_, _, e := unix.Syscall(unix.SYS_MLOCK, start, size, 0)
+	if e == 0 || e == unix.ENOMEM && residency(start, size) == nil {
+		return nil
+	}
+	return e
+}
+
+// residency returns a byte for each page, odd if the page is in memory; nil if not all of it is mapped.
+func residency(start, size uintptr) []byte {
+	in := make([]byte, size/uintptr(os.Getpagesize()))
+	if _, _, e := unix.Syscall(unix.SYS_MINCORE, start, size, uintptr(unsafe.Pointer(&in[0]))); e != 0 {
+		return nil
+	}
+	return in
+}

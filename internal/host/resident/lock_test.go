@@ -1,0 +1,77 @@
+package resident
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestParse(t *testing.T) {
+	got, err := parse(strings.NewReader("00400000-00c28000 r-xp 00001000 fe:00 10002780                 /usr/bin/a b\n" +
+		"7ffc1a4a0000-7ffc1a4c1000 rw-p 00000000 00:00 0                          [stack]\n7f00-7f01 ---p 00000000 00:00 0 \n"))
+	want := []mapping{{span{0x400000, 0xc28000}, "r-xp", 10002780, "/usr/bin/a"}, {span{0x7ffc1a4a0000, 0x7ffc1a4c1000}, "rw-p", 0, "[stack]"},
+		{span{0x7f00, 0x7f01}, "---p", 0, ""}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+	if _, err := parse(strings.NewReader("rubbish\n")); err == nil {
+		t.Error("rubbish has no error")
+	}
+}
+
+func TestWithout(t *testing.T) {
+	page := uintptr(os.Getpagesize())
+	m := mapping{span: span{10 * page, 20 * page}}
+	for _, c := range []struct {
+		s    span
+		want []span
+	}{
+		{span{}, []span{{10, 20}}},
+		{span{20 * page, 30 * page}, []span{{10, 20}}},
+		{span{12*page + 1, 15*page + 1}, []span{{10, 13}, {15, 20}}},
+		{span{12*page + 1, 13*page + 1}, []span{{10, 20}}},
+		{span{5 * page, 12 * page}, []span{{12, 20}}},
+		{span{12 * page, 25 * page}, []span{{10, 12}}},
+		{span{5 * page, 25 * page}, nil},
+	} {
+		var got []span
+		for _, m := range m.without(c.s) {
+			got = append(got, span{m.start / page, m.end / page})
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("without %v: %v, want %v", c.s, got, c.want)
+		}
+	}
+}
+
+var variable [1 << 16]byte
+
+// What the program has is in memory after Lock, and counts as locked; most of what the runtime reserves does not.
+func TestLock(t *testing.T) {
+	heap := make([]byte, 1<<20) // not touched yet
+	if err := Open().Lock(); err != nil {
+		t.Skip("memory cannot be locked here: ", err)
+	}
+	defer unix.Munlockall()
+	page := uintptr(os.Getpagesize())
+	for name, b := range map[string][]byte{"heap": heap, "variable": variable[:]} {
+		start := (uintptr(unsafe.Pointer(&b[0])) + page - 1) &^ (page - 1)
+		if in := residency(start, uintptr(len(b)/2)&^(page-1)); len(in) == 0 || slices.ContainsFunc(in, func(b byte) bool { return b&1 == 0 }) {
+			t.Errorf("the %s is not in memory: %v", name, in)
+		}
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kilobytes, _ := strconv.Atoi(string(regexp.MustCompile(`VmLck:\s+(\d+) kB`).FindSubmatch(status)[1]))
+	if kilobytes < 2<<10 || kilobytes > 48<<10 {
+		t.Errorf("%d kB are locked", kilobytes)
+	}
+}

@@ -1,0 +1,109 @@
+package responder
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/needs"
+)
+
+// kilobytes reads a field of /proc/PID/status.
+func (p *process) kilobytes(t *testing.T, field string) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^` + field + `:\s+(\d+) kB$`).FindSubmatch(b)
+	if m == nil {
+		t.Fatalf("no %s in %s", field, b)
+	}
+	n, err := strconv.Atoi(string(m[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// faults returns the page faults of the polling thread, which is the one that blocks SIGTERM.
+func (p *process) faults(t *testing.T) (n int) {
+	t.Helper()
+	tasks := fmt.Sprintf("/proc/%d/task/", p.Process.Pid)
+	all, err := os.ReadDir(tasks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, e := range all {
+		status, err := os.ReadFile(tasks + e.Name() + "/status")
+		stat, err2 := os.ReadFile(tasks + e.Name() + "/stat")
+		if err != nil || err2 != nil {
+			continue // it has ended
+		}
+		m := regexp.MustCompile(`(?m)^SigBlk:\s+([0-9a-f]+)$`).FindSubmatch(status)
+		blocked, err := strconv.ParseUint(string(m[1]), 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if blocked>>(unix.SIGTERM-1)&1 == 0 {
+			continue
+		}
+		found++
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		for _, field := range []int{10, 12} { // minflt, majflt: proc_pid_stat(5)
+			k, err := strconv.Atoi(strings.Fields(rest)[field-3])
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += k
+		}
+	}
+	if found != 1 {
+		t.Fatalf("%d threads block SIGTERM, want 1", found)
+	}
+	return n
+}
+
+// A responder is small: resident and locked memory have limits (docs/memory.md), and no frame of any kind, the first of its kind
+// included, makes the polling loop wait for a page.
+func TestMemory(t *testing.T) {
+	needs.Programs(t, "ping")
+	const mb = 1 << 10 // in kB
+	for _, c := range []struct {
+		driver           string
+		resident, locked int
+	}{{"afpacket", 40 * mb, 40 * mb}, {"afxdp", 40 * mb, 40 * mb}, {"xdp", 20 * mb, 0}} {
+		t.Run(c.driver, func(t *testing.T) {
+			w := newWire(t)
+			p := w.start(t, nil, "nic.driver="+c.driver, "guard.rate=0")
+			polls := c.driver != "xdp"
+			before := 0
+			if polls {
+				before = p.faults(t)
+			}
+			w.run(t, "ping", "-c", "2000", "-i", "0.0005", "-q", ours4)
+			w.run(t, "ping", "-6", "-c", "200", "-i", "0.001", "-s", "1400", "-q", ours6)
+			echoUDP(t, w.dial(t, ours4+":7"))
+			echoUDP(t, w.dial(t, "["+ours6+"]:7"))
+			if polls {
+				if n := p.faults(t) - before; n != 0 {
+					t.Errorf("the polling thread had %d page faults", n)
+				}
+			}
+			resident, locked := p.kilobytes(t, "VmRSS"), p.kilobytes(t, "VmLck")
+			t.Logf("%d kB resident, %d kB locked", resident, locked)
+			if resident > c.resident {
+				t.Errorf("%d kB are resident, want %d at most", resident, c.resident)
+			}
+			if locked > c.locked || polls && locked == 0 && !strings.Contains(p.stderr.String(), "memory is not locked") {
+				t.Errorf("%d kB are locked, want %d at most, and some in a polling responder", locked, c.locked)
+			}
+		})
+	}
+}
