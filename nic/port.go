@@ -67,6 +67,9 @@ type Options struct {
 	Match *fastpath.Config
 	Steer *Steer
 
+	// Inherited has afpacket continue with the sockets of another process; nil opens new ones.
+	Inherited *Inheritance
+
 	Log *slog.Logger // never nil when a command opens the device
 }
 

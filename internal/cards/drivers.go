@@ -42,6 +42,7 @@ type driver struct {
 var drivers = []driver{
 	{
 		name: "afpacket",
+		has:  []string{"nic.take_over"},
 		doc: "any interface of the kernel, through a packet socket. The kernel also receives every frame, so the addresses " +
 			"must not be the kernel's.",
 		socket: func(c *Config) (nic.Device, error) { return opened(afpacket.Open(c.Options)) },

@@ -40,6 +40,7 @@ type engine struct {
 	priority int               // SCHED_FIFO, 0 for off
 	bound    uint64            // bytes of garbage
 	program  *resident.Program // whose memory is locked, as far as the loops touch it; nil if not
+	before   func() error      // called once, before the loops start for the first time; nil for nothing
 	log      *slog.Logger
 
 	collections atomic.Int64 // times that the loops were stopped for the collector
@@ -73,6 +74,12 @@ func (e *engine) run(ctx context.Context, ready func()) error {
 	for {
 		runtime.GC()
 		kept := heap()
+		if e.before != nil {
+			if err := e.before(); err != nil {
+				return err
+			}
+			e.before = nil
+		}
 		e.stop.Store(false)
 		running := e.start()
 		again := false

@@ -173,14 +173,20 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func (w *wire) start(t *testing.T, env []string, sets ...string) *process {
+// command is a responder that has not been started.
+func (w *wire) command(t *testing.T, sets ...string) (cmd *exec.Cmd) {
 	t.Helper()
 	args := []string{"-set", "nic.device=" + port, "-set", "respond.addresses=[" + ours4 + "/24, " + ours6 + "/64]",
 		"-set", "respond.stamp_ports=862"}
 	for _, s := range sets {
 		args = append(args, "-set", s)
 	}
-	p := &process{Cmd: exec.Command(program(t), args...), stderr: &lockedBuffer{}}
+	return exec.Command(program(t), args...)
+}
+
+func (w *wire) start(t *testing.T, env []string, sets ...string) *process {
+	t.Helper()
+	p := &process{Cmd: w.command(t, sets...), stderr: &lockedBuffer{}}
 	p.Stderr = p.stderr
 	p.Env = append(os.Environ(), env...)
 	out, err := p.StdoutPipe()

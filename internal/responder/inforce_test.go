@@ -15,7 +15,7 @@ import (
 const (
 	ofSockets = "nic.push nic.push_max nic.port nic.qkey nic.unsafe_no_iommu"
 	ofDebug   = "debug.host_version debug.os_type debug.vector debug.omit_meta debug.llq_entry debug.skip_eeprom_check debug.link_mode debug.no_steering"
-	ofKernel  = "nic.queue nic.generic_xdp nic.pin"
+	ofKernel  = "nic.queue nic.generic_xdp nic.pin nic.take_over"
 	messages  = "respond.handover respond.stamp_messages"
 	enaDebug  = "debug.host_version debug.os_type debug.vector debug.omit_meta debug.llq_entry"
 )
@@ -23,8 +23,8 @@ const (
 // notInForce lists the settings that each driver ignores, independently of the table's rows.
 var notInForce = map[string]string{
 	"afpacket": ofSockets + " nic.queue nic.generic_xdp nic.pin " + ofDebug + " " + messages,
-	"afxdp":    ofSockets + " nic.pin " + ofDebug + " " + messages,
-	"xdp": ofSockets + " nic.queue nic.ring_size nic.mtu cpu.cores cpu.priority cpu.realtime_guard cpu.isolate cpu.lock_memory respond.stamp_mode " +
+	"afxdp":    ofSockets + " nic.pin nic.take_over " + ofDebug + " " + messages,
+	"xdp": ofSockets + " nic.take_over nic.queue nic.ring_size nic.mtu cpu.cores cpu.priority cpu.realtime_guard cpu.isolate cpu.lock_memory respond.stamp_mode " +
 		"respond.stamp_sessions respond.stamp_idle respond.stamp_auth_ports respond.stamp_key respond.stamp_tlvs respond.stamp_location respond.stamp_dscp " +
 		"respond.stamp_clock_error " + ofDebug + " " + messages,
 	"ixgbe": "nic.push nic.push_max nic.port nic.qkey " + ofKernel + " " + enaDebug + " " + messages,

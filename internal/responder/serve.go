@@ -23,6 +23,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/metrics"
 	"github.com/rebound-nic/rebound/internal/host/notify"
 	"github.com/rebound-nic/rebound/internal/host/resident"
+	"github.com/rebound-nic/rebound/internal/host/succession"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/page"
@@ -80,7 +81,7 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	} else if in != nil {
 		return in.serve(ctx, manager, ask, stdout)
 	}
-	a := &answering{settings: s, clock: clock, stages: stages, log: log}
+	a := &answering{settings: s, user: os.Geteuid(), clock: clock, stages: stages, log: log}
 	defer func() { err = errors.Join(err, a.close()) }()
 	if err := a.open(online); err != nil {
 		return err
@@ -96,6 +97,9 @@ type answering struct {
 	settings *settings
 	clock    func() (*latency.Clock, error) // completes its calibration
 	stages   *stages
+	before   *succession.Predecessor // whose place is taken, nil if none
+	user     int                     // whose process this was when it started
+	offer    *succession.Offer       // to take this one's place, nil if the driver cannot
 	cores    []int
 	remarks  []remark // about the host, logged once start-up has succeeded
 	match    *fastpath.Config
@@ -150,6 +154,9 @@ func (a *answering) open(online []int) error {
 		s.nic.Dedicated = lent
 	}
 	a.stages.done("cores")
+	if err := a.inherit(); err != nil {
+		return err
+	}
 	if a.dev, err = s.nic.OpenAnswerer(); err != nil {
 		return err
 	}
@@ -176,6 +183,7 @@ func (a *answering) open(online []int) error {
 	}
 	a.stages.done("clock")
 	a.view = &view{engine: &engine{dev: a.dev, priority: s.cpu.priority, bound: heapBound, log: a.log}, info: a.info, clock: clock}
+	a.view.engine.before = a.takeOver
 	if s.cpu.lockMemory {
 		program := resident.Open()
 		a.view.program = &program
@@ -248,6 +256,11 @@ func (a *answering) arm() error {
 // run answers until ctx is done, then prints and saves the counters.
 func (a *answering) run(ctx context.Context, manager *notify.Manager, ask <-chan os.Signal, stdout io.Writer) error {
 	s, e := a.settings, a.view.engine
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if err := a.offerSockets(stop); err != nil {
+		return err
+	}
 	reporting, stopReporting := context.WithCancel(context.Background())
 	reported := make(chan struct{})
 	go func() {
@@ -264,6 +277,9 @@ func (a *answering) run(ctx context.Context, manager *notify.Manager, ask <-chan
 		logNotifyError(a.log, manager.Ready(line))
 		go watchdogLoop(reporting, manager, e.turned, a.log)
 	}))
+	if a.offer != nil {
+		failed = errors.Join(failed, a.offer.Finish())
+	}
 	stopReporting()
 	logNotifyError(a.log, manager.Stopping())
 	<-reported

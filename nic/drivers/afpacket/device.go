@@ -81,8 +81,21 @@ func open(o nic.Options) (_ *Device, err error) {
 		Driver: "afpacket", Device: o.Device, Model: d.iface.Driver, MAC: net.HardwareAddr(mac[:]).String(), MTU: mtu,
 		Queues: queues, Backend: nic.Socket, Push: "sendto, qdisc bypassed", PartialChecksums: d.iface.Local(),
 	}
-	if err := d.mayAnswer(o.Match); err != nil {
+	var claims netif.Claims
+	if o.Inherited != nil {
+		if claims, err = d.inherit(o.Inherited, slots, mtu+ethernet+tags); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.mayAnswer(o.Match, claims); err != nil {
 		return nil, err
+	}
+	if o.Inherited != nil {
+		if err := d.iface.Receive(int(d.queues[0].fd), mac, o.Match.Addresses); err != nil {
+			return nil, err
+		}
+		d.watch, err = d.iface.Watch()
+		return d, err
 	}
 	for range queues {
 		q, err := openQueue(d.iface, slots, mtu+ethernet+tags)
@@ -115,7 +128,7 @@ func open(o nic.Options) (_ *Device, err error) {
 
 // mayAnswer refuses addresses for which the kernel answers too, and notes what else the kernel does with its own copy
 // of the requests.
-func (d *Device) mayAnswer(c *fastpath.Config) error {
+func (d *Device) mayAnswer(c *fastpath.Config, inherited netif.Claims) error {
 	if c == nil {
 		return nil
 	}
@@ -131,7 +144,7 @@ func (d *Device) mayAnswer(c *fastpath.Config) error {
 		}
 	}
 	var err error
-	if d.claims, err = d.iface.Claim(c.Addresses); err != nil {
+	if d.claims, err = d.iface.Claim(c.Addresses, inherited); err != nil {
 		return err
 	}
 	for _, f := range []string{"ipv4", "ipv6"} {

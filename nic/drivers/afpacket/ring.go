@@ -52,10 +52,7 @@ type ring struct {
 
 // newRing creates a receive ring of slots for frames of up to frame bytes on fd, and maps it.
 func newRing(fd, slots, frame int) (ring, error) {
-	size := 2048
-	for size < macFrom+frame {
-		size *= 2
-	}
+	size := slotSize(frame)
 	block := max(size, 1<<16)
 	req := unix.TpacketReq{
 		Block_size: uint32(block),
@@ -66,12 +63,25 @@ func newRing(fd, slots, frame int) (ring, error) {
 	if err := unix.SetsockoptTpacketReq(fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &req); err != nil {
 		return ring{}, fmt.Errorf("PACKET_RX_RING of %d slots of %d bytes: %w", req.Frame_nr, size, err)
 	}
-	mem, err := unix.Mmap(fd, 0, block*int(req.Block_nr), unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_SHARED|unix.MAP_POPULATE)
-	if err != nil {
-		return ring{}, fmt.Errorf("map the receive ring of %d bytes: %w", block*int(req.Block_nr), err)
+	return mapRing(fd, block*int(req.Block_nr), uintptr(size))
+}
+
+// slotSize returns the bytes of a slot for frames of up to frame bytes.
+func slotSize(frame int) int {
+	size := 2048
+	for size < macFrom+frame {
+		size *= 2
 	}
-	return ring{mem: mem, size: uintptr(size), end: uintptr(len(mem))}, nil
+	return size
+}
+
+// mapRing maps fd's ring of n bytes.
+func mapRing(fd, n int, slot uintptr) (ring, error) {
+	mem, err := unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if err != nil {
+		return ring{}, fmt.Errorf("map the receive ring of %d bytes: %w", n, err)
+	}
+	return ring{mem: mem, size: slot, end: uintptr(n)}, nil
 }
 
 // slot returns the header of the slot at offset off.

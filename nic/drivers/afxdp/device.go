@@ -72,7 +72,7 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 	}
 	i := d.iface
 	if o.Match != nil {
-		if d.claims, err = i.Claim(o.Match.Addresses); err != nil {
+		if d.claims, err = i.Claim(o.Match.Addresses, nil); err != nil {
 			return err
 		}
 	}

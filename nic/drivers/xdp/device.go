@@ -97,8 +97,8 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 			defer joined.close()
 		}
 	}
-	d.claims, err = i.Claim(o.Match.Addresses)
-	if err != nil && joined == nil { // joining a pin replaces its responder
+	d.claims, err = i.Claim(o.Match.Addresses, nil)
+	if err != nil && joined == nil { // who joins a pin replaces the responder that has it
 		return err
 	}
 	if joined == nil || joined.gone {

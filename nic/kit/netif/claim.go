@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -13,31 +14,74 @@ import (
 )
 
 // Claims reserve addresses on an interface for the process. The end of the process releases them.
-type Claims []int
+type Claims []claim
 
-// Close releases the addresses.
+type claim struct {
+	address netip.Addr
+	fd      int
+}
+
+// Inherited returns the claims of another process, by the files that it handed over.
+func Inherited(addresses []netip.Addr, files []int) (c Claims) {
+	for i, a := range addresses {
+		c = append(c, claim{a, files[i]})
+	}
+	return c
+}
+
+// Addresses returns what is claimed.
+func (c Claims) Addresses() (all []netip.Addr) {
+	for _, k := range c {
+		all = append(all, k.address)
+	}
+	return all
+}
+
+// Files returns the file of each address.
+func (c Claims) Files() (all []int) {
+	for _, k := range c {
+		all = append(all, k.fd)
+	}
+	return all
+}
+
+// Close releases the addresses, unless another process has inherited them.
 func (c Claims) Close() {
-	for _, fd := range c {
-		unix.Close(fd)
+	for _, k := range c {
+		unix.Close(k.fd)
 	}
 }
 
 // Claim reserves addresses that the process is about to answer for on the interface. It returns nic.ErrBusy if another responder
 // answers for one of them, whichever driver it uses: with packet sockets both would answer, and an XDP program would silence the other
-// responder.
+// responder. It keeps or closes what was inherited.
 //
 // A claim is the abstract name of a socket: it is valid in the network namespace and disappears with the process, even after SIGKILL.
-func (i *Interface) Claim(addresses []netip.Prefix) (Claims, error) {
-	var c Claims
-	for _, p := range addresses {
-		fd, err := i.claim(p.Addr())
+func (i *Interface) Claim(addresses []netip.Prefix, inherited Claims) (c Claims, err error) {
+	defer func() {
+		inherited.Close()
 		if err != nil {
 			c.Close()
-			return nil, err
+			c = nil
 		}
-		c = append(c, fd)
+	}()
+	for _, p := range addresses {
+		if n := slices.IndexFunc(inherited, func(k claim) bool { return k.address == p.Addr() }); n >= 0 {
+			c, inherited = append(c, inherited[n]), slices.Delete(inherited, n, n+1)
+			continue
+		}
+		fd, err := i.claim(p.Addr())
+		if err != nil {
+			return c, err
+		}
+		c = append(c, claim{p.Addr(), fd})
 	}
 	return c, nil
+}
+
+// ClaimName is the name of the socket with which a responder claims an address on the interface of that number.
+func ClaimName(index int, a netip.Addr) string {
+	return fmt.Sprintf("@rebound/answers/%d/%v", index, a)
 }
 
 func (i *Interface) claim(a netip.Addr) (int, error) {
@@ -45,7 +89,7 @@ func (i *Interface) claim(a netip.Addr) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("socket to claim %v: %w", a, err)
 	}
-	name := &unix.SockaddrUnix{Name: fmt.Sprintf("@rebound/answers/%d/%v", i.Index, a)}
+	name := &unix.SockaddrUnix{Name: ClaimName(i.Index, a)}
 	if err = unix.Bind(fd, name); err == nil {
 		err = unix.Listen(fd, 16) // only a listening socket shows the process to those who connect
 	}

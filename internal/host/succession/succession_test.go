@@ -1,0 +1,149 @@
+package succession
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic"
+)
+
+// port hands over one end of a pipe.
+type port struct{ file int }
+
+func (p port) Bequest() (nic.Inheritance, error) {
+	return nic.Inheritance{State: []byte("state"), Files: []int{p.file}}, nil
+}
+func (p port) Position() ([]byte, error) { return []byte("position"), nil }
+func (p port) Continue([]byte) error     { return nil }
+
+var names atomic.Int64
+
+// claimed is a listening socket and its name.
+func claimed(t *testing.T) (fd int, name string) {
+	t.Helper()
+	name = fmt.Sprintf("@rebound/test/%d/%d", os.Getpid(), names.Add(1))
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrUnix{Name: name})
+	}
+	if err == nil {
+		err = unix.Listen(fd, 4)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd, name
+}
+
+func offer(t *testing.T, fd int, p nic.Heritable, user int) (o *Offer, stopped chan struct{}) {
+	t.Helper()
+	stopped = make(chan struct{})
+	o, err := Listen([]int{fd}, p, user, func() { close(stopped) }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { o.Close() })
+	return o, stopped
+}
+
+// A successor gets the files and the state; one that gives up changes nothing; the next one makes the predecessor stop, and learns the position.
+func TestTakeOver(t *testing.T) {
+	fd, name := claimed(t)
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	o, stopped := offer(t, fd, port{int(out.Fd())}, os.Geteuid())
+	if c, err := net.Dial("unix", name); err != nil { // to see whose claim it is
+		t.Fatal(err)
+	} else {
+		c.Close()
+	}
+	for range 2 {
+		p, err := Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range p.Files {
+			unix.Close(f)
+		}
+		p.Close()
+	}
+	p, err := Find(name)
+	if err != nil || string(p.State) != "state" || len(p.Files) != 1 {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	select {
+	case <-stopped:
+		t.Error("stopped before a successor was ready")
+	default:
+	}
+	finished := make(chan error)
+	go func() {
+		<-stopped
+		out.Close()
+		finished <- o.Finish()
+	}()
+	position, err := p.Take()
+	if err != nil || string(position) != "position" {
+		t.Errorf("position %q, %v", position, err)
+	}
+	if err := <-finished; err != nil {
+		t.Error(err)
+	}
+	end := os.NewFile(uintptr(p.Files[0]), "pipe")
+	if _, err := end.WriteString("hello"); err != nil {
+		t.Error(err)
+	}
+	end.Close()
+	if b, err := io.ReadAll(in); err != nil || string(b) != "hello" { // and no one else has the file
+		t.Errorf("read %q, %v", b, err)
+	}
+}
+
+// Another user gets nothing, and neither does who says something else.
+func TestRefused(t *testing.T) {
+	fd, name := claimed(t)
+	o, stopped := offer(t, fd, port{fd}, os.Geteuid()+1)
+	if os.Geteuid() == 0 {
+		t.Log("root may, whatever the user is")
+	} else if p, err := Find(name); err == nil || !strings.Contains(err.Error(), "does not hand over") {
+		t.Errorf("another user: %+v, %v", p, err)
+	}
+	for _, text := range []string{"", "GET / HTTP/1.1\r\n\r\n", "\x00\x00\x00\x05hello", "\xff\xff\xff\xff", "\x00\x00\x00\x05ready"} {
+		c, err := net.Dial("unix", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(c, text)
+		c.(*net.UnixConn).CloseWrite()
+		if b, err := io.ReadAll(c); len(b) != 0 {
+			t.Errorf("%q: %q, %v", text, b, err)
+		}
+		c.Close()
+	}
+	select {
+	case <-stopped:
+		t.Error("stopped")
+	default:
+	}
+	if err := o.Finish(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	if p, err := Find("@rebound/test/nobody"); p != nil || err != nil {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
