@@ -53,7 +53,7 @@ func TestDriversReadTheirSettings(t *testing.T) {
 		"debug.link_mode": "3", "debug.llq_entry": "128"}
 	var c Config
 	for _, s := range slices.Concat(c.Settings(), c.DebugSettings()) {
-		if s.Key == "nic.driver" || s.Key == "nic.device" || s.Key == "nic.unsafe_no_iommu" { // which driver, and for package pci
+		if s.Key == "nic.driver" || s.Key == "nic.device" || s.Key == "nic.unsafe_no_iommu" || s.Key == "nic.take_over" { // which driver, for package pci, for internal/responder
 			continue
 		}
 		set := value[s.Key]
