@@ -135,7 +135,7 @@ func runCommand(e *env, args []string) error {
 	return errors.Join(err, e.printResult(result, o.Paired || o.Under != "", o.json, o.verbose))
 }
 
-// notInRun are the settings of [nic] that each variant has, or that mean nothing to a bench.
+// notInRun are the settings of [nic] that each variant sets, or that have no meaning for a bench.
 var notInRun = []string{"nic.driver", "nic.device", "nic.mac", "nic.pin", "nic.take_over"}
 
 // runLine is the parsed but not yet interpreted command line of bench run.

@@ -19,6 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/suspects"
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/internal/host/metrics/registry"
 	"github.com/rebound-nic/rebound/latency/plain"
 )
 
@@ -72,7 +73,7 @@ func suspectsCommand(e *env, args []string) error {
 	if err := metrics.CheckAddress(*listen); err != nil {
 		return exit.Usagef("-listen: %w", err)
 	}
-	hide, err := metrics.Listen(*listen, nil, j, nil, e.log)
+	hide, err := registry.Listen(*listen, nil, j, nil, e.log)
 	if err != nil {
 		return err
 	}
@@ -176,7 +177,7 @@ func (j *judge) Describe(chan<- *prometheus.Desc) {}
 func (j *judge) Collect(ch chan<- prometheus.Metric) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	metrics.Count(ch, unjudgedDesc, uint64(j.failures))
+	registry.Count(ch, unjudgedDesc, uint64(j.failures))
 	v := j.verdict
 	if v == nil {
 		return

@@ -80,7 +80,8 @@ type watchSettings struct {
 	log logs.Log
 }
 
-// notInWatch are the settings of [nic] that mean nothing to a watch: it sends from the device's own address, and sends frames by itself.
+// notInWatch are the settings of [nic] without a meaning for a watch, which uses the device's own address and sends
+// frames itself.
 var notInWatch = []string{"nic.mac", "nic.pin", "nic.take_over", "nic.qkey"}
 
 // period returns a parser for a time within bounds.

@@ -36,11 +36,11 @@ const heapBound = 12 << 20
 type engine struct {
 	dev      nic.Answerer
 	loops    []*loop
-	join     func() error      // moves the calling thread to the cgroup of its core; nil if there is none
-	priority int               // SCHED_FIFO, 0 for off
-	bound    uint64            // bytes of garbage
-	program  *resident.Program // whose memory is locked, as far as the loops touch it; nil if not
-	before   func() error      // called once, before the loops start for the first time; nil for nothing
+	join     func() error // moves the calling thread to the cgroup of its core; nil if there is none
+	priority int          // SCHED_FIFO, 0 for off
+	bound    uint64       // bytes of garbage
+	locks    bool         // memory, as far as the loops touch it
+	before   func() error // called once, before the loops start for the first time; nil for nothing
 	log      *slog.Logger
 
 	collections atomic.Int64 // times that the loops were stopped for the collector
@@ -142,10 +142,10 @@ func (e *engine) start() round {
 
 // lockMemory locks what the loops touch. All of it exists when they poll.
 func (e *engine) lockMemory() {
-	if e.program == nil {
+	if !e.locks {
 		return
 	}
-	if err := e.program.Lock(); err != nil {
+	if err := resident.Lock(); err != nil {
 		e.log.Warn("memory is not locked: a page that is missing costs microseconds or more", "error", err,
 			"fix", "run as root, with CAP_IPC_LOCK, or with `ulimit -l unlimited`; cpu.lock_memory=false hides this")
 	}
@@ -162,6 +162,7 @@ func (e *engine) poll(l *loop, entering func()) error {
 	if err := occupy(l.core, e.priority); err != nil {
 		return err
 	}
+	growStack()
 	entering()
 	polling.Pin()
 	err := e.dev.Serve(l.queue, &e.stop, l.responder)
@@ -173,6 +174,14 @@ func (e *engine) poll(l *loop, entering func()) error {
 		return fmt.Errorf("core %d, queue %d: %w", l.core, l.queue, err)
 	}
 	return nil
+}
+
+// growStack gives the calling goroutine a stack that no frame makes larger: a new stack is memory that is not locked.
+//
+//go:noinline
+func growStack() {
+	var b [16 << 10]byte
+	runtime.KeepAlive(&b)
 }
 
 // turned reports whether every loop has made a pass since the last call. Only one caller may use it.

@@ -22,7 +22,6 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/isolate"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
 	"github.com/rebound-nic/rebound/internal/host/notify"
-	"github.com/rebound-nic/rebound/internal/host/resident"
 	"github.com/rebound-nic/rebound/internal/host/succession"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/host"
@@ -184,10 +183,7 @@ func (a *answering) open(online []int) error {
 	a.stages.done("clock")
 	a.view = &view{engine: &engine{dev: a.dev, priority: s.cpu.priority, bound: heapBound, log: a.log}, info: a.info, clock: clock}
 	a.view.engine.before = a.takeOver
-	if s.cpu.lockMemory {
-		program := resident.Open()
-		a.view.program = &program
-	}
+	a.view.engine.locks = s.cpu.lockMemory
 	return s.fits(a.info, a.messages != nil)
 }
 

@@ -91,6 +91,8 @@ var left = map[string]string{
 	"docs/fleet.md":           "needs a Prometheus and does not end by itself; internal/bench's TestWatchFleet does this",
 	"docs/first-hour.md":      "scripts/first-hour makes the page by playing it",
 	"docs/measure.md":         "EFA needs the card",
+	"docs/memory.md":          "does not end by itself; internal/responder's BenchmarkReady does this",
+	"docs/restart.md":         "needs a second responder; internal/responder's TestTakeOver does this",
 	"docs/mesh.md":            "needs a Prometheus; packaging's TestMesh does this",
 	"docs/metrics.md":         "needs the package",
 	"docs/simnic.md":          "the two blocks below do not end by themselves; proof/simnic and scripts/results do this",

@@ -74,7 +74,7 @@ const (
 	sampleEvery       = time.Second     // reads the counters of dropped frames
 	soonEvery         = 200 * time.Millisecond
 	neighbourPatience = 3 * time.Second  // before an unknown MAC address is a warning
-	routeEvery        = 30 * time.Second // names and ways are looked up again
+	routeEvery        = 30 * time.Second // resolves names and paths again
 	garbage           = 25               // GOGC: memory stays small; most scrapes have a collection, which stops the loop for some microseconds
 	stopPatience      = 30 * time.Second
 	fewReplies        = 1000 // a second
@@ -122,7 +122,11 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	defer debug.SetGCPercent(debug.SetGCPercent(garbage))
 
 	var stop atomic.Bool
-	w.loop = newLoop(clock, ringSize(o.Rate*float64(len(first))), o.Timeout, o.Idle == "sleep", &stop)
+	rate := 0.0
+	for _, t := range first {
+		rate += 1 / t.Interval.Seconds()
+	}
+	w.loop = newLoop(clock, ringSize(rate), o.Timeout, o.Idle == "sleep", &stop)
 	w.archive = newArchive(o.Interval, dir, o.Days, time.Now(), o.Log)
 	w.archive.timeout = o.Timeout
 	m := newManager(w, first)

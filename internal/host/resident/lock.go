@@ -8,11 +8,9 @@ package resident
 
 import (
 	"bufio"
-	"debug/elf"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"unsafe"
 
@@ -25,32 +23,12 @@ const (
 	first    = 1 << 20 // bytes of variables that are locked before their first use
 )
 
-// Program is the running program.
-type Program struct {
-	tables span // of functions and lines, for stack traces and the garbage collector
-}
-
-// span is a range of addresses.
-type span struct{ start, end uintptr }
-
-// Open reads the program's file, which a confined process may not.
-func Open() (p Program) {
-	f, err := elf.Open("/proc/self/exe")
-	if err != nil {
-		return p // and all of it is locked
-	}
-	defer f.Close()
-	if s := f.Section(".gopclntab"); s != nil {
-		p.tables = span{uintptr(s.Addr), uintptr(s.Addr + s.Size)}
-	}
-	return p
-}
-
-// Lock locks the memory that the program uses, and fills it, so that no access to it causes a page fault. Memory by which
-// the heap grows later is not locked, so call it when everything that a loop uses exists. It may be called again.
+// Lock locks the memory that the program uses, and fills it, so that no access to it causes a page fault. That includes the program's
+// table of functions, which the runtime reads when it grows a stack. Memory by which the heap grows later is not locked, so call
+// Lock when everything that a loop uses exists. It may be called again.
 //
 // It needs CAP_IPC_LOCK or a sufficient RLIMIT_MEMLOCK.
-func (p Program) Lock() error {
+func Lock() error {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
 		return err
@@ -62,10 +40,8 @@ func (p Program) Lock() error {
 	}
 	for i, m := range all {
 		variables := i > 0 && all[i-1].inode != 0 && all[i-1].end == m.start // those that are zero in the program's file
-		for _, s := range m.without(p.tables) {
-			if err := s.lock(uintptr(unsafe.Pointer(f)), variables); err != nil {
-				return fmt.Errorf("mlock %d KB: %w", (s.end-s.start)>>10, err)
-			}
+		if err := m.lock(uintptr(unsafe.Pointer(f)), variables); err != nil {
+			return fmt.Errorf("mlock %d KB: %w", (m.end-m.start)>>10, err)
 		}
 	}
 	return nil
@@ -73,22 +49,10 @@ func (p Program) Lock() error {
 
 // mapping is a line of /proc/self/maps (proc_pid_maps(5)).
 type mapping struct {
-	span
-	perms string
-	inode uint64
-	name  string
-}
-
-// without returns the mapping without the whole pages of s.
-func (m mapping) without(s span) []mapping {
-	page := uintptr(os.Getpagesize())
-	s.start, s.end = max(m.start, (s.start+page-1)&^(page-1)), min(m.end, s.end&^(page-1))
-	if s.start >= s.end {
-		return []mapping{m}
-	}
-	head, tail := m, m
-	head.end, tail.start = s.start, s.end
-	return slices.DeleteFunc([]mapping{head, tail}, func(m mapping) bool { return m.start == m.end })
+	start, end uintptr
+	perms      string
+	inode      uint64
+	name       string
 }
 
 func parse(r io.Reader) (all []mapping, err error) {

@@ -15,8 +15,8 @@ import (
 func TestParse(t *testing.T) {
 	got, err := parse(strings.NewReader("00400000-00c28000 r-xp 00001000 fe:00 10002780                 /usr/bin/a b\n" +
 		"7ffc1a4a0000-7ffc1a4c1000 rw-p 00000000 00:00 0                          [stack]\n7f00-7f01 ---p 00000000 00:00 0 \n"))
-	want := []mapping{{span{0x400000, 0xc28000}, "r-xp", 10002780, "/usr/bin/a"}, {span{0x7ffc1a4a0000, 0x7ffc1a4c1000}, "rw-p", 0, "[stack]"},
-		{span{0x7f00, 0x7f01}, "---p", 0, ""}}
+	want := []mapping{{0x400000, 0xc28000, "r-xp", 10002780, "/usr/bin/a"}, {0x7ffc1a4a0000, 0x7ffc1a4c1000, "rw-p", 0, "[stack]"},
+		{0x7f00, 0x7f01, "---p", 0, ""}}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}
@@ -25,37 +25,12 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestWithout(t *testing.T) {
-	page := uintptr(os.Getpagesize())
-	m := mapping{span: span{10 * page, 20 * page}}
-	for _, c := range []struct {
-		s    span
-		want []span
-	}{
-		{span{}, []span{{10, 20}}},
-		{span{20 * page, 30 * page}, []span{{10, 20}}},
-		{span{12*page + 1, 15*page + 1}, []span{{10, 13}, {15, 20}}},
-		{span{12*page + 1, 13*page + 1}, []span{{10, 20}}},
-		{span{5 * page, 12 * page}, []span{{12, 20}}},
-		{span{12 * page, 25 * page}, []span{{10, 12}}},
-		{span{5 * page, 25 * page}, nil},
-	} {
-		var got []span
-		for _, m := range m.without(c.s) {
-			got = append(got, span{m.start / page, m.end / page})
-		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("without %v: %v, want %v", c.s, got, c.want)
-		}
-	}
-}
-
 var variable [1 << 16]byte
 
 // What the program has is in memory after Lock, and counts as locked; most of what the runtime reserves does not.
 func TestLock(t *testing.T) {
 	heap := make([]byte, 1<<20) // not touched yet
-	if err := Open().Lock(); err != nil {
+	if err := Lock(); err != nil {
 		t.Skip("memory cannot be locked here: ", err)
 	}
 	defer unix.Munlockall()

@@ -98,7 +98,7 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 		}
 	}
 	d.claims, err = i.Claim(o.Match.Addresses, nil)
-	if err != nil && joined == nil { // who joins a pin replaces the responder that has it
+	if err != nil && joined == nil { // joining a pin replaces its responder
 		return err
 	}
 	if joined == nil || joined.gone {
