@@ -18,7 +18,7 @@ import (
 type stampClock struct {
 	now  atomic.Pointer[fastpath.Clock]
 	rate uint64        // the counter's own, as in fastpath.Clock
-	err  time.Duration // by how much the clock is wrong at most, 0 for what the kernel says
+	err  time.Duration // maximum error of the clock, 0 to use the kernel's estimate
 
 	timex unix.Timex // of the update that runs: garbage stops the loops in the end
 }
