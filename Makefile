@@ -21,11 +21,12 @@ run: build
 package:
 	$(GO) -C packaging run . -out ../out/package $(if $(ARCH),-arch $(ARCH))
 
-# The program that lists targets by the service discoveries of Prometheus, with its tests. It compiles for minutes at first.
+# The program that lists targets by the service discoveries of Prometheus, with its tests, and packaged. It compiles for minutes at first.
 .PHONY: discovery
 discovery:
 	$(GO) -C packaging/discovery test -count=1 .
 	$(GO) -C packaging/discovery build -o ../../bin/rebound-discover .
+	$(GO) -C packaging test -count=1 -short -run '^Test(Tar|Image|SBOM|Reproducible)$$' . -discover
 
 # A release for amd64 and arm64: package, tar file, image and SBOMs of each, and SHA256SUMS, into out/release.
 .PHONY: release

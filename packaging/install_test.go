@@ -28,7 +28,7 @@ func TestInstall(t *testing.T) {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
-	for _, c := range [][]string{{"rebound-responder", "version"}, {"rebound-bench", "version"}, {"rebound-simnic", "-h"}, {"rebound-responder", "nics"}} {
+	for _, c := range [][]string{{"rebound-responder", "version"}, {"rebound-bench", "version"}, {"rebound-simnic", "-h"}, {"rebound-discover", "-version"}, {"rebound-responder", "nics"}} {
 		m.must(t, c...)
 	}
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 )
 
 func main() {
@@ -48,14 +49,18 @@ type options struct {
 	env  []string
 
 	imageOnly bool
+	discovery string // folder of rebound-discover's sources in the repository; empty for packaging/discovery
 }
 
 // prefix precedes the name of a program's folder in cmd in its installed name, because /usr/bin/bench would be too
 // generic.
 const prefix = "rebound-"
 
-// programs are the installed programs; the others in cmd are development tools.
+// programs are the installed programs of cmd; the others there are development tools.
 var programs = []string{prefix + "responder", prefix + "bench", prefix + "simnic"}
+
+// discover is installed too. It is a module of its own, without manual page and completion.
+const discover = prefix + "discover"
 
 // make returns the files that it made: the package, the tar file, the image's archive and its Containerfile, and the SBOMs.
 func (o *options) make() (made []string, err error) {
@@ -77,6 +82,9 @@ func (o *options) make() (made []string, err error) {
 			return nil, err
 		}
 	}
+	if err := o.buildDiscover(filepath.Join(stage, discover)); err != nil {
+		return nil, err
+	}
 	s, err := readStamp(filepath.Join(stage, prefix+"responder"))
 	if err != nil {
 		return nil, err
@@ -88,7 +96,7 @@ func (o *options) make() (made []string, err error) {
 		image, err := o.image(stage, s)
 		return []string{image}, err
 	}
-	for _, p := range programs {
+	for _, p := range append(slices.Clone(programs), discover) {
 		bom := filepath.Join(stage, p+".cdx.json")
 		if err := writeSBOM(filepath.Join(stage, p), bom); err != nil {
 			return nil, err

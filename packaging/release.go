@@ -71,7 +71,8 @@ type entry struct {
 // tar writes programs, configuration, manual pages, completion, SBOMs and licence into one folder, laid out as below /usr/local.
 func (o *options) tar(stage string, s stamp) (string, error) {
 	top := "rebound-" + s.debian() + "-linux-" + o.arch
-	files := []entry{{filepath.Join(o.root, "LICENSE"), "LICENSE", 0o644}}
+	files := []entry{{filepath.Join(o.root, "LICENSE"), "LICENSE", 0o644}, {discover, "bin/" + discover, 0o755},
+		{discover + ".cdx.json", "share/doc/rebound/sbom/" + discover + ".cdx.json", 0o644}}
 	for _, p := range programs {
 		files = append(files, entry{p, "bin/" + p, 0o755},
 			entry{p + ".cdx.json", "share/doc/rebound/sbom/" + p + ".cdx.json", 0o644},

@@ -24,7 +24,7 @@ import (
 // umask, the second with nothing of the first in its cache.
 func TestReproducible(t *testing.T) {
 	first := packaged(t)
-	second := options{root: filepath.Join(shared, "elsewhere", "and", "deeper", "clone"), out: t.TempDir(), arch: first.arch,
+	second := options{root: filepath.Join(shared, "elsewhere", "and", "deeper", "clone"), out: t.TempDir(), arch: first.arch, discovery: discovery(),
 		env: []string{"GOCACHE=" + filepath.Join(shared, "cache"), "TZ=Asia/Tokyo", "HOME=" + os.Getenv("HOME"), "LC_ALL=C"}}
 	if testing.Short() {
 		second.env = second.env[1:]
@@ -67,14 +67,19 @@ func TestReproducible(t *testing.T) {
 		t.Errorf("%q, %v: want the tar file and the image", tars, err)
 	}
 	if files < 15 {
-		t.Errorf("%d files were compared: want the package, three programs, their pages and lists", files)
+		t.Errorf("%d files were compared: want the package, four programs, their pages and lists", files)
 	}
 }
 
 // The SBOM lists exactly the modules that are linked, with version and checksum.
 func TestSBOM(t *testing.T) {
 	o := packaged(t)
+	discovers := []string{"std"}
+	if *whole {
+		discovers = append(discovers, "github.com/prometheus/prometheus", "k8s.io/client-go")
+	}
 	for program, c := range map[string]struct{ has, hasNot []string }{
+		"rebound-discover":  {discovers, []string{"github.com/cilium/ebpf"}},
 		"rebound-responder": {[]string{"std", "github.com/cilium/ebpf", "golang.org/x/sys", "github.com/BurntSushi/toml"}, []string{"github.com/goreleaser/nfpm/v2", "github.com/santhosh-tekuri/jsonschema/v6"}},
 		"rebound-simnic":    {[]string{"std", "golang.org/x/sys"}, []string{"github.com/prometheus/client_golang"}},
 	} {
@@ -150,16 +155,17 @@ func TestTar(t *testing.T) {
 	}
 	to := t.TempDir()
 	run("tar", "-xf", tars[0], "--strip-components=1", "-C", to)
-	for _, f := range []string{"bin/rebound-simnic", "LICENSE", "etc/rebound/config.toml", "etc/rebound/watch.toml", "share/man/man8/rebound-responder.8.gz",
+	for _, f := range []string{"bin/rebound-simnic", "share/doc/rebound/sbom/rebound-discover.cdx.json", "LICENSE", "etc/rebound/config.toml", "etc/rebound/watch.toml", "share/man/man8/rebound-responder.8.gz",
 		"share/man/man1/rebound-bench.1.gz", "share/man/man5/rebound-config.5.gz", "share/doc/rebound/sbom/rebound-bench.cdx.json",
 		"share/zsh/site-functions/_rebound-bench", "share/fish/vendor_completions.d/rebound-bench.fish", "share/bash-completion/completions/rebound-bench"} {
 		if info, err := os.Stat(filepath.Join(to, f)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
-	for _, p := range []string{"rebound-responder", "rebound-bench"} {
-		if out := run(filepath.Join(to, "bin", p), "version"); !strings.HasPrefix(out, p+" ") {
-			t.Errorf("%s version: %s", p, out)
+	for _, c := range [][]string{{"rebound-responder", "version"}, {"rebound-bench", "version"}, {"rebound-discover", "-version"}} {
+		out := run(filepath.Join(to, "bin", c[0]), c[1])
+		if !strings.HasPrefix(out, c[0]+" v0.") || strings.Contains(out, "stand-in") != (c[0] == discover && !*whole) {
+			t.Errorf("%s: %s", c, out)
 		}
 	}
 }
@@ -198,7 +204,7 @@ func TestImage(t *testing.T) {
 			names = append(names, fmt.Sprintf("%s %o", h.Name, h.Mode))
 		}
 	}
-	if want := []string{"etc/rebound/config.toml 644", "usr/bin/rebound-bench 755", "usr/bin/rebound-responder 755"}; !slices.Equal(names, want) {
+	if want := []string{"etc/rebound/config.toml 644", "usr/bin/rebound-bench 755", "usr/bin/rebound-discover 755", "usr/bin/rebound-responder 755"}; !slices.Equal(names, want) {
 		t.Errorf("%q, want %q", names, want)
 	}
 }

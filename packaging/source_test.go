@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,9 +66,20 @@ func clone(to string) error {
 	return err
 }
 
+// whole is for make discovery. make test, which could not compile rebound-discover in its time, packages a small program in its place.
+var whole = flag.Bool("discover", false, "package the real rebound-discover, which compiles for minutes at first")
+
+// discovery is where the sources of the packaged rebound-discover are.
+func discovery() string {
+	if *whole {
+		return ""
+	}
+	return "packaging/testdata/discover"
+}
+
 // made is the output of make package for the current work tree.
 var made = sync.OnceValues(func() (o options, err error) {
-	o = options{root: filepath.Join(shared, "clone"), out: filepath.Join(shared, "out"), arch: "amd64"}
+	o = options{root: filepath.Join(shared, "clone"), out: filepath.Join(shared, "out"), arch: "amd64", discovery: discovery()}
 	if err := clone(o.root); err != nil {
 		return o, err
 	}

@@ -12,12 +12,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/discovery"
+	"github.com/prometheus/prometheus/discovery/targetgroup"
 	"golang.org/x/sys/unix"
 
 	// Each registers its section of a scrape configuration.
@@ -30,6 +32,7 @@ import (
 )
 
 const help = `usage: rebound-discover -config FILE -out FILE.json
+       rebound-discover -written -out FILE.json
 
 Finds targets with the service discoveries of Prometheus, and keeps a file in the format of file_sd up to date, for rebound-bench watch
 -file-sd. The configuration is a prometheus.yml, or only its scrape_configs, or only their list: *_sd_configs, relabel_configs and params
@@ -40,18 +43,20 @@ count, the rest is ignored. It ends at SIGTERM or Ctrl-C; SIGHUP reads the confi
 
 `
 
-// settle is the interval at which Prometheus' discovery reports changes.
+// settle is the longest delay of a change in Prometheus' discovery. The first one after a calm has none.
 const settle = 5 * time.Second
 
-func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run returns the exit status: 0 done, 1 failed, 2 wrong usage.
-func run(args []string, stderr io.Writer) int {
+func run(args []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("rebound-discover", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() { fmt.Fprint(stderr, help); fs.PrintDefaults() }
 	file := fs.String("config", "", "`FILE` with scrape_configs; required")
 	out := fs.String("out", "", "`FILE.json` to write; required")
+	written := fs.Bool("written", false, "only check whether -out has been written: the exit status is 0 or 1 (a startup probe in Kubernetes)")
+	version := fs.Bool("version", false, "print the version")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {
@@ -64,10 +69,19 @@ func run(args []string, stderr io.Writer) int {
 	switch {
 	case fs.NArg() > 0:
 		return fail(2, fmt.Errorf("%q is left over: every value needs its flag", strings.Join(fs.Args(), " ")))
-	case *file == "":
+	case *version:
+		b, _ := debug.ReadBuildInfo()
+		fmt.Fprintln(stdout, "rebound-discover", b.Main.Version)
+		return 0
+	case *file == "" && !*written:
 		return fail(2, errors.New("-config is missing: a file with scrape_configs"))
 	case filepath.Ext(*out) != ".json":
 		return fail(2, fmt.Errorf("-out %q: want a file that ends in .json, as file_sd requires", *out))
+	case *written:
+		if _, err := os.Stat(*out); err != nil {
+			return fail(1, err)
+		}
+		return 0
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	jobs, err := load(*file, log)
@@ -150,8 +164,18 @@ func follow(ctx context.Context, jobs map[string]*config.ScrapeConfig, out strin
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run() }()
 	w := &writer{file: out, log: log}
+	// A file of an earlier process stays until the discoveries, which report one after the other, have had the time to report everything.
+	var hold <-chan time.Time
+	if _, err := os.Stat(out); err == nil {
+		hold = time.After(settle)
+	}
+	var found map[string][]*targetgroup.Group
 	for {
 		select {
+		case <-hold:
+			if hold = nil; found != nil {
+				w.write(targets(jobs, found, log))
+			}
 		case <-ctx.Done():
 			return <-ended
 		case <-hup:
@@ -169,7 +193,11 @@ func follow(ctx context.Context, jobs map[string]*config.ScrapeConfig, out strin
 			if !ok { // it ends with ctx
 				return ctx.Err()
 			}
-			w.write(targets(jobs, groups, log))
+			if found = groups; hold == nil {
+				w.write(targets(jobs, found, log))
+			} else {
+				log.Info("the file of an earlier process stays until all discoveries have had the time to report", "file", out, "longest", settle)
+			}
 		}
 	}
 }

@@ -80,8 +80,12 @@ type discovering struct {
 
 func discover(t *testing.T, text string) *discovering {
 	t.Helper()
-	dir := t.TempDir()
-	d := &discovering{t: t, conf: filepath.Join(dir, "p.yml"), out: filepath.Join(dir, "fleet.json"), hup: make(chan os.Signal, 1)}
+	return discoverInto(t, filepath.Join(t.TempDir(), "fleet.json"), text, 50*time.Millisecond)
+}
+
+func discoverInto(t *testing.T, out, text string, settle time.Duration) *discovering {
+	t.Helper()
+	d := &discovering{t: t, conf: filepath.Join(t.TempDir(), "p.yml"), out: out, hup: make(chan os.Signal, 1)}
 	d.write(d.conf, text)
 	log := slog.New(slog.NewTextHandler(&d.log, nil))
 	jobs, err := load(d.conf, log)
@@ -91,7 +95,7 @@ func discover(t *testing.T, text string) *discovering {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- follow(ctx, jobs, d.out, 50*time.Millisecond, d.hup, func() (map[string]*config.ScrapeConfig, error) { return load(d.conf, log) }, log)
+		ended <- follow(ctx, jobs, d.out, settle, d.hup, func() (map[string]*config.ScrapeConfig, error) { return load(d.conf, log) }, log)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -124,7 +128,7 @@ func (d *discovering) until(want ...string) {
 		got = nil
 		for _, g := range groups {
 			line := g.Targets[0]
-			for _, name := range []string{"__param_proto", "node", "rack", "zone", "job", "le", "__meta_x"} {
+			for _, name := range []string{"__param_proto", "node", "rack", "zone", "job", "instance", "le", "__meta_x"} {
 				if v, ok := g.Labels[name]; ok {
 					line += " " + name + "=" + v
 				}
@@ -199,6 +203,26 @@ func TestFilesAndHTTP(t *testing.T) {
 	}
 }
 
+// The file of an earlier process stays while the discoveries of a new one may not have reported everything yet, and is then replaced.
+func TestRestart(t *testing.T) {
+	const before = `[{"targets": ["10.0.0.1"]}, {"targets": ["10.0.0.2"]}]`
+	out := filepath.Join(t.TempDir(), "fleet.json")
+	if err := os.WriteFile(out, []byte(before), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const text = "- job_name: a\n  static_configs: [{targets: ['10.0.0.1']}]\n"
+	d := discoverInto(t, out, text, time.Hour)
+	for range 1200 {
+		if strings.Contains(d.log.String(), "stays until") {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	d.until("10.0.0.1", "10.0.0.2")
+	d = discoverInto(t, out, text, 50*time.Millisecond)
+	d.until("10.0.0.1")
+}
+
 // Nodes of an API server become members with name and zone, and follow it.
 func TestKubernetes(t *testing.T) {
 	object := func(name, address, zone string) map[string]any {
@@ -246,6 +270,10 @@ func TestKubernetes(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
+	there := filepath.Join(t.TempDir(), "there.json")
+	if err := os.WriteFile(there, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		args []string
 		code int
@@ -253,10 +281,12 @@ func TestUsage(t *testing.T) {
 	}{
 		{nil, 2, "-config is missing"}, {[]string{"-config", "x", "-out", "y"}, 2, "ends in .json"}, {[]string{"-h"}, 0, "usage: rebound-discover"},
 		{[]string{"-config", "/none/such", "-out", "y.json"}, 2, "/none/such"}, {[]string{"x"}, 2, "left over"}, {[]string{"-x"}, 2, "-x"},
+		{[]string{"-version"}, 0, "rebound-discover "}, {[]string{"-written"}, 2, "ends in .json"},
+		{[]string{"-written", "-out", filepath.Join(t.TempDir(), "x.json")}, 1, "no such file"}, {[]string{"-written", "-out", there}, 0, ""},
 	} {
-		var stderr bytes.Buffer
-		if code := run(c.args, &stderr); code != c.code || !strings.Contains(stderr.String(), c.says) {
-			t.Errorf("%v: exit %d\n%s", c.args, code, &stderr)
+		var out bytes.Buffer
+		if code := run(c.args, &out, &out); code != c.code || !strings.Contains(out.String(), c.says) {
+			t.Errorf("%v: exit %d\n%s", c.args, code, &out)
 		}
 	}
 }

@@ -28,8 +28,8 @@ type group struct {
 var reserved = []string{"target", "proto", "direction", "kind", "stat", "le", "quantile"}
 
 // targets relabels the discovered targets, as Prometheus does before it scrapes. Of the labels that start with two
-// underscores, only those that set parameters (__param_proto) are kept. job is dropped, because the watch itself is
-// scraped as a job.
+// underscores, only those that set parameters (__param_proto) are kept. job and instance are dropped: a scrape of the
+// watch sets them. (The discovery of Kubernetes' nodes sets instance.)
 func targets(jobs map[string]*config.ScrapeConfig, found map[string][]*targetgroup.Group, log *slog.Logger) (out []group) {
 	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(found)) {
@@ -62,7 +62,7 @@ func targets(jobs map[string]*config.ScrapeConfig, found map[string][]*targetgro
 				e := group{Targets: []string{address}, Labels: map[string]string{}}
 				b.Range(func(l labels.Label) {
 					switch {
-					case l.Name == model.JobLabel, strings.HasPrefix(l.Name, "__") && !strings.HasPrefix(l.Name, model.ParamLabelPrefix):
+					case l.Name == model.JobLabel, l.Name == model.InstanceLabel, strings.HasPrefix(l.Name, "__") && !strings.HasPrefix(l.Name, model.ParamLabelPrefix):
 					case slices.Contains(reserved, l.Name):
 						log.Warn("the watch's own metrics use this label: it is left out", "label", l.Name, "job", name, "target", address)
 					default:
