@@ -48,6 +48,18 @@ func TestCluster(t *testing.T) {
 	step("helm test", func(t *testing.T) {
 		c.helm("test", release, "-n", release, "--logs")
 	})
+	step("plain manifest", func(t *testing.T) {
+		const file = "../packaging/kubernetes/rebound.yaml"
+		out := c.helm("template", release, chart, "-n", release, "-f", filepath.Dir(file)+"/values.yaml")
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, rest, _ := strings.Cut(string(b), "\n"); rest != out {
+			t.Errorf("%s is not what the chart makes: its first line says how to make it", file)
+		}
+		c.kubectl("apply", "--dry-run=server", "-f", file)
+	})
 	step("rights", func(t *testing.T) { c.rights(n1) })
 	step("Pod Security restricted", func(t *testing.T) {
 		c.kubectl("create", "namespace", "restricted")
@@ -61,8 +73,6 @@ func TestCluster(t *testing.T) {
 		watched := c.watch("join", []*node{n1, n2})
 		n3 = c.join(3, "a", "")
 		c.ready("node3")
-		c.rolled()
-		c.upgrade()
 		c.matrix(n1, n2, n3)
 		watched.quiet()
 	})
@@ -86,11 +96,10 @@ func TestCluster(t *testing.T) {
 	step("upgrade and rollback", func(t *testing.T) { c.upgrades(n1, n2, n3) })
 	step("budget", func(t *testing.T) { c.budget() })
 	step("leave", func(t *testing.T) {
-		n3.kill()
-		c.kubectl("delete", "node", "node3")
-		c.upgrade()
-		c.matrix(n1, n2)
 		watched := c.watch("leave", []*node{n1, n2})
+		c.kubectl("delete", "node", "node3")
+		c.matrix(n1, n2)
+		n3.kill()
 		c.probed(50, n1, n2)
 		watched.quiet()
 	})
@@ -253,6 +262,7 @@ type watched struct {
 
 func (c *cluster) watch(what string, nodes []*node) *watched {
 	c.t.Helper()
+	c.probed(40, nodes...) // at ten a second: a probe of an earlier outage counts as lost two time-outs after it was sent
 	w := &watched{cluster: c, nodes: nodes, what: what, since: time.Now()}
 	w.lost = w.count()
 	return w
@@ -339,16 +349,18 @@ func status(pid int, field string) string {
 // rights checks what the processes may do.
 func (c *cluster) rights(n *node) {
 	const none = "0000000000000000"
-	prober, responder := n.process("/usr/bin/rebound-bench"), n.process("/usr/bin/rebound-responder")
-	if prober == 0 || responder == 0 {
-		c.t.Fatalf("prober %d, responder %d", prober, responder)
+	prober, responder, discover := n.process("/usr/bin/rebound-bench"), n.process("/usr/bin/rebound-responder"), n.process("/usr/bin/rebound-discover")
+	if prober == 0 || responder == 0 || discover == 0 {
+		c.t.Fatalf("prober %d, responder %d, discover %d", prober, responder, discover)
 	}
 	for _, set := range []string{"CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb"} {
-		if v := status(prober, set); v != none {
-			c.t.Errorf("the prober has %s %s", set, v)
+		for what, pid := range map[string]int{"prober": prober, "discover": discover} {
+			if v := status(pid, set); v != none {
+				c.t.Errorf("%s has %s %s", what, set, v)
+			}
 		}
 	}
-	for what, pid := range map[string]int{"prober": prober, "responder": responder} {
+	for what, pid := range map[string]int{"prober": prober, "responder": responder, "discover": discover} {
 		if uid := status(pid, "Uid"); !strings.HasPrefix(uid, "65534\t65534\t65534") {
 			c.t.Errorf("the %s has uid %s", what, uid)
 		}
@@ -365,10 +377,20 @@ func (c *cluster) rights(n *node) {
 		if first, _, _ := strings.Cut(string(mounts), "\n"); !strings.Contains(first, " / overlay ro,") {
 			c.t.Errorf("the %s's root is %s", what, first)
 		}
-		if strings.Contains(string(mounts), "serviceaccount") {
-			c.t.Errorf("the %s has a service account token", what)
+		if has := strings.Contains(string(mounts), "serviceaccount"); has != (pid == discover) {
+			c.t.Errorf("the %s has a service account token: %v", what, has)
 		}
 	}
+	rights := func(account string) []string {
+		out := c.kubectl("auth", "can-i", "--list", "--no-headers", "--as=system:serviceaccount:"+release+":"+account)
+		return strings.Split(strings.TrimSpace(out), "\n")
+	}
+	every := rights("default")
+	more := slices.DeleteFunc(rights(release+"-prober"), func(line string) bool { return slices.Contains(every, line) })
+	if len(more) != 1 || strings.Join(strings.Fields(more[0]), " ") != "nodes [] [] [get list watch]" {
+		c.t.Errorf("the service account may, beyond what every one may: %q", more)
+	}
+	c.t.Logf("resident: prober %s, responder %s, discover %s", status(prober, "VmRSS"), status(responder, "VmRSS"), status(discover, "VmRSS"))
 	c.t.Logf("responder when ready: CapEff %s, CapBnd %s", status(responder, "CapEff"), status(responder, "CapBnd"))
 }
 

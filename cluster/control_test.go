@@ -25,6 +25,7 @@ import (
 const (
 	space          = "/mnt" // files of the cluster, in memory
 	controlAddress = "10.77.0.1"
+	serviceAddress = "10.79.0.1" // of the service "kubernetes", the first of 10.79.0.0/24
 	server         = "https://" + controlAddress + ":6443"
 	admin          = space + "/admin.yaml"
 	podPrefix      = "10.78." // node n has 10.78.n.0/24
@@ -111,7 +112,7 @@ func (c *cluster) keys() {
 	}
 	certificate := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "cluster"}, NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.ParseIP(controlAddress), net.ParseIP("10.79.0.1")}}
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.ParseIP(controlAddress), net.ParseIP(serviceAddress)}}
 	der, err := x509.CreateCertificate(rand.Reader, certificate, certificate, &key.PublicKey, key)
 	if err != nil {
 		c.t.Fatal(err)

@@ -208,6 +208,8 @@ hostname control
 ip link add br0 type bridge
 ip addr add ` + controlAddress + `/24 dev br0
 ip link set br0 up
+# In place of kube-proxy: the service of the API server, where pods reach it.
+iptables -t nat -A PREROUTING -d ` + serviceAddress + ` -p tcp --dport 443 -j DNAT --to-destination ` + controlAddress + `:6443
 echo 1 >/proc/sys/net/ipv4/ip_forward
 `
 
