@@ -189,7 +189,7 @@ func TestMesh(t *testing.T) {
 	if err := responders[0].stop(); err != nil {
 		t.Errorf("%v\n%s", err, responders[0].log)
 	}
-	want := fmt.Sprintf("  host h1: explains %d failures; ", n-1)
+	want := fmt.Sprintf("  host h1: the paths to it down; explains %d failures; ", n-1)
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
 		out, err := bench("suspects", "-prom", "http://127.0.0.1:9090")
 		if err == nil && strings.Contains(out, ": 1 suspect\n"+want) {

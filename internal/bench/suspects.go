@@ -25,8 +25,9 @@ import (
 
 const suspectsHelp = `usage: rebound-bench suspects -prom URL [flags]
 
-Names the smallest set of hosts, zone links and zones whose failure explains the paths that the watches of a fleet report as down. It
-queries a Prometheus that scrapes the watches. With -listen it continues: a log line for each change, and a metrics page for alerts.
+Names the most likely set of hosts, zone links and zones whose failure explains the paths that the watches of a fleet report as down or
+as losing probes, and the sets that explain them as well. It queries a Prometheus that scrapes the watches. With -listen it continues: a log
+line for each change, and a metrics page for alerts.
 
   rebound-bench suspects -prom http://127.0.0.1:9090
   rebound-bench suspects -prom http://127.0.0.1:9090 -listen 127.0.0.1:9471
@@ -91,22 +92,41 @@ func suspectsCommand(e *env, args []string) error {
 }
 
 func printVerdict(w io.Writer, v suspects.Verdict) error {
-	head := fmt.Sprintf("%s of %d fail, %s silent: ", plain.Count(v.Failing, "path"), v.Paths, plain.Count(v.Silent, "host"))
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s of %d fail, ", plain.Count(v.Failing, "path"), v.Paths)
+	if v.Lossy > 0 {
+		fmt.Fprintf(&b, "%d lose probes, ", v.Lossy)
+	}
+	fmt.Fprintf(&b, "%s silent: ", plain.Count(v.Silent, "host"))
 	if len(v.Suspects) == 0 {
-		head += "no suspect"
+		b.WriteString("no suspect")
 	} else {
-		head += plain.Count(len(v.Suspects), "suspect")
+		b.WriteString(plain.Count(len(v.Suspects), "suspect"))
 	}
 	if v.Unexplained > 0 {
-		head += fmt.Sprintf(", %d unexplained", v.Unexplained)
+		fmt.Fprintf(&b, ", %d unexplained", v.Unexplained)
 	}
-	_, err := fmt.Fprintln(w, head)
+	b.WriteByte('\n')
 	for _, s := range v.Suspects {
-		if err == nil {
-			_, err = fmt.Fprintf(w, "  %s: explains %d failures; %d of its paths work\n", plain.Text(s.String()), s.Failing, s.Working)
-		}
+		fmt.Fprintf(&b, "  %s: %s; explains %s; %d of these paths work\n", plain.Text(s.String()), s.Fault(), plain.Count(s.Failing, "failure"), s.Working)
 	}
+	if len(v.Alternatives) > 0 {
+		b.WriteString("other explanations of the same measurements:\n")
+	}
+	for _, a := range v.Alternatives {
+		fmt.Fprintf(&b, "  %s\n", plain.Text(names(a)))
+	}
+	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// names lists suspects in one line.
+func names(all []suspects.Suspect) string {
+	var out []string
+	for _, s := range all {
+		out = append(out, s.String())
+	}
+	return strings.Join(out, " and ")
 }
 
 // judge asks a Prometheus repeatedly for the paths of a fleet, and keeps the verdict for its metrics page.
@@ -154,7 +174,11 @@ func (j *judge) update(ctx context.Context) {
 	}
 	for _, s := range v.Suspects {
 		if !in(was, s) {
-			j.log.Warn("suspect", "kind", s.Kind.String(), "suspect", s.String(), "explains", s.Failing, "working", s.Working, "failing", v.Failing, "silent", v.Silent, "unexplained", v.Unexplained)
+			args := []any{"kind", s.Kind.String(), "suspect", s.String(), "fault", s.Fault(), "explains", s.Failing, "working", s.Working, "failing", v.Failing, "lossy", v.Lossy, "silent", v.Silent, "unexplained", v.Unexplained}
+			for _, a := range v.Alternatives {
+				args = append(args, "or", names(a))
+			}
+			j.log.Warn("suspect", args...)
 		}
 	}
 	for _, s := range was.Suspects {
@@ -165,10 +189,11 @@ func (j *judge) update(ctx context.Context) {
 }
 
 var (
-	suspectDesc     = prometheus.NewDesc("rebound_suspect", "Failing paths and silent hosts that this suspect explains.", []string{"kind", "suspect", "zone"}, nil)
-	fleetPathsDesc  = prometheus.NewDesc("rebound_fleet_paths", "Paths that the fleet's watches report, by state.", []string{"state"}, nil)
+	suspectDesc     = prometheus.NewDesc("rebound_suspect", "Failing and lossy paths and silent hosts that this suspect explains.", []string{"kind", "suspect", "zone"}, nil)
+	fleetPathsDesc  = prometheus.NewDesc("rebound_fleet_paths", "Paths that the fleet's watches report, by state: failing (down), lossy (up, but losing more probes than chance explains), working.", []string{"state"}, nil)
 	fleetSilentDesc = prometheus.NewDesc("rebound_fleet_silent_hosts", "Hosts that others probe and whose watch is no longer scraped.", nil, nil)
-	unexplainedDesc = prometheus.NewDesc("rebound_fleet_unexplained", "Failing paths and silent hosts that no suspect explains.", nil, nil)
+	unexplainedDesc = prometheus.NewDesc("rebound_fleet_unexplained", "Failing and lossy paths and silent hosts that no suspect explains.", nil, nil)
+	othersDesc      = prometheus.NewDesc("rebound_fleet_other_explanations", "Other sets of suspects that explain the same measurements, six at most; the log names them.", nil, nil)
 	unjudgedDesc    = prometheus.NewDesc("rebound_fleet_verdict_failures_total", "Failed queries to Prometheus. After one, the other metrics are absent.", nil, nil)
 )
 
@@ -189,7 +214,9 @@ func (j *judge) Collect(ch chan<- prometheus.Metric) {
 		gauge(suspectDesc, s.Failing, s.Kind.String(), plain.Text(s.String()), plain.Text(s.Zone))
 	}
 	gauge(fleetPathsDesc, v.Failing, "failing")
-	gauge(fleetPathsDesc, v.Paths-v.Failing, "working")
+	gauge(fleetPathsDesc, v.Lossy, "lossy")
+	gauge(fleetPathsDesc, v.Paths-v.Failing-v.Lossy, "working")
 	gauge(fleetSilentDesc, v.Silent)
 	gauge(unexplainedDesc, v.Unexplained)
+	gauge(othersDesc, len(v.Alternatives))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/rebound-nic/rebound/internal/bench/prom"
+	"github.com/rebound-nic/rebound/internal/bench/suspects"
 )
 
 // A dead host is named, on stdout and with -listen in the log and on the metrics page, until it answers again; while the
@@ -32,13 +33,21 @@ func TestSuspects(t *testing.T) {
 				return
 			}
 			if strings.Contains(query, "self_info") {
-				if from != "d" || state == "well" || strings.HasSuffix(query, "[1h])") {
+				if from != "d" || state != "dead" || strings.HasSuffix(query, "[1h])") {
 					add("1", map[string]string{"instance": from, "node": from, "zone": "z"})
 				}
 				continue
 			}
 			for _, to := range []string{"a", "b", "c", "d"} {
-				if from != to && (from != "d" || state == "well") {
+				if strings.Contains(query, "increase") {
+					if state == "partial" && from != to && (to == "d" || from == "d") && strings.Contains(query, "/") {
+						add("0.3", map[string]string{"instance": from, "target": "icmp:" + to})
+					} else if !strings.Contains(query, "/") {
+						add("60", map[string]string{"instance": from, "target": "icmp:" + to})
+					}
+					continue
+				}
+				if from != to && (from != "d" || state != "dead") {
 					up := "1"
 					if to == "d" && state == "dead" {
 						up = "0"
@@ -51,7 +60,7 @@ func TestSuspects(t *testing.T) {
 	}))
 	defer server.Close()
 	var stdout, stderr bytes.Buffer
-	const line = "3 paths of 9 fail, 1 host silent: 1 suspect\n  host d: explains 4 failures; 0 of its paths work\n"
+	const line = "3 paths of 9 fail, 1 host silent: 1 suspect\n  host d: all its paths down; explains 4 failures; 0 of these paths work\n"
 	if code := bench([]string{"suspects", "-prom", server.URL}, &stdout, &stderr); code != 0 || stdout.String() != line {
 		t.Errorf("exit %d\n%s\n%s", code, &stdout, &stderr)
 	}
@@ -65,9 +74,10 @@ func TestSuspects(t *testing.T) {
 		return w.Body.String()
 	}
 	for i, step := range []struct{ state, logs, shows, not string }{
-		{"dead", `level=WARN msg=suspect kind=host suspect="host d" explains=4 working=0 failing=3 silent=1 unexplained=0`, `rebound_suspect{kind="host",suspect="host d",zone="z"} 4`, ""},
+		{"dead", `level=WARN msg=suspect kind=host suspect="host d" fault="all its paths down" explains=4 working=0 failing=3 lossy=0 silent=1 unexplained=0`, `rebound_suspect{kind="host",suspect="host d",zone="z"} 4`, ""},
 		{"dead", "", `rebound_fleet_paths{state="working"} 6`, ""},
 		{"well", `level=INFO msg="no longer a suspect" kind=host suspect="host d"`, `rebound_fleet_paths{state="failing"} 0`, "rebound_suspect{"},
+		{"partial", `suspect="host d" fault="30 % loss on all its paths" explains=6 working=0 failing=0 lossy=6`, `rebound_fleet_paths{state="lossy"} 6`, ""},
 		{"broken", "level=ERROR msg=\"no verdict", "rebound_fleet_verdict_failures_total 1", "rebound_fleet_paths"},
 		{"broken", "", "rebound_fleet_verdict_failures_total 2", "rebound_fleet_paths"},
 	} {
@@ -98,5 +108,27 @@ func TestSuspects(t *testing.T) {
 	stderr.Reset()
 	if code := bench([]string{"suspects", "-prom", server.URL}, &stdout, &stderr); code != 1 || strings.Count(stderr.String(), "\n") != 1 {
 		t.Errorf("a broken Prometheus: exit %d, %s", code, fmt.Sprint(&stderr))
+	}
+}
+
+// What the measurements do not distinguish is printed, and counted on the metrics page.
+func TestOtherExplanations(t *testing.T) {
+	v := suspects.Verdict{Paths: 9, Failing: 4, Lossy: 1, Unexplained: 1, Suspects: []suspects.Suspect{{Kind: suspects.Zone, Reach: suspects.Across, Name: "a", Loss: 1, Down: 1, Failing: 4}},
+		Alternatives: [][]suspects.Suspect{{{Kind: suspects.Link, Name: "a", Other: "b"}, {Kind: suspects.Link, Name: "a", Other: "c"}}}}
+	var out bytes.Buffer
+	const want = "4 paths of 9 fail, 1 lose probes, 0 hosts silent: 1 suspect, 1 unexplained\n  zone a: its paths to other zones down; explains 4 failures; 0 of these paths work\n" +
+		"other explanations of the same measurements:\n  link between zones a and b and link between zones a and c\n"
+	if err := printVerdict(&out, v); err != nil || out.String() != want {
+		t.Errorf("%v\n%s", err, &out)
+	}
+	j := &judge{verdict: &v}
+	r := prometheus.NewRegistry()
+	r.MustRegister(j)
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, line := range []string{"rebound_fleet_other_explanations 1\n", `rebound_fleet_paths{state="working"} 4` + "\n"} {
+		if !strings.Contains(w.Body.String(), line) {
+			t.Errorf("no %q in\n%s", line, w.Body)
+		}
 	}
 }

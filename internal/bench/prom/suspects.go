@@ -19,6 +19,9 @@ const (
 // Fleet returns the paths that watches report at a time, and the silent hosts: those whose watch was scraped within the hour
 // before and not within the last two minutes, although others probe them. labels are required of all series. A watch without -peers
 // does not say which host it is on: its instance is then its name.
+//
+// A path's loss is that of the last minute or of the minute before, whichever lost less, so that a burst or an outage
+// that is over does not look like a partial fault. It is known if there are two scrapes a minute.
 func (s *Server) Fleet(ctx context.Context, labels []Label, at time.Time) (paths []suspects.Path, silent []suspects.Member, err error) {
 	selector := (&Source{Labels: labels}).selector
 	up, err := s.instant(ctx, selector(upMetric), at)
@@ -35,6 +38,16 @@ func (s *Server) Fleet(ctx context.Context, labels []Label, at time.Time) (paths
 	before, err := s.instant(ctx, "last_over_time("+selector(selfMetric)+"[1h])", at)
 	if err != nil {
 		return nil, nil, err
+	}
+	sent, err := s.perPath(ctx, selector("rebound_probes_total"), "", at)
+	if err != nil {
+		return nil, nil, err
+	}
+	var shares [2]map[[3]string]float64
+	for i, offset := range []string{"", " offset 1m"} {
+		if shares[i], err = s.perPath(ctx, selector(lostMetric), offset, at, selector(uncertainMetric), selector("rebound_probes_total")); err != nil {
+			return nil, nil, err
+		}
 	}
 	type watch struct{ job, instance string }
 	of := func(m map[string]string) watch { return watch{m["job"], m["instance"]} }
@@ -54,7 +67,8 @@ func (s *Server) Fleet(ctx context.Context, labels []Label, at time.Time) (paths
 		}
 		to := suspects.Member{Name: cmp.Or(x.Metric["node"], host(x.Metric["target"])), Zone: x.Metric["zone"]}
 		probed[to.Name] = true
-		paths = append(paths, suspects.Path{From: from, To: to, Failing: x.Values[0].V == 0})
+		key := pathKey(x.Metric)
+		paths = append(paths, suspects.Path{From: from, To: to, Failing: x.Values[0].V == 0, Sent: sent[key], Lost: sent[key] * min(shares[0][key], shares[1][key])})
 	}
 	for _, x := range before {
 		if name := x.Metric["node"]; !reports[name] && probed[name] {
@@ -63,6 +77,28 @@ func (s *Server) Fleet(ctx context.Context, labels []Label, at time.Time) (paths
 		}
 	}
 	return paths, silent, nil
+}
+
+func pathKey(m map[string]string) [3]string { return [3]string{m["job"], m["instance"], m["target"]} }
+
+// perPath returns by how much a counter of each path grew in a minute. With two more counters it returns what the first two grew as a
+// share of the third, where it is not zero.
+func (s *Server) perPath(ctx context.Context, counter, offset string, at time.Time, more ...string) (map[[3]string]float64, error) {
+	grown := func(selector string) string {
+		return "sum by (job, instance, target) (increase(" + selector + "[1m]" + offset + "))"
+	}
+	query := grown(counter)
+	if len(more) > 0 {
+		query = "(" + query + " + " + grown(more[0]) + ") / " + grown(more[1]) + " > 0"
+	}
+	all, err := s.instant(ctx, query, at)
+	out := map[[3]string]float64{}
+	for _, x := range all {
+		if len(x.Values) == 1 && x.Values[0].V >= 0 {
+			out[pathKey(x.Metric)] = x.Values[0].V
+		}
+	}
+	return out, err
 }
 
 // host returns the host of a target's name.

@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/suspects"
 )
 
-// Paths have the prober's and the target's names and zones, and a host is silent if its watch was scraped before, others
+// Paths have the prober's and the target's names and zones, and the smaller loss of two minutes. A host is silent if its watch was scraped before, others
 // probe it, and it is not scraped any more.
 func TestFleet(t *testing.T) {
 	type series map[string]any
@@ -35,6 +35,19 @@ func TestFleet(t *testing.T) {
 		case strings.HasSuffix(query, "[2m])"):
 			self("b", "y")
 			self("a", "x")
+		case strings.HasPrefix(query, "sum by (job, instance, target) (increase(rebound_probes_total{"):
+			add("60", map[string]string{"job": "w", "instance": "a:9470", "target": "icmp:10.0.0.3"})
+			add("50", map[string]string{"job": "w", "instance": "a:9470", "target": "icmp:10.0.0.2"})
+		case strings.Contains(query, "increase"):
+			if !strings.HasSuffix(query, " > 0") || strings.Count(query, "increase(rebound_lost_") != 2 {
+				t.Errorf("query %s", query)
+			}
+			if strings.Count(query, "[1m] offset 1m") == 3 {
+				add("0.1", map[string]string{"job": "w", "instance": "a:9470", "target": "icmp:10.0.0.2"})
+			} else {
+				add("1", map[string]string{"job": "w", "instance": "a:9470", "target": "icmp:10.0.0.3"})
+				add("0.5", map[string]string{"job": "w", "instance": "a:9470", "target": "icmp:10.0.0.2"})
+			}
 		default:
 			add("0", map[string]string{"job": "w", "instance": "a:9470", "node": "dead", "zone": "y", "target": "icmp:10.0.0.3"})
 			add("1", map[string]string{"job": "w", "instance": "a:9470", "node": "b", "zone": "y", "target": "icmp:10.0.0.2"})
@@ -53,7 +66,7 @@ func TestFleet(t *testing.T) {
 	s := &Server{Base: server.URL}
 	paths, silent, err := s.Fleet(t.Context(), nil, time.Unix(1000, 0))
 	a, b, dead := suspects.Member{Name: "a", Zone: "x"}, suspects.Member{Name: "b", Zone: "y"}, suspects.Member{Name: "dead", Zone: "y"}
-	want := []suspects.Path{{From: a, To: dead, Failing: true}, {From: a, To: b}, {From: suspects.Member{Name: "old:9470"}, To: suspects.Member{Name: "fd00::1"}}}
+	want := []suspects.Path{{From: a, To: dead, Failing: true, Sent: 60}, {From: a, To: b, Sent: 50, Lost: 5}, {From: suspects.Member{Name: "old:9470"}, To: suspects.Member{Name: "fd00::1"}}}
 	if err != nil || !slices.Equal(paths, want) || !slices.Equal(silent, []suspects.Member{dead}) {
 		t.Errorf("%v, %v, %v", paths, silent, err)
 	}

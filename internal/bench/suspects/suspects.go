@@ -1,13 +1,13 @@
-// Package suspects explains which fault a fleet has: from the paths that fail and those that do not, it finds the smallest
-// set of hosts, zone links and zones whose failure explains the failing paths.
+// Package suspects explains which fault a fleet has: from the paths that fail or lose probes and those that do not, it finds
+// the most likely set of hosts, zone links and zones whose failure explains them, and the sets that explain them as well.
 package suspects
 
 import (
 	"cmp"
 	"fmt"
 	"math"
-	"math/bits"
 	"slices"
+	"strings"
 )
 
 // Member is a host with its zone.
@@ -15,8 +15,9 @@ type Member struct{ Name, Zone string }
 
 // Path is what a prober reports of a target.
 type Path struct {
-	From, To Member
-	Failing  bool
+	From, To   Member
+	Failing    bool    // it is down
+	Sent, Lost float64 // probes lately; none sent if it is not known
 }
 
 // Kind is what a suspect is.
@@ -30,12 +31,26 @@ const (
 
 func (k Kind) String() string { return [...]string{"host", "link", "zone"}[k] }
 
+// Reach says which paths of a suspect its fault concerns.
+type Reach int
+
+const (
+	All     Reach = iota
+	Answers       // Host: the paths that others probe. Its own probes have replies.
+	Probes        // Host: the paths that it probes. It answers others.
+	Across        // Zone: the paths to and from other zones
+)
+
 // Suspect may explain failing paths.
 type Suspect struct {
 	Kind
+	Reach
 	Name  string // of the host, or of a zone
 	Other string // Link: the other zone, which is greater than Name
 	Zone  string // Host: its zone
+
+	Loss float64 // share of the probes lost, less than 1 for a partial fault of each of its paths
+	Down float64 // share of its paths that fail, less than 1 for a fault of only some of its paths
 
 	Failing int // paths that it explains, and its silent members
 	Working int // paths that work although it is suspected
@@ -51,197 +66,231 @@ func (s Suspect) String() string {
 	return "host " + s.Name
 }
 
-// Verdict is an explanation. The first suspect explains the most.
-type Verdict struct {
-	Suspects    []Suspect
-	Paths       int // reported
-	Failing     int // of them
-	Silent      int // members
-	Unexplained int // failing paths and silent members that no suspect explains
+// Fault describes what the suspect does.
+func (s Suspect) Fault() string {
+	of := map[Reach]string{All: "all its paths", Answers: "the paths to it", Probes: "the paths from it", Across: "its paths to other zones"}[s.Reach]
+	if s.Loss < 1 {
+		return fmt.Sprintf("%.0f %% loss on %s", 100*s.Loss, of)
+	}
+	if s.Down < 1 {
+		return fmt.Sprintf("%.0f %% of %s down", 100*s.Down, strings.TrimPrefix(of, "all "))
+	}
+	return of + " down"
 }
 
-// Costs in nats: the negative logarithms of the probabilities that a path fails without a fault, or works in spite of one.
-// A suspect's own cost is that of naming it among all of its kind, so that two failing paths to a host are enough to suspect
-// it, and one is not.
+// Verdict is an explanation. The first suspect explains the most.
+type Verdict struct {
+	Suspects     []Suspect
+	Alternatives [][]Suspect // sets that explain the same, so that the measurements do not distinguish them; likely ones first
+
+	Paths       int // reported
+	Failing     int // of them
+	Lossy       int // of them: not down, but lose more probes than chance explains
+	Silent      int // members
+	Unexplained int // failing and lossy paths and silent members that no suspect explains
+}
+
+// Costs in nats: negative logarithms of probabilities. What a path does costs at most unexplained without a suspect, and at most
+// contradicts with one, because a path may fail for another reason, or work in spite of a fault. A suspect's own cost is that
+// of naming it among all of its kind, so that two failing paths to a host are enough to suspect it, and one is not.
 const (
 	unexplained = 6.0
 	contradicts = 4.0
 	linkExtra   = 1.0 // links and zones fail less often than hosts
 	zoneExtra   = 2.0
+	reachExtra  = 1.0 // a host fails in one role only
+	lossExtra   = 2.0 // a partial fault, with its loss
+	someExtra   = 3.0 // only some paths fail, with their share
+
+	notable  = 3.0  // cost from which a path that is not down counts as lossy
+	mostSent = 30.0 // losses come in bursts: more probes than this are no more evidence
 )
 
-// candidate is a suspect with the failures that it covers.
-type candidate struct {
-	Suspect
-	prior  float64
-	covers []uint64 // a set of failures
+// effect is what a fault does to a path. Of the faults on a path, the one with the greatest effect counts.
+type effect uint8
+
+const (
+	works     effect = 0
+	firstLoss effect = 1 // from here a path loses a share of its probes,
+	firstSome effect = 6 // from here a share of the paths is down,
+	down      effect = 9 // and here each path is
+	effects          = 10
+)
+
+var (
+	lossShares = [...]float64{0.1, 0.2, 0.35, 0.5, 0.7}
+	downShares = [...]float64{0.25, 0.5, 0.75}
+)
+
+func (e effect) extra() float64 {
+	switch {
+	case e == down:
+		return 0
+	case e >= firstSome:
+		return someExtra
+	}
+	return lossExtra
 }
 
-// Find returns the cheapest explanation of the failing paths and of the silent members, which are probers that are expected to
-// report and do not. It adds suspects greedily, and compares the result with all sets of up to three of the best candidates.
+// costs returns the cost of what a path does under each effect. usual is the share of probes that paths lose without a fault.
+func costs(p *Path, usual float64) (c [effects]float64) {
+	share, n, best := 0.0, min(p.Sent, mostSent), 0.0
+	likelihood := func(q float64) float64 { // logarithm of that of the probes
+		switch {
+		case n <= 0:
+			return 0
+		case share == 0:
+			return n * math.Log1p(-q)
+		case share == 1:
+			return n * math.Log(q)
+		}
+		return n * (share*math.Log(q) + (1-share)*math.Log1p(-q))
+	}
+	if p.Sent > 0 {
+		share = min(p.Lost/p.Sent, 1)
+	}
+	if share > 0 && share < 1 {
+		best = likelihood(share)
+	}
+	switch {
+	case p.Failing:
+		c[works] = unexplained
+	case share > usual:
+		c[works] = min(unexplained, best-likelihood(usual))
+	}
+	for i, q := range lossShares {
+		x := best - likelihood(q)
+		if p.Failing {
+			x -= 3 * math.Log(q) // three probes in a row
+		}
+		c[int(firstLoss)+i] = min(contradicts, x)
+		if n <= 0 && !p.Failing {
+			c[int(firstLoss)+i] = contradicts // a loss is never assumed where it was not measured
+		}
+	}
+	for i, q := range downShares {
+		c[int(firstSome)+i] = min(contradicts, -math.Log1p(-q)+c[works])
+		if p.Failing {
+			c[int(firstSome)+i] = -math.Log(q)
+		}
+	}
+	if c[down] = contradicts; p.Failing {
+		c[down] = 0
+	}
+	return c
+}
+
+// usualLoss returns the share of probes that the better half of the paths loses, 1 % or more.
+func usualLoss(paths []Path) float64 {
+	var shares []float64
+	for i := range paths {
+		if p := &paths[i]; p.Sent > 0 {
+			shares = append(shares, p.Lost/p.Sent)
+		}
+	}
+	slices.Sort(shares)
+	sum, half := 0.0, len(shares)/2
+	for _, s := range shares[:half] {
+		sum += s
+	}
+	return max(0.01, min(sum/float64(max(half, 1)), 0.1))
+}
+
+// Find returns the most likely explanation of the failing and lossy paths and of the silent members, which are probers that are
+// expected to report and do not, and what explains them as well.
 func Find(paths []Path, silent []Member) Verdict {
 	v := Verdict{Paths: len(paths), Silent: len(silent)}
-	hosts, zones := numbers{}, numbers{}
-	type numbered struct{ from, to, fromZone, toZone int }
-	all := make([]numbered, len(paths))
-	for i, p := range paths {
-		all[i] = numbered{hosts.of(p.From.Name), hosts.of(p.To.Name), zones.of(p.From.Zone), zones.of(p.To.Zone)}
-		if p.Failing {
+	f := newFleet(paths, silent)
+	for i := range paths {
+		if paths[i].Failing {
 			v.Failing++
+		} else if f.bad(i) {
+			v.Lossy++
 		}
 	}
-	for _, m := range silent {
-		hosts.of(m.Name)
-		zones.of(m.Zone)
-	}
-	failures := v.Failing + len(silent)
-	if failures == 0 {
+	if v.Failing+v.Lossy+v.Silent == 0 {
 		return v
 	}
-	z := float64(len(zones))
-	byHost, byZone, byLink := make([]*candidate, len(hosts)), make([]*candidate, len(zones)), make([]*candidate, len(zones)*len(zones))
-	link := func(p numbered) **candidate {
-		return &byLink[min(p.fromZone, p.toZone)*len(zones)+max(p.fromZone, p.toZone)]
+	best, alternatives := f.search()
+	v.Suspects, v.Unexplained = f.describe(best)
+	for _, a := range alternatives {
+		s, _ := f.describe(a)
+		v.Alternatives = append(v.Alternatives, s)
 	}
-	var suspected []*candidate
-	cover := func(at **candidate, failure int, prior float64, s Suspect) {
-		if *at == nil {
-			*at = &candidate{Suspect: s, prior: prior, covers: make([]uint64, (failures+63)/64)}
-			suspected = append(suspected, *at)
-		}
-		(*at).covers[failure/64] |= 1 << (failure % 64)
-	}
-	host := func(i, failure int, m Member) {
-		cover(&byHost[i], failure, math.Log(float64(len(hosts))), Suspect{Kind: Host, Name: m.Name, Zone: m.Zone})
-	}
-	zone := func(i, failure int, name string) {
-		cover(&byZone[i], failure, math.Log(z)+zoneExtra, Suspect{Kind: Zone, Name: name})
-	}
-	next := 0
-	for i, p := range all {
-		if from, to := paths[i].From, paths[i].To; paths[i].Failing {
-			host(p.to, next, to)
-			host(p.from, next, from)
-			zone(p.toZone, next, to.Zone)
-			if p.fromZone != p.toZone {
-				zone(p.fromZone, next, from.Zone)
-				cover(link(p), next, math.Log(z*(z-1)/2)+linkExtra, Suspect{Kind: Link, Name: min(from.Zone, to.Zone), Other: max(from.Zone, to.Zone)})
-			}
-			next++
-		}
-	}
-	for _, m := range silent {
-		host(hosts.of(m.Name), next, m)
-		zone(zones.of(m.Zone), next, m.Zone)
-		next++
-	}
-	works := func(c *candidate) {
-		if c != nil {
-			c.Working++
-		}
-	}
-	for i, p := range all {
-		if paths[i].Failing {
-			continue
-		}
-		works(byHost[p.from])
-		works(byHost[p.to])
-		if p.fromZone != p.toZone { // a zone may be cut off and work within
-			works(byZone[p.fromZone])
-			works(byZone[p.toZone])
-			works(*link(p))
-		}
-	}
-	chosen := search(suspected, failures)
-	left := full(failures)
-	for len(chosen) > 0 { // in the order of what each explains
-		slices.SortStableFunc(chosen, func(a, b *candidate) int { return cmp.Compare(common(b.covers, left), common(a.covers, left)) })
-		s := chosen[0].Suspect
-		s.Failing = common(chosen[0].covers, left)
-		v.Suspects = append(v.Suspects, s)
-		left = without(left, chosen[0].covers)
-		chosen = chosen[1:]
-	}
-	v.Unexplained = common(left, left)
 	return v
 }
 
-// numbers gives names consecutive numbers.
-type numbers map[string]int
-
-func (n numbers) of(name string) int {
-	i, ok := n[name]
-	if !ok {
-		i = len(n)
-		n[name] = i
-	}
-	return i
-}
-
-// search returns the cheapest set of candidates that it finds.
-func search(all []*candidate, failures int) []*candidate {
-	gain := func(c *candidate, left []uint64) float64 {
-		return unexplained*float64(common(c.covers, left)) - c.prior - contradicts*float64(c.Working)
-	}
-	best := func(left []uint64) (at *candidate, most float64) {
-		for _, c := range all {
-			if g := gain(c, left); g > most {
-				at, most = c, g
+// describe returns suspects in the order of what each explains, and how many failures none explains.
+func (f *fleet) describe(set []suspicion) (out []Suspect, left int) {
+	explained, mute := make([]bool, len(f.paths)), make([]bool, len(f.hosts))
+	failures := func(s suspicion) (paths, hosts []int32) {
+		for i := range f.covered(s) {
+			if f.bad(int(i)) && !explained[i] {
+				paths = append(paths, i)
 			}
 		}
-		return at, most
-	}
-	var greedy []*candidate
-	left, saved := full(failures), 0.0
-	for {
-		c, g := best(left)
-		if c == nil {
-			break
+		for h := range f.hosts {
+			if f.silent[h] && !mute[h] && f.speaksFor(s, h) {
+				hosts = append(hosts, int32(h))
+			}
 		}
-		greedy, saved = append(greedy, c), saved+g
-		left = without(left, c.covers)
+		return paths, hosts
 	}
-	everything := full(failures)
-	slices.SortStableFunc(all, func(a, b *candidate) int { return cmp.Compare(gain(b, everything), gain(a, everything)) })
-	top := all[:min(len(all), exact)]
-	var try func(from int, chosen []*candidate, left []uint64, total float64)
-	try = func(from int, chosen []*candidate, left []uint64, total float64) {
-		if total > saved+1e-9 {
-			greedy, saved = slices.Clone(chosen), total
+	rest := slices.Clone(set)
+	for len(rest) > 0 {
+		slices.SortStableFunc(rest, func(a, b suspicion) int {
+			x, xs := failures(a)
+			y, ys := failures(b)
+			return cmp.Compare(len(y)+len(ys), len(x)+len(xs))
+		})
+		s := rest[0]
+		x := Suspect{Kind: s.kind, Reach: s.reach, Loss: 1, Down: 1}
+		switch s.kind {
+		case Host:
+			x.Name, x.Zone = f.hosts[s.a].Name, f.hosts[s.a].Zone
+		case Link:
+			x.Name, x.Other = min(f.zones[s.a], f.zones[s.b]), max(f.zones[s.a], f.zones[s.b])
+		case Zone:
+			x.Name = f.zones[s.a]
 		}
-		if len(chosen) == 3 {
-			return
+		own, hosts := failures(s)
+		x.Failing = len(own) + len(hosts)
+		all, failing, sent, lost := 0, 0, 0.0, 0.0
+		for i := range f.covered(s) {
+			all++
+			sent, lost = sent+f.paths[i].Sent, lost+f.paths[i].Lost
+			if f.paths[i].Failing {
+				failing++
+			}
+			if !f.bad(int(i)) {
+				x.Working++
+			}
 		}
-		for i := from; i < len(top); i++ {
-			try(i+1, append(chosen, top[i]), without(left, top[i].covers), total+gain(top[i], left))
+		switch {
+		case s.effect == down:
+		case s.effect >= firstSome:
+			x.Down = float64(failing) / float64(max(all, 1))
+		default:
+			x.Loss = lost / max(sent, 1)
+		}
+		out = append(out, x)
+		for _, i := range own {
+			explained[i] = true
+		}
+		for _, h := range hosts {
+			mute[h] = true
+		}
+		rest = rest[1:]
+	}
+	for i := range f.paths {
+		if f.bad(i) && !explained[i] {
+			left++
 		}
 	}
-	try(0, nil, everything, 0)
-	return greedy
-}
-
-// exact is how many candidates are tried in all sets of up to three.
-const exact = 16
-
-func full(n int) []uint64 {
-	out := make([]uint64, (n+63)/64)
-	for i := range n {
-		out[i/64] |= 1 << (i % 64)
+	for h := range f.hosts {
+		if f.silent[h] && !mute[h] {
+			left++
+		}
 	}
-	return out
-}
-
-func common(a, b []uint64) (n int) {
-	for i := range a {
-		n += bits.OnesCount64(a[i] & b[i])
-	}
-	return n
-}
-
-func without(a, b []uint64) []uint64 {
-	out := make([]uint64, len(a))
-	for i := range a {
-		out[i] = a[i] &^ b[i]
-	}
-	return out
+	return out, left
 }
