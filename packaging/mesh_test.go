@@ -164,7 +164,7 @@ func TestMesh(t *testing.T) {
 		return string(out), err
 	}
 	out, err := bench("matrix", "-prom", "http://127.0.0.1:9090", "-at", at.UTC().Format(time.RFC3339), "-range", half.String(), "-before", half.String(), "-windows", strconv.Itoa(windows),
-		"-from", "from", "-to", "to", "-out", page)
+		"-out", page)
 	if err != nil || !strings.Contains(out, fmt.Sprintf("\n%d paths: ", int(paths))) {
 		t.Fatalf("bench matrix: %v\n%s", err, out)
 	}

@@ -47,6 +47,15 @@ func TestPagesPassAxe(t *testing.T) {
 		{From: "b", To: "c"}: {P50: 50000, P99: 90000, Samples: 9, Counts: report.Counts{Sent: 10}, Verdict: compare.Faster},
 		{From: "b", To: "a"}: {P50: 500000, P99: 900000, Samples: 9, Counts: report.Counts{Sent: 10}, Verdict: compare.Noise},
 		{From: "a", To: "c"}: {Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}}}}
+	fleet := &page.Matrix{Title: "Fleet", Cells: map[page.Pair]*page.Cell{}, Zones: map[string]string{}}
+	for i := range 80 {
+		name := fmt.Sprint("h", i)
+		fleet.From, fleet.Zones[name] = append(fleet.From, name), fmt.Sprint("z", i%2)
+		for to := range 79 {
+			fleet.Cells[page.Pair{From: name, To: fmt.Sprint("h", to)}] = &page.Cell{P50: 5000 + float64(100*i), P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: int64(to % 2)}, Verdict: compare.Slower, Stat: "p50"}
+		}
+	}
+	fleet.To = fleet.From
 	dir := t.TempDir()
 	pages := map[string]func(io.Writer) error{
 		"report": func(w io.Writer) error { return page.Report(w, rates[0]) },
@@ -63,6 +72,7 @@ func TestPagesPassAxe(t *testing.T) {
 			return page.Overview(w, "3 reports", items, compare.Reports(sizes[0], lossy))
 		},
 		"matrix": func(w io.Writer) error { return page.WriteMatrix(w, matrix) },
+		"fleet":  func(w io.Writer) error { return page.WriteMatrix(w, fleet) },
 		"history": func(w io.Writer) error {
 			h := trend.New(compare.Stats[1])
 			for i := range 20 {
@@ -110,6 +120,7 @@ func TestPagesPassAxe(t *testing.T) {
 		}{{"light", 1280}, {"dark", 360}} {
 			chromium.Scheme(look.scheme)
 			chromium.Open("file://"+one, look.width)
+			chromium.Eval(`document.querySelectorAll("details").forEach(d => d.open = true)`, nil)
 			chromium.Eval(string(axe)+";0", nil)
 			var got struct {
 				Checked    int

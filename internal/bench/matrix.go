@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -17,8 +18,8 @@ import (
 const matrixHelp = `usage: rebound-bench matrix -prom URL [flags]
 
 Draws what the watches of many hosts measured of each other, as a Prometheus that scrapes them keeps it: one page that opens offline, with
-p50, p99, loss and a verdict against a baseline for each path, from who measured (rows) to what was measured (columns). What changed or
-loses is printed, too.
+p50, p99, loss and a verdict against a baseline for each path, from who measured (rows) to what was measured (columns). A matrix of more than
+2500 cells is one of zones, with the paths of each pair of zones below. What changed or loses is printed, too.
 
   rebound-bench matrix -prom http://127.0.0.1:9090
   rebound-bench matrix -prom http://127.0.0.1:9090 -range 6h -before 7d -to site -label job=mesh -out sites.html
@@ -33,8 +34,8 @@ func matrixCommand(e *env, args []string) error {
 	before := fs.String("before", "1d", "`TIME` by which the baseline lies before it")
 	o := prom.MatrixOptions{}
 	fs.IntVar(&o.Windows, "windows", prom.DefaultWindows, "`N` windows that each is cut into; they stand for runs; a verdict needs eight, and more from a hundred paths on")
-	fs.StringVar(&o.FromName, "from", "instance", "`LABEL` of who measured")
-	fs.StringVar(&o.ToName, "to", "target", "`LABEL` of what was measured")
+	fs.StringVar(&o.FromName, "from", "", "`LABEL` of who measured; by default the node that a watch with -peers reports, or else instance")
+	fs.StringVar(&o.ToName, "to", "", "`LABEL` of what was measured; by default node, or target without it")
 	fs.Func("label", "`NAME=VALUE` that all series have to have; may be repeated", func(v string) error {
 		name, value, ok := strings.Cut(v, "=")
 		if !ok || name == "" {
@@ -71,7 +72,7 @@ func matrixCommand(e *env, args []string) error {
 	if server.Base, err = prom.ParseBase(*base); err != nil {
 		return exit.Usagef("-prom: %w", err)
 	}
-	for _, l := range append([]prom.Label{{Name: o.FromName}, {Name: o.ToName}}, o.Labels...) {
+	for _, l := range append([]prom.Label{{Name: cmp.Or(o.FromName, "instance")}, {Name: cmp.Or(o.ToName, "target")}}, o.Labels...) {
 		if err := prom.CheckLabel(l.Name); err != nil {
 			return exit.Usagef("-from, -to, -label: %w", err)
 		}

@@ -22,6 +22,7 @@ type Matrix struct {
 	From    []string // rows
 	To      []string // columns
 	Cells   map[Pair]*Cell
+	Zones   map[string]string // of rows and columns; those without one are not in it
 }
 
 // Pair identifies a cell.
@@ -59,6 +60,9 @@ type matrixPage struct {
 	Headline       []headline
 	To             []string
 	Rows           []matrixRow
+	Zones          []string // columns of a page by zone
+	ZoneRows       []zoneRow
+	Pairs          []*zonePair
 	Changed        []statRow
 	Data           string // the table as tab-separated values
 	LossColumns    []string
@@ -83,7 +87,12 @@ const heats = 5
 
 // WriteMatrix writes the matrix as one self-contained page.
 func WriteMatrix(w io.Writer, m *Matrix) error {
-	p := matrixPage{Title: m.Title, Answer: m.answer(), Summary: m.Summary, Notes: m.Notes, To: m.To, Data: m.data()}
+	p := matrixPage{Title: m.Title, Answer: m.answer(), Summary: m.Summary, Notes: m.Notes, To: m.To}
+	whole := !m.byZone()
+	if !whole {
+		p.Zones, p.ZoneRows, p.Pairs = m.zones()
+	}
+	p.Data = m.data(p.Pairs)
 	low, high := math.Inf(1), 0.0
 	var p50, p99 []float64
 	var all Cell
@@ -93,12 +102,6 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 			low, high = min(low, c.P50), max(high, c.P50)
 			p50, p99 = append(p50, c.P50), append(p99, c.P99)
 		}
-	}
-	heat := func(v float64) int {
-		if v <= 0 || high <= low {
-			return 0
-		}
-		return min(int(math.Log(v/low)/math.Log(high/low)*heats), heats-1)
 	}
 	type listed struct {
 		row  statRow
@@ -116,10 +119,12 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 		for _, to := range m.To {
 			c := m.Cells[Pair{from, to}]
 			if c == nil {
-				row.Cells = append(row.Cells, matrixCell{Empty: true})
+				if whole {
+					row.Cells = append(row.Cells, matrixCell{Empty: true})
+				}
 				continue
 			}
-			cell := matrixCell{Heat: heat(c.P50), P50: "–", P99: "–", Loss: lossText(c), Mark: c.Verdict.Mark(), Verdict: c.Verdict.String(), Lossy: c.Lost > 0}
+			cell := matrixCell{Heat: heatOf(c.P50, low, high), P50: "–", P99: "–", Loss: lossText(c), Mark: c.Verdict.Mark(), Verdict: c.Verdict.String(), Lossy: c.Lost > 0}
 			if c.P50 > 0 {
 				cell.P50, cell.P99 = nbsp(c.P50), nbsp(c.P99)
 			}
@@ -147,7 +152,9 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 			if c.elsewhere() {
 				cell.Hint += "; " + strings.Join(c.without(), ", ")
 			}
-			row.Cells = append(row.Cells, cell)
+			if whole {
+				row.Cells = append(row.Cells, cell)
+			}
 		}
 		p.Rows = append(p.Rows, row)
 	}
@@ -173,31 +180,45 @@ func WriteMatrix(w io.Writer, m *Matrix) error {
 		return nbsp(v[len(v)/2])
 	}
 	p.Headline = []headline{{"paths", grouped(int64(len(m.Cells))), ""}, {"p50", middle(p50), "middle path"}, {"p99", middle(p99), "middle path"},
-		{"slower", grouped(int64(slower)), "than the baseline"}, {"loss", lossText(&all), "all paths"}, {"silent", grouped(int64(silent)), "paths"}}
+		{"slower", grouped(int64(slower)), "than the baseline"}, {"loss", all.mostLoss(), "all paths"}, {"silent", grouped(int64(silent)), "paths"}}
 	return page.ExecuteTemplate(w, "matrix", p)
 }
 
-// data returns a line of tab-separated values for each path.
-func (m *Matrix) data() string {
+// data returns a line of tab-separated values for each path, on a page by zone in the order of its pairs, with their zones.
+func (m *Matrix) data(pairs []*zonePair) string {
 	var b strings.Builder
-	b.WriteString("from\tto\tp50 (ns)\tp99 (ns)\tsent\tlost at least\tlost at most\tverdict\tof\tshift (ns)\n")
+	b.WriteString("from\tto\tp50 (ns)\tp99 (ns)\tsent\tlost at least\tlost at most\tverdict\tof\tshift (ns)")
+	if pairs != nil {
+		b.WriteString("\tfrom zone\tto zone")
+	}
+	b.WriteByte('\n')
+	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+	line := func(of Pair, c *Cell, rest string) {
+		shift, p50, p99 := "", "", ""
+		if c.Verdict != compare.Unknown {
+			shift = number(c.Shift)
+		}
+		if c.P50 > 0 {
+			p50 = number(c.P50)
+		}
+		if c.P99 > 0 {
+			p99 = number(c.P99)
+		}
+		fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s%s\n", field(of.From), field(of.To), p50, p99, c.Sent, c.LostLeast(), c.Lost, c.Verdict, c.Stat, shift, rest)
+	}
+	for _, p := range pairs {
+		for _, of := range p.paths {
+			line(of, m.Cells[of], "\t"+p.FromField+"\t"+p.ToField)
+		}
+	}
+	if pairs != nil {
+		return b.String()
+	}
 	for _, from := range m.From {
 		for _, to := range m.To {
-			c := m.Cells[Pair{from, to}]
-			if c == nil {
-				continue
+			if c := m.Cells[Pair{from, to}]; c != nil {
+				line(Pair{from, to}, c, "")
 			}
-			shift := ""
-			if c.Verdict != compare.Unknown {
-				shift = strconv.FormatFloat(c.Shift, 'f', -1, 64)
-			}
-			quantile := func(v float64) string {
-				if v <= 0 {
-					return ""
-				}
-				return strconv.FormatFloat(v, 'f', -1, 64)
-			}
-			fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", field(from), field(to), quantile(c.P50), quantile(c.P99), c.Sent, c.LostLeast(), c.Lost, c.Verdict, c.Stat, shift)
 		}
 	}
 	return b.String()

@@ -1,13 +1,17 @@
 package prom
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/rebound-nic/rebound/internal/bench/suspects"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/page"
@@ -21,8 +25,8 @@ type MatrixOptions struct {
 	Range    time.Duration // up to At
 	Before   time.Duration // distance of the baseline, which has the same length
 	Windows  int           // number of windows that each is divided into
-	FromName string        // label with the measuring host
-	ToName   string        // label with the measured target
+	FromName string        // label with the measuring host; "" for the node that the watch reports, or its instance
+	ToName   string        // label with the measured target; "" for its node, or the target
 	Labels   []Label       // that all series must have
 }
 
@@ -49,9 +53,20 @@ const falseMarks = "If nothing changed, at most 5 % of matrices of this size sho
 // Matrix queries what each host measured of each target, one host at a time, and compares it with the baseline.
 func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, error) {
 	sel := &Source{Labels: o.Labels}
-	hosts, err := s.instant(ctx, fmt.Sprintf("count by (%s) (count_over_time(%s[%ds]))", o.FromName, sel.selector("rebound_probes_total"), int(o.Range.Seconds())), o.At)
+	by := cmp.Or(o.FromName, "instance")
+	hosts, err := s.instant(ctx, fmt.Sprintf("count by (%s) (count_over_time(%s[%ds]))", by, sel.selector("rebound_probes_total"), int(o.Range.Seconds())), o.At)
 	if err != nil {
 		return nil, err
+	}
+	grouped := []string{by, "node", "zone"}
+	slices.Sort(grouped)
+	self, err := s.instant(ctx, fmt.Sprintf("count by (%s) (last_over_time(%s[%ds]))", strings.Join(slices.Compact(grouped), ", "), sel.selector(selfMetric), int(o.Range.Seconds())), o.At)
+	if err != nil {
+		return nil, err
+	}
+	members := map[string]suspects.Member{}
+	for _, x := range self {
+		members[x.Metric[by]] = suspects.Member{Name: x.Metric["node"], Zone: x.Metric["zone"]}
 	}
 	tested := 0 // all series, because only the worst of a cell's series is shown
 	for _, h := range hosts {
@@ -59,26 +74,31 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 			tested += int(v.V)
 		}
 	}
-	m := &page.Matrix{Cells: map[page.Pair]*page.Cell{}, Title: "Mesh, " + o.At.UTC().Format("2 January 2006 15:04 UTC"),
+	m := &page.Matrix{Cells: map[page.Pair]*page.Cell{}, Zones: map[string]string{}, Title: "Mesh, " + o.At.UTC().Format("2 January 2006 15:04 UTC"),
 		Summary: fmt.Sprintf("Round trips and loss during %s, compared with the same time %s earlier. Each is split into %d windows; a window counts as one run. ", timeText(o.Range), timeText(o.Before), o.Windows) + falseMarks}
 	rows, columns := map[string]bool{}, map[string]bool{}
 	partial, unfit, width, unknown, several := 0, 0, 0.0, map[string]int{}, map[page.Pair]bool{}
-	for _, h := range hosts {
-		from := h.Metric[o.FromName]
-		if from == "" {
-			return nil, fmt.Errorf("series without the label %s: name the label of who measured by -from", o.FromName)
+	found, err := s.pathsOfAll(ctx, hosts, by, o, tested)
+	if err != nil {
+		return nil, err
+	}
+	for i, h := range hosts {
+		from := h.Metric[by]
+		member := members[from]
+		if o.FromName == "" {
+			from = cmp.Or(member.Name, from)
 		}
-		of := &Source{Labels: append(slices.Clone(o.Labels), Label{o.FromName, from})}
-		all, err := s.paths(ctx, of, o, tested)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range all {
+		for _, p := range found[i] {
 			if p.to == "" {
-				return nil, fmt.Errorf("series of %s without the label %s: name the label of what was measured by -to", plain.Text(from), o.ToName)
+				return nil, fmt.Errorf("series of %s without the label %s: name the label of what was measured by -to", plain.Text(from), cmp.Or(o.ToName, "target"))
 			}
 			key := page.Pair{From: plain.Text(from), To: plain.Text(p.to)}
 			rows[key.From], columns[key.To] = true, true
+			for name, zone := range map[string]string{key.To: p.zone, key.From: member.Zone} {
+				if zone != "" {
+					m.Zones[name] = plain.Text(zone)
+				}
+			}
 			width = max(width, p.width)
 			if p.part {
 				partial++
@@ -126,8 +146,44 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 	return m, nil
 }
 
+// pathsOfAll returns the cells of each host. It asks for a few hosts at a time.
+func (s *Server) pathsOfAll(ctx context.Context, hosts []Series, by string, o MatrixOptions, tested int) ([][]path, error) {
+	found, errs := make([][]path, len(hosts)), make([]error, len(hosts))
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	next := make(chan int)
+	var done sync.WaitGroup
+	for range 4 {
+		done.Go(func() {
+			for i := range next {
+				from := hosts[i].Metric[by]
+				if from == "" {
+					errs[i] = fmt.Errorf("series without the label %s: name the label of who measured by -from", by)
+				} else {
+					found[i], errs[i] = s.paths(ctx, &Source{Labels: append(slices.Clone(o.Labels), Label{by, from})}, o, tested)
+				}
+				if errs[i] != nil {
+					stop()
+				}
+			}
+		})
+	}
+	for i := range hosts {
+		next <- i
+	}
+	close(next)
+	done.Wait()
+	for _, err := range errs { // the first that is not due to another
+		if err != nil && !errors.Is(err, context.Canceled) {
+			return nil, err
+		}
+	}
+	return found, ctx.Err()
+}
+
 type path struct {
 	to    string
+	zone  string // of it
 	cell  *page.Cell
 	width float64
 	part  bool // only a part of the range has data
@@ -219,7 +275,12 @@ func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all
 	var out []path
 	slices.Sort(ids)
 	for _, id := range ids {
-		p := path{to: all[id].Metric[o.ToName], cell: &page.Cell{Counts: elsewhere[id]}}
+		labels := all[id].Metric
+		to := labels[o.ToName]
+		if o.ToName == "" {
+			to = cmp.Or(labels["node"], labels["target"])
+		}
+		p := path{to: to, zone: labels["zone"], cell: &page.Cell{Counts: elsewhere[id]}}
 		c := p.cell
 		c.Sent, c.LostUncertain = grown(sent[id].Values), grown(uncertain[id].Values)
 		c.Lost = grown(lost[id].Values) + c.LostUncertain

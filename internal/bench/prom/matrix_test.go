@@ -184,6 +184,38 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
+// Without names of labels, rows are the nodes that watches report of themselves and columns those of the targets, with their zones.
+func TestMatrixOfAFleet(t *testing.T) {
+	truth := mesh(t, time.Unix(0, 0), "")
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if query := r.FormValue("query"); strings.HasPrefix(query, "count by (instance, node, zone) (last_over_time(rebound_fleet_self_info{}[3600s]))") {
+			json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "vector", "result": []any{
+				map[string]any{"metric": map[string]string{"instance": "a", "node": "node-a", "zone": "x"}, "value": []any{0, "1"}}}}})
+			return
+		}
+		got, err := http.Post(truth.URL+r.URL.Path, "application/x-www-form-urlencoded", strings.NewReader(r.Form.Encode()))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer got.Body.Close()
+		var text bytes.Buffer
+		text.ReadFrom(got.Body)
+		w.Write(bytes.ReplaceAll(text.Bytes(), []byte(`"target":"icmp:c"`), []byte(`"node":"node-c","zone":"y","target":"icmp:c"`)))
+	}))
+	defer s.Close()
+	m, err := (&Server{Base: s.URL}).Matrix(context.Background(), MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Join(m.From, " ") != "b c node-a" || strings.Join(m.To, " ") != "icmp:a icmp:b node-c" || len(m.Cells) != 6 {
+		t.Errorf("%v to %v, %d cells", m.From, m.To, len(m.Cells))
+	}
+	if fmt.Sprint(m.Zones) != "map[node-a:x node-c:y]" {
+		t.Errorf("zones %v", m.Zones)
+	}
+}
+
 // A watch that started minutes ago is evaluated from the available data, within the default range of an hour.
 func TestMatrixOfAYoungWatch(t *testing.T) {
 	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
