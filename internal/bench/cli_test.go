@@ -79,10 +79,10 @@ func TestTargetsArePositional(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"10.0.0.1 -target 10.0.0.2":                            "given twice",
-		"10.0.0.1 10.0.0.2 -lossless 1M":                       "do not go with",
+		"10.0.0.1 10.0.0.2 -lossless 1M":                       "cannot be combined with",
 		"10.0.0.1 -driver afpacket -push-max 64":               "push_max: has no effect with driver afpacket",
 		"10.0.0.1 -queue 1 -ab driver=afpacket -ab driver=ena": "queue: has no effect",
-		"10.0.0.1 10.0.0.2 -ab dscp=0 -ab dscp=46":             "do not go with",
+		"10.0.0.1 10.0.0.2 -ab dscp=0 -ab dscp=46":             "cannot be combined with",
 		"":                     "-target",
 		"10.0.0.1 -nosuchflag": "nosuchflag",
 	} {
@@ -106,10 +106,10 @@ func TestPlanIsChecked(t *testing.T) {
 		"-auto p50 -auto-within 12s -ab do=true -ab do=true": "12s [12]",
 		"-auto p50 -auto-within 5s -ab do=true -ab do=true":  "-auto p50 needs 9s of each variant, and -auto-within is 5s",
 		"-auto p50 -duration 20m -ab dscp=0":                 "-auto p50 needs 20m0s of each variant",
-		"-auto p50 -runs 2 -ab dscp=0":                       "-auto goes with -ab, and without",
+		"-auto p50 -runs 2 -ab dscp=0":                       "-auto needs -ab, and cannot be combined with",
 		"-auto p95 -ab dscp=0":                               "-auto \"p95\": want one of",
 		"-auto p99.9 -rate 10 -auto-within 1m -ab dscp=0":    "-auto p99.9 needs",
-		"-auto p99 -count 100 -ab dscp=0":                    "-auto goes with -ab, and without -count",
+		"-auto p99 -count 100 -ab dscp=0":                    "-auto needs -ab, and cannot be combined with -count",
 		"-auto max -ab dscp=0":                               "-auto",
 	} {
 		if n := strings.Count(args, "-ab"); n == 1 {

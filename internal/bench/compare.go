@@ -42,9 +42,9 @@ several series of the target.
 
 func compareCommand(e *env, args []string) error {
 	fs := flag.NewFlagSet("compare", flag.ContinueOnError)
-	html := fs.String("html", "", "also write the comparison as one self-contained page to `FILE`, with the curves over each other")
+	html := fs.String("html", "", "also write the comparison as one self-contained page to `FILE`, with overlaid curves")
 	limits := fs.String("fail-if", "", "exit with 3 if B, or any further report, is slower than A by more than `LIMITS` allow, like 'p99>+5%+200ns',\n"+
-		"and with 1 if that cannot be told; a relative and an absolute part must both be exceeded")
+		"and with 1 if that cannot be determined; a relative and an absolute part must both be exceeded")
 	verbose := fs.Bool("v", false, "print all percentiles and notes, how they were tested, and the counts of frames")
 	options := foreignFlags(fs)
 	dirs, err := e.parseMixed(fs, args, compareHelp, "")

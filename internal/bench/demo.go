@@ -14,19 +14,19 @@ import (
 const demoHelp = `usage: rebound-bench demo [flags]
 
 Shows the main job on this machine, without touching its networks: makes two network namespaces and a veth pair between
-them, runs the responder in one and the bench in the other, lets the kernel's own ICMP echo answer in its place in turn, and
+them, runs the responder in one and the bench in the other, alternates it with the kernel's own ICMP echo, and
 compares them: the responder in the kernel (xdp) and in a loop on a dedicated core (afxdp), each with the kernel's own echo.
-The responder's program is looked for beside this one and in PATH.
+rebound-responder must be in this program's folder or in PATH.
 
-It works as root, and else inside its own user namespace, on AF_PACKET. Nothing stays behind: the namespaces have no
-names, and end with the processes in them.
+As an ordinary user it runs in its own user namespace, on AF_PACKET. Nothing is left behind: the namespaces have no
+names and disappear with their processes.
 
 `
 
 func demoCommand(e *env, args []string) error {
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
 	out := fs.String("out", "", "`FOLDER` for the reports (default out/demo-TIME)")
-	driver := fs.String("driver", "auto", "the responder's `DRIVER`: xdp, afxdp or afpacket; auto is xdp and afxdp in turn, and afpacket for an ordinary user")
+	driver := fs.String("driver", "auto", "the responder's `DRIVER`: xdp, afxdp or afpacket; auto is xdp and then afxdp, or afpacket for an ordinary user")
 	rounds := fs.Int("rounds", 10, "rounds of each, alternating; nine or more for a verdict")
 	var each time.Duration
 	duration(fs, &each, "duration", time.Second, "`TIME` to measure in each round")
@@ -40,7 +40,7 @@ func demoCommand(e *env, args []string) error {
 	}
 	switch {
 	case fs.NArg() > 0:
-		return exit.Usagef("%q is left over", fs.Arg(0))
+		return exit.Usagef("unexpected argument %q", fs.Arg(0))
 	case *rounds < 1 || each <= 0:
 		return exit.Usagef("want at least one round, and a duration above zero")
 	case *driver != "auto" && *driver != "xdp" && *driver != "afxdp" && *driver != "afpacket":

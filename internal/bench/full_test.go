@@ -282,7 +282,7 @@ func TestFullDiskWatch(t *testing.T) {
 			said, code := w.log.String(), w.cmd.ProcessState.ExitCode()
 			if free > 0 && strings.Contains(said, "is written again") { // the last interval was short enough to fit
 				code++
-			} else if !strings.Contains(said, "could not be written to the logs, the last of them because: ") {
+			} else if !strings.Contains(said, "could not be written to the logs; the last error: ") {
 				t.Errorf("the end does not say why:\n%s", said)
 			}
 			if code != 1 || !strings.Contains(said, "cannot be written") || !strings.Contains(said, "write "+dir) {

@@ -22,7 +22,7 @@ const historyHelp = `usage: rebound-bench history [flags] DIR|FILE [...]
 
 Draws how results changed over many reports (of nights, commits, kernels), and finds where their level changed (E-divisive with a
 permutation test). If nothing changed, at most 5 % of histories show any change. A DIR is a report, or is searched for reports; a FILE is
-another tool's. They are in the order of their start times. Reports that measured something else have a figure apart.
+another tool's. They are in the order of their start times. Reports of different measurements are drawn in separate figures.
 
   rebound-bench history nightly/
   rebound-bench history -stat p99,p99.9 nightly/ -out tail.html

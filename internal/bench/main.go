@@ -108,7 +108,7 @@ func isTarget(word string) bool {
 
 func versionCommand(e *env, args []string) error {
 	if len(args) > 0 {
-		return exit.Usagef("%q is left over", args[0])
+		return exit.Usagef("unexpected argument %q", args[0])
 	}
 	_, err := io.WriteString(e.stdout, version.Text("rebound-bench"))
 	return err

@@ -44,7 +44,7 @@ func manualCommand(e *env, args []string) error {
 		return watchManual(e)
 	}
 	if len(args) > 0 {
-		return exit.Usagef("%q is left over", args[0])
+		return exit.Usagef("unexpected argument %q", args[0])
 	}
 	v, day := version.Stamp()
 	return described().WriteMan(e.stdout, v, day)

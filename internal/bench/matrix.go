@@ -19,7 +19,7 @@ const matrixHelp = `usage: rebound-bench matrix -prom URL [flags]
 
 Draws what the watches of many hosts measured of each other, as a Prometheus that scrapes them keeps it: one page that opens offline, with
 p50, p99, loss and a verdict against a baseline for each path, from who measured (rows) to what was measured (columns). A matrix of more than
-2500 cells is one of zones, with the paths of each pair of zones below. What changed or loses is printed, too.
+2500 cells is one of zones, with the paths of each pair of zones below. Paths that changed or lose probes are printed, too.
 
   rebound-bench matrix -prom http://127.0.0.1:9090
   rebound-bench matrix -prom http://127.0.0.1:9090 -range 6h -before 7d -to site -label job=mesh -out sites.html
@@ -29,14 +29,14 @@ p50, p99, loss and a verdict against a baseline for each path, from who measured
 func matrixCommand(e *env, args []string) error {
 	fs := flag.NewFlagSet("matrix", flag.ContinueOnError)
 	base := fs.String("prom", "", "`URL` of the Prometheus; required")
-	at := fs.String("at", "now", "`TIME` at which what is drawn ends: RFC 3339, seconds since 1970, now or now-2h")
-	length := fs.String("range", "1h", "`TIME` up to it that is drawn, and of the baseline")
-	before := fs.String("before", "1d", "`TIME` by which the baseline lies before it")
+	at := fs.String("at", "now", "`TIME` at which the matrix ends: RFC 3339, seconds since 1970, now or now-2h")
+	length := fs.String("range", "1h", "`TIME` that the matrix covers; the baseline covers the same")
+	before := fs.String("before", "1d", "`TIME` from the baseline to the matrix")
 	o := prom.MatrixOptions{}
-	fs.IntVar(&o.Windows, "windows", prom.DefaultWindows, "`N` windows that each is cut into; they stand for runs; a verdict needs eight, and more from a hundred paths on")
-	fs.StringVar(&o.FromName, "from", "", "`LABEL` of who measured; by default the node that a watch with -peers reports, or else instance")
-	fs.StringVar(&o.ToName, "to", "", "`LABEL` of what was measured; by default node, or target without it")
-	fs.Func("label", "`NAME=VALUE` that all series have to have; may be repeated", func(v string) error {
+	fs.IntVar(&o.Windows, "windows", prom.DefaultWindows, "`N` windows to split each into; each counts as one run; a verdict needs eight, or more with a hundred paths")
+	fs.StringVar(&o.FromName, "from", "", "`LABEL` that names the measuring host; by default the node that a watch with -peers reports, or else instance")
+	fs.StringVar(&o.ToName, "to", "", "`LABEL` that names the target; by default node, or target without it")
+	fs.Func("label", "`NAME=VALUE` label that all series must have; may be repeated", func(v string) error {
 		name, value, ok := strings.Cut(v, "=")
 		if !ok || name == "" {
 			return fmt.Errorf("%q: want NAME=VALUE", v)
@@ -49,7 +49,7 @@ func matrixCommand(e *env, args []string) error {
 		return err
 	}
 	if fs.NArg() > 0 {
-		return exit.Usagef("%q is left over: every value needs its flag", strings.Join(fs.Args(), " "))
+		return exit.Usagef("unexpected argument %q: every value needs its flag", strings.Join(fs.Args(), " "))
 	}
 	if *base == "" {
 		return exit.Usagef("-prom is missing: the URL of the Prometheus, like http://127.0.0.1:9090")

@@ -224,13 +224,13 @@ func (o *runOptions) checkLine(c *runLine) error {
 	case len(c.targets) > 0 && given["target"]:
 		return exit.Usagef("target given twice: %q and -target (give it once)", c.targets[0])
 	case len(c.targets) > 1 && (len(c.variants) > 0 || given["lossless"]):
-		return exit.Usagef("several targets (%s) do not go with -ab or -lossless: use -ab target=... for each", strings.Join(c.targets, " "))
+		return exit.Usagef("several targets (%s) cannot be combined with -ab or -lossless: use -ab target=... for each", strings.Join(c.targets, " "))
 	case c.closed && given["rate"]:
-		return exit.Usagef("-closed and -rate exclude each other")
+		return exit.Usagef("-closed and -rate cannot be combined")
 	case given["lossless"] && (c.closed || given["rate"] || given["arrivals"] || len(c.variants) > 0 || given["count"]):
-		return exit.Usagef("-lossless chooses its rates itself: it goes without -closed, -rate, -arrivals, -ab and -count")
+		return exit.Usagef("-lossless chooses its rates itself: it cannot be combined with -closed, -rate, -arrivals, -ab and -count")
 	case len(c.variants) == 1:
-		return exit.Usagef("-ab wants at least two variants: repeat it")
+		return exit.Usagef("-ab needs at least two variants: repeat it")
 	case (o.Runs < 1 || o.Runs > 10000) && given["runs"]:
 		return exit.Usagef("-runs %d: want 1 to 10000", o.Runs)
 	case o.Count < 0:
@@ -279,7 +279,7 @@ func (o *runOptions) vary(c *runLine) error {
 	}
 	if o.Under != "" {
 		if len(o.Variants) > 1 || c.lossless != "" {
-			return exit.Usagef("-under measures one target at one rate and size, before, during and after the load: it goes without -ab, sweeps and -lossless")
+			return exit.Usagef("-under measures one target at one rate and size, before, during and after the load: it cannot be combined with -ab, sweeps or -lossless")
 		}
 		one := o.Variants[0]
 		o.Variants = nil
@@ -308,7 +308,7 @@ func (o *runOptions) times(c *runLine) error {
 	}
 	switch {
 	case !o.Paired || o.Count > 0 || c.given["runs"]:
-		return exit.Usagef("-auto goes with -ab, and without -count and -runs")
+		return exit.Usagef("-auto needs -ab, and cannot be combined with -count or -runs")
 	case !c.given["duration"]:
 		o.Duration = 0
 	}
@@ -379,7 +379,7 @@ func (o *runOptions) hooks(*runLine) error {
 		}
 	}
 	if with > 0 && with < len(o.Variants) {
-		return exit.Usagef("-ab: either every variant has a do=, or none: one without would be measured with the setting of the one before")
+		return exit.Usagef("-ab: give every variant a do=, or none: a variant without one would be measured with the setting of the one before")
 	}
 	switch {
 	case o.Slice > 0:

@@ -95,8 +95,8 @@ func TestSuspects(t *testing.T) {
 		args []string
 		says string
 	}{
-		{nil, "-prom is missing"}, {[]string{"-prom", "x"}, "no URL"}, {[]string{"-prom", server.URL, "-every", "10ms"}, "1s or more"},
-		{[]string{"-prom", server.URL, "-label", "9=x"}, "no name of a label"}, {[]string{"-prom", server.URL, "x"}, "left over"},
+		{nil, "-prom is missing"}, {[]string{"-prom", "x"}, "not the URL"}, {[]string{"-prom", server.URL, "-every", "10ms"}, "1s or more"},
+		{[]string{"-prom", server.URL, "-label", "9=x"}, "not the name of a label"}, {[]string{"-prom", server.URL, "x"}, "left over"},
 		{[]string{"-prom", server.URL, "-listen", "nowhere"}, "-listen"},
 	} {
 		stderr.Reset()

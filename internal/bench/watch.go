@@ -29,15 +29,15 @@ import (
 
 const watchHelp = `usage: rebound-bench watch [-config FILE] [flags]
 
-Probes many targets forever at a low rate: round trips and loss on a metrics page, a log for each hour, and a verdict on change, this
-hour against the same hour of the days before. It ends at SIGTERM or Ctrl-C; SIGHUP reads all sources of targets again.
+Probes many targets continuously at a low rate: round trips and loss on a metrics page, a log for each hour, and a verdict on change, this
+hour against the same hour on previous days. It stops at SIGTERM or Ctrl-C; SIGHUP reads all sources of targets again.
 
   rebound-bench watch -target 10.0.0.2 -target stamp:10.0.0.3 -listen 127.0.0.1:9470
   rebound-bench watch -file targets.txt -dir /var/lib/rebound/watch -rate 10
   rebound-bench watch -file-sd '/etc/prometheus/far/*.yml' -proto udp -port 7
   rebound-bench watch -dns stamp:_stamp._udp.example.org
 
-Every setting is a flag and a key of the file (rebound-bench config prints one with all of them; man rebound-watch); a flag counts more.
+Every setting is a flag and a key of the file (rebound-bench config prints one with all of them; man rebound-watch); a flag overrides the file.
 
 `
 
@@ -128,18 +128,18 @@ func newWatchSettings() *watchSettings {
 		}
 		return row
 	}
-	proto := probe("proto", "What a target is asked for that does not say so itself:")
+	proto := probe("proto", "The protocol of targets that do not name one:")
 	proto.Default, proto.Choices = `"icmp"`, proto.Choices[:3] // frames
 	s.table = setting.New(slices.Concat([]setting.Setting{
 		setting.Strings("targets.list", &s.targets.list, text, "Targets, each [PROTO:]HOST[:PORT]: \"10.0.0.2\", \"udp:10.0.0.2:7\", \"stamp:[fd00::2]:862\", \"host.example\". A name is looked "+
-			"up again every half a minute.").Flag("target", ""),
-		setting.String("targets.file", &s.targets.file, "", nil, "A FILE with one target a line, and labels of its metrics behind it: \"stamp:10.0.0.2 site=ams rack=12\". What follows a # is a comment. Labels that are none "+
-			"of the metrics: __param_interval=200ms, __param_size=1514 and __param_dscp=46 are used for this target in place of -rate, -size and -dscp; __param_stamp_ssid=7 and "+
-			"__param_stamp_key=FILE are the session identifier and the key of this STAMP target, which with a key is asked in the authenticated mode."),
+			"up again every 30 seconds.").Flag("target", ""),
+		setting.String("targets.file", &s.targets.file, "", nil, "A FILE with one target per line, followed by labels of its metrics: \"stamp:10.0.0.2 site=ams rack=12\". Text after a # is a comment. Labels that are not "+
+			"exported: __param_interval=200ms, __param_size=1514 and __param_dscp=46 override -rate, -size and -dscp for this target; __param_stamp_ssid=7 and "+
+			"__param_stamp_key=FILE are the session identifier and the key of this STAMP target; a key selects the authenticated mode."),
 		setting.Strings("targets.file_sd", &s.targets.fileSD, text, "Files in the formats of Prometheus' file_sd: lists of groups with targets and labels, in JSON (.json) or YAML (.yml, .yaml). The last "+
 			"part of a path may have a *. The label __param_proto is the protocol of its group, the others are as in targets.file. A port is for UDP and STAMP; "+
-			"an ICMP target of such a file leaves it out, since it is that of what else is scraped there (elsewhere a port behind icmp is an error). Like targets.file they are read again when they "+
-			"changed, and at SIGHUP; of one that is wrong then, the log names the line, and what it had before is kept."),
+			"for an ICMP target of such a file it is ignored, because it belongs to another service (elsewhere a port after icmp is an error). Like targets.file they are read again when they "+
+			"change, and at SIGHUP; if a file has an error then, the log shows its line, and its previous targets are kept."),
 		setting.Strings("targets.dns", &s.targets.dns, text, "Names whose records are targets, as with Prometheus' dns_sd: \"_stamp._udp.example.org\", or with a protocol, \"stamp:_stamp._udp.example.org\"."),
 		setting.OneOf("targets.dns_type", &s.targets.dnsType, "SRV", []setting.Choice{{Name: "SRV", Doc: "hosts and ports"}, {Name: "A", Doc: "IPv4 addresses"}, {Name: "AAAA", Doc: "IPv6 addresses"}},
 			"The records of targets.dns:").In("targets.dns"),
@@ -210,7 +210,7 @@ func watchCommand(e *env, args []string) error {
 		return err
 	}
 	if fs.NArg() > 0 {
-		return exit.Usagef("%q is left over: every value needs its flag, as in -target %s", strings.Join(fs.Args(), " "), fs.Arg(0))
+		return exit.Usagef("unexpected argument %q: every value needs its flag, as in -target %s", strings.Join(fs.Args(), " "), fs.Arg(0))
 	}
 	if *config != "" {
 		if err := s.table.Read(*config); err != nil {
@@ -288,13 +288,13 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 			return fail("nic.driver", "%w", err)
 		}
 	} else if cards.OnBus(s.nic.Driver) {
-		return fail("nic.device", "is empty: driver %s wants a PCI address or vfio-user:PATH", s.nic.Driver)
+		return fail("nic.device", "is empty: driver %s needs a PCI address or vfio-user:PATH", s.nic.Driver)
 	}
 	if cards.IsPCIDevice(s.nic.Device) && s.probe.Transport == "socket" {
-		return fail("probe.transport", "%s is not the kernel's, which has the sockets: take raw", s.nic.Device)
+		return fail("probe.transport", "%s is not a kernel interface, which sockets need: use raw", s.nic.Device)
 	}
 	if s.probe.rate*s.probe.Timeout.Seconds() > watch.MostUnderWay {
-		return fail("probe.rate", "%g probes a second for a time-out of %v: too many would be under way to one target", s.probe.rate, s.probe.Timeout)
+		return fail("probe.rate", "%g probes a second for a timeout of %v: too many would be in flight to one target", s.probe.rate, s.probe.Timeout)
 	}
 	o.Log = s.log.New(e.stderr)
 	o.NIC.Log = o.Log
@@ -308,7 +308,7 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 
 func configCommand(e *env, args []string) error {
 	if len(args) > 0 {
-		return exit.Usagef("%q is left over", args[0])
+		return exit.Usagef("unexpected argument %q", args[0])
 	}
 	_, err := io.WriteString(e.stdout, newWatchSettings().table.TOML(watchIntro))
 	return err

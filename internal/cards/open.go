@@ -138,7 +138,7 @@ func (c *Config) Choose(core bool) (name, why string) {
 	case c.Pin != "":
 		return "xdp", "nic.pin is set"
 	case !core:
-		return "xdp", "no core is given away (cpu.cores, or an isolated one)"
+		return "xdp", "no core is dedicated to it (cpu.cores, or an isolated one)"
 	}
 	i, err := netif.Lookup(c.Device)
 	if err != nil {
@@ -146,14 +146,14 @@ func (c *Config) Choose(core bool) (name, why string) {
 	}
 	defer i.Close()
 	if name, err := BesideKernel(c.Device); err == nil && !CarriesMessages(name) {
-		return name, fmt.Sprintf("a core is given, and the card of interface %s can be used beside the kernel's driver", i.Name)
+		return name, fmt.Sprintf("a core is dedicated, and the card of interface %s can be used beside the kernel's driver", i.Name)
 	} else if name != "" {
 		c.Log.Info("the card cannot be used beside the kernel's driver", "device", c.Device, "driver", name, "reason", err)
 	}
 	if f := xdpkit.AskFeatures(i.Index); !f.Has(xdpkit.ZeroCopy) {
-		return "xdp", fmt.Sprintf("a core is given, but interface %s shares no memory with AF_XDP sockets (its XDP features: %v)", i.Name, f)
+		return "xdp", fmt.Sprintf("a core is dedicated, but interface %s shares no memory with AF_XDP sockets (its XDP features: %v)", i.Name, f)
 	}
-	return "afxdp", "a core is given, and the interface shares memory with AF_XDP sockets (zero copy)"
+	return "afxdp", "a core is dedicated, and the interface shares memory with AF_XDP sockets (zero copy)"
 }
 
 // OpenAnswerer opens c.Device for a loop that answers: frames as Open does, or a nic.Messenger.
@@ -189,7 +189,7 @@ func (c *Config) openSocket() (nic.Device, error) {
 	if err == nil || errors.Is(err, nic.ErrNoDevice) || errors.Is(err, nic.ErrDown) {
 		return d, err
 	}
-	c.Log.Warn("AF_XDP cannot be used here: taking AF_PACKET", "device", c.Device, "reason", err)
+	c.Log.Warn("AF_XDP is not available here: falling back to AF_PACKET", "device", c.Device, "reason", err)
 	second, failed := byName("afpacket").socket(c)
 	if failed != nil {
 		return nil, fmt.Errorf("%w; and by AF_XDP: %w", failed, err)

@@ -26,7 +26,7 @@ func TestSocketDoesNotPush(t *testing.T) {
 		}
 		c.Log = slog.New(slog.DiscardHandler)
 		_, err := c.Open()
-		if err == nil || !strings.Contains(err.Error(), `push mode "llq" is none of auto, off: a socket`) {
+		if err == nil || !strings.Contains(err.Error(), `push mode "llq": want one of auto, off: a socket`) {
 			t.Errorf("%s with nic.push = llq: %v", driver, err)
 		}
 	}

@@ -68,7 +68,7 @@ func (c *Config) DebugSettings() []setting.Setting {
 		flag("debug.omit_meta", &d.ena.OmitMeta, "Push frames without a meta descriptor, unless the device announces that it needs one. Newer devices need it unannounced."),
 		setting.Int("debug.llq_entry", &d.ena.LLQEntry, 0, func(n int) error {
 			if n != 0 && n != 128 && n != 256 {
-				return fmt.Errorf("%d is none of 128, 256 and 0", n)
+				return fmt.Errorf("%d is not 128, 256 or 0", n)
 			}
 			return nil
 		}, "Bytes in each entry of low-latency queues, 128 or 256; 0 chooses by nic.push_max."),
@@ -112,7 +112,7 @@ func (c *Config) Settings() []setting.Setting {
 			"The interface's first queue to use. With several cores, the following ones are used too."),
 		setting.Int("nic.ring_size", &c.RingSize, 0, func(n int) error {
 			if n != 0 && (n < 32 || n > 1<<16 || n&(n-1) != 0) {
-				return fmt.Errorf("%d is not a power of two from 32 to 65536, nor 0 for the driver's own", n)
+				return fmt.Errorf("%d is not a power of two from 32 to 65536; 0 is the driver's default", n)
 			}
 			return nil
 		}, "Descriptors in each ring, a power of two from 32 to 65536; 0 is the driver's default."),
@@ -142,7 +142,7 @@ func (c *Config) Settings() []setting.Setting {
 		setting.Parsed("nic.qkey", &c.QKey, "0x11111111", func(text string) (uint32, error) {
 			k, err := strconv.ParseUint(text, 0, 32)
 			if err != nil || k == 0 {
-				return 0, fmt.Errorf("%q is no Q_Key of 32 bits above 0, such as \"0x11111111\"", text)
+				return 0, fmt.Errorf("%q is not a Q_Key of 32 bits above 0, such as \"0x11111111\"", text)
 			}
 			return uint32(k), nil
 		}, "The Q_Key of all queue pairs. The device drops messages with a different one. ibv_ud_pingpong and perftest use "+
@@ -156,10 +156,10 @@ func (c *Config) Settings() []setting.Setting {
 func checkName(device string) error {
 	switch {
 	case device == simulated:
-		return errors.New(simulated + " wants the path of a socket")
+		return errors.New(simulated + " needs the path of a socket")
 	case device == "" || IsPCIDevice(device):
 	case len(device) > 15 || strings.ContainsAny(device, "/: \t\r\n\x00") || device == "." || device == "..":
-		return fmt.Errorf("%q is no interface name, PCI address (0000:03:00.0) or vfio-user:PATH", device)
+		return fmt.Errorf("%q is not an interface name, PCI address (0000:03:00.0) or vfio-user:PATH", device)
 	}
 	return nil
 }

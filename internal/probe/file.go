@@ -78,7 +78,7 @@ type Loop struct {
 
 const about = `Written by "responder probe". probe.json: the host, the function and the results. trace.jsonl and trace.txt: each
 command, register access and step, in order. config.txt: configuration space before the driver had the function. log.txt: the
-driver's log. No host name, no user name and no serial number is in here.
+driver's log. It contains no host name, user name or serial number.
 `
 
 // Write writes the file as a compressed archive, and makes its folder.
@@ -156,7 +156,7 @@ func Read(path string) (*File, error) {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		if found[h.Name] {
-			return nil, fmt.Errorf("%s: %q is there twice", path, h.Name)
+			return nil, fmt.Errorf("%s: %q is in it twice", path, h.Name)
 		}
 		found[h.Name] = true
 		body := io.LimitReader(t, most)
@@ -186,7 +186,7 @@ func Read(path string) (*File, error) {
 		}
 	}
 	if !found["probe.json"] || f.Version < 1 || f.Version > Version {
-		return nil, fmt.Errorf("%s: no probe file of version 1 to %d", path, Version)
+		return nil, fmt.Errorf("%s: not a probe file of version 1 to %d", path, Version)
 	}
 	return f, nil
 }
@@ -223,10 +223,10 @@ func (f *File) Summary() string {
 		say("self-test: %d bytes to %s: sent %v, counted by the device %v, came back %v", l.Bytes, l.To, l.Sent, l.Counted, l.Returned)
 	}
 	if len(f.Changed) == 0 {
-		say("the device is as it was before")
+		say("the device was restored")
 	}
 	for _, c := range f.Changed {
-		say("NOT as before: %s", c)
+		say("NOT restored: %s", c)
 	}
 	say("device %s (%v), driver %s", f.Device, f.ID, f.Driver)
 	if f.Info != nil {

@@ -43,7 +43,7 @@ func (s Stage) Effects() []string {
 		all = append(all, "one frame is sent")
 	}
 	return append(all, "at the end, on Ctrl-C and after a failure all of it is undone by the driver, and bus mastering is switched off; "+
-		"should the process be killed, the kernel resets a vfio-pci function when its file is closed")
+		"if the process is killed, the kernel resets a vfio-pci function when its file is closed")
 }
 
 // Options is what a probe is asked for.
@@ -56,7 +56,7 @@ type Options struct {
 	Mask  bool
 }
 
-var errEnough = errors.New("the probe goes no further")
+var errEnough = errors.New("the probe's last stage is done")
 
 // Run probes a device. The file is there even where the device failed, with the reason in Error; an error of Run is one of the
 // device's name or of rights, before anything was changed.
@@ -295,7 +295,7 @@ func differences(before, after ConfigHex) (changed []string) {
 
 func parseMAC(text string) (mac [6]byte, err error) {
 	if n, _ := fmt.Sscanf(strings.ReplaceAll(text, ":", ""), "%2x%2x%2x%2x%2x%2x", &mac[0], &mac[1], &mac[2], &mac[3], &mac[4], &mac[5]); n != 6 {
-		return mac, fmt.Errorf("%q is no Ethernet address", text)
+		return mac, fmt.Errorf("%q is not an Ethernet address", text)
 	}
 	return mac, nil
 }

@@ -74,7 +74,7 @@ func lendAddresses(iface string, addresses []netip.Prefix, log *slog.Logger) (ad
 		return nil, nil, err
 	}
 	if err := second.Start(); err != nil {
-		return nil, nil, fmt.Errorf("a process for the addresses of %s: %w", iface, err)
+		return nil, nil, fmt.Errorf("start a process that keeps the addresses of %s: %w", iface, err)
 	}
 	release = func() error { return errors.Join(in.Close(), second.Wait()) }
 	if n, _ := out.Read(make([]byte, 1)); n != 1 { // written once the addresses are there

@@ -25,7 +25,7 @@ func bindCommand(args []string, _, _ io.Writer) error {
 
 func bindFlags(to *pci.Target) *flag.FlagSet {
 	f := flag.NewFlagSet("bind", flag.ContinueOnError)
-	f.BoolVar(&to.Force, "force", false, "take it even where the default route or the ssh session needs it")
+	f.BoolVar(&to.Force, "force", false, "even if the default route or the ssh session uses it")
 	f.BoolVar(&to.NoDriver, "no-driver", false, "leave it without a kernel driver, for a machine without vfio-pci (nic.unsafe_no_iommu)")
 	return f
 }
@@ -47,7 +47,7 @@ func address(f *flag.FlagSet, args []string) (string, error) {
 		return "", usageError(err.Error())
 	}
 	if f.NArg() != 1 {
-		return "", usageError(f.Name() + " wants one PCI address")
+		return "", usageError(f.Name() + " needs one PCI address")
 	}
 	addr, err := pci.ParseAddress(f.Arg(0))
 	if err != nil {

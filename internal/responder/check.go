@@ -34,7 +34,7 @@ func hostFindings(cores []int, name string) []host.Finding {
 type errNotReady int
 
 func (n errNotReady) Error() string {
-	return fmt.Sprintf("%d of the host's settings cost latency", int(n))
+	return fmt.Sprintf("%d host settings add latency", int(n))
 }
 
 // checkCommand prints host settings that increase latency. Without -config, only the cores matter, and required

@@ -29,12 +29,12 @@ func inKernelFindings(cores []int, name string) []host.Finding {
 	out = append(out, host.Finding{ID: "xdp_features", Severity: host.Note, What: fmt.Sprintf("XDP features of %s, driver %s: %v", name, i.Driver, f)})
 	if missing := f.Missing(i); missing != "" {
 		out = append(out, host.Finding{ID: "xdp_missing", Severity: host.Warning,
-			What: missing + ": the driver's own hook may refuse, and the generic one, behind the driver, be taken"})
+			What: missing + ": the driver's hook may refuse the program, which then falls back to the generic hook, behind the driver"})
 	}
 	if i.Driver == "veth" {
 		if ok, err := i.PeerReceivesXDP(); err != nil || !ok {
 			out = append(out, host.Finding{ID: "xdp_peer", Severity: host.Note,
-				What: fmt.Sprintf("the other end of %s has no XDP program at its driver's hook: the generic one is taken here, or the kernel would drop the replies", name)})
+				What: fmt.Sprintf("the peer of %s has no XDP program at its driver's hook: the generic hook is used here, because the kernel would drop replies from the driver's", name)})
 		}
 	}
 	if err := xdpkit.Free(i); err != nil {

@@ -88,8 +88,8 @@ func newSettings(online []int) *settings {
 				return netip.AddrPort{}, nil
 			}
 			return handover.ParseAddress(text)
-		}, fmt.Sprintf("ADDRESS:PORT to hand the addresses of the queue pairs over at, by TCP, as ibv_ud_pingpong and "+
-			"perftest's ib_send_lat ask for them (both at %d); empty is off. PORT is for UD, PORT+1 for SRD, PORT+2 and PORT+3 for "+
+		}, fmt.Sprintf("ADDRESS:PORT of a TCP service that gives clients the addresses of the queue pairs, with the protocols of ibv_ud_pingpong and "+
+			"perftest's ib_send_lat (default port of both: %d); empty is off. PORT is for UD, PORT+1 for SRD, PORT+2 and PORT+3 for "+
 			"STAMP over each. Make it reachable only from the test network.", handover.DefaultPort)),
 		setting.Bool("respond.stamp_messages", &s.respond.stampMessages, false,
 			"Two more queue pairs on each core, UD and SRD, that answer STAMP test packets sent as messages."),
@@ -103,7 +103,7 @@ func newSettings(online []int) *settings {
 			"strict: maximum replies per second to one source address. It stops loops with echo services on other "+
 				"hosts, which look like clients.").In("guard.mode=strict"),
 		setting.Range("guard.burst", &s.guard.burst, 1, math.MaxInt, fastpath.DefaultBurst, "",
-			"strict: how many of them in a burst, after a pause.").In("guard.mode=strict"),
+			"strict: maximum burst of replies to one source address, after a pause.").In("guard.mode=strict"),
 		setting.Range("guard.checksum_bytes", &s.guard.checksumBytes, 0, math.MaxInt, fastpath.DefaultChecksumBytes, "none",
 			"strict: the longest IP packet, in bytes, whose ICMP or UDP checksum is verified before it is answered. A longer packet with a wrong "+
 				"checksum gets a reply with the same error.").In("guard.mode=strict"),
@@ -197,20 +197,20 @@ func (s *settings) check(online []int) error {
 		s.nic.Device = interfaceWith(s.respond.addresses)
 	}
 	if s.nic.Device == "" {
-		return s.table.Fail("nic.device", "is empty: name an interface, a PCI address or vfio-user:PATH (`rebound-responder nics` lists what there is)")
+		return s.table.Fail("nic.device", "is empty: name an interface, a PCI address or vfio-user:PATH (`rebound-responder nics` lists the devices)")
 	}
 	if err := cards.Fits(s.nic.Driver, s.nic.Device); err != nil {
 		return s.table.Fail("nic.driver", "%w", err)
 	}
 	if s.nic.Pin != "" && s.nic.Driver != "auto" && !s.nic.InKernel() {
-		return s.table.Fail("nic.pin", "is for driver xdp: %s answers in the process, and ends with it", s.nic.Driver)
+		return s.table.Fail("nic.pin", "is for driver xdp: %s answers in the process, and stops when it exits", s.nic.Driver)
 	}
 	if err := s.checkMessages(); err != nil {
 		return err
 	}
 	for i, p := range s.respond.addresses {
 		if slices.ContainsFunc(s.respond.addresses[:i], func(q netip.Prefix) bool { return q.Addr() == p.Addr() }) {
-			return s.table.FailAt("respond.addresses", i, "%s is there twice", p.Addr())
+			return s.table.FailAt("respond.addresses", i, "%s is listed twice", p.Addr())
 		}
 	}
 	if err := s.twice("respond.udp_ports", s.respond.udp); err != nil {
@@ -219,9 +219,9 @@ func (s *settings) check(online []int) error {
 	for i, v := range s.respond.vlans {
 		switch {
 		case v == anyVLAN && len(s.respond.vlans) > 1:
-			return s.table.FailAt("respond.vlans", i, "\"any\" stands alone")
+			return s.table.FailAt("respond.vlans", i, "\"any\" must be the only entry")
 		case slices.Contains(s.respond.vlans[:i], v):
-			return s.table.FailAt("respond.vlans", i, "%s is there twice", vlanName(v))
+			return s.table.FailAt("respond.vlans", i, "%s is listed twice", vlanName(v))
 		}
 	}
 	if u := s.trust.user; u != "auto" && u != "root" {
@@ -253,7 +253,7 @@ func (s *settings) match() *fastpath.Config {
 func (s *settings) twice(key string, ports []uint16) error {
 	for i, p := range ports {
 		if slices.Contains(ports[:i], p) {
-			return s.table.FailAt(key, i, "port %d is there twice", p)
+			return s.table.FailAt(key, i, "port %d is listed twice", p)
 		}
 	}
 	return nil
@@ -262,14 +262,14 @@ func (s *settings) twice(key string, ports []uint16) error {
 func (s *settings) checkCores(online []int) error {
 	for i, core := range s.cpu.cores {
 		if slices.Contains(s.cpu.cores[:i], core) {
-			return s.table.FailAt("cpu.cores", i, "core %d is there twice", core)
+			return s.table.FailAt("cpu.cores", i, "core %d is listed twice", core)
 		}
 	}
 	if s.cpu.isolate && max(1, len(s.cpu.cores)) >= len(online) {
-		return s.table.Fail("cpu.isolate", "every core of this machine would leave none for anything else")
+		return s.table.Fail("cpu.isolate", "isolates every core of this machine: leave one for everything else")
 	}
 	if s.cpu.priority > 0 && max(1, len(s.cpu.cores)) >= len(online) {
-		return s.table.Fail("cpu.priority", "SCHED_FIFO on every core of this machine would leave none for anything else")
+		return s.table.Fail("cpu.priority", "SCHED_FIFO on every core of this machine: leave one for everything else")
 	}
 	return nil
 }
@@ -335,7 +335,7 @@ func parsePort(n int) (uint16, error) {
 func parseAddress(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if a, bare := netip.ParseAddr(text); bare == nil && a.Zone() != "" {
-		return p, fmt.Errorf("%s has a zone: the interface is nic.device", text)
+		return p, fmt.Errorf("%s has a zone: remove it, nic.device is the interface", text)
 	} else if bare == nil {
 		p = netip.PrefixFrom(a, a.BitLen())
 	} else if err != nil {
@@ -354,7 +354,7 @@ func parseAddress(text string) (netip.Prefix, error) {
 	case a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240):
 		return p, fmt.Errorf("%s is not a unicast address", a)
 	case p.Bits() == 0:
-		return p, fmt.Errorf("%s: a subnet of length 0 has no host in it", p)
+		return p, fmt.Errorf("%s: a subnet of length 0 has no host", p)
 	case a.Is4() && p.Bits() < 31 && a == p.Masked().Addr():
 		return p, fmt.Errorf("%s is the address of the subnet itself", p)
 	case a.Is4() && p.Bits() < 31 && !p.Contains(a.Next()):

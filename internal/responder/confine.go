@@ -145,7 +145,7 @@ func (s *settings) confine(log *slog.Logger) error {
 	case s.trust.confine == "require":
 		return fmt.Errorf("trust.confine = \"require\": %w", missing)
 	default:
-		log.Warn("confined in part", attrs...)
+		log.Warn("confined only in part", attrs...)
 	}
 	return nil
 }

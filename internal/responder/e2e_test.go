@@ -443,7 +443,7 @@ func TestExitCodes(t *testing.T) {
 		{name: "argument", args: append(good, "eth1"), code: 2, want: `unexpected argument "eth1"`},
 		{name: "no file", args: []string{"-config", "/nonexistent.toml"}, code: 2, want: "/nonexistent.toml: no such file"},
 		{name: "unknown key", args: append(good, "-set", "nic.color=red"), code: 2, want: "-set: nic.color: unknown key"},
-		{name: "port twice", args: append(good, "-set", "respond.udp_ports=[7,7]"), code: 2, want: "port 7 is there twice"},
+		{name: "port twice", args: append(good, "-set", "respond.udp_ports=[7,7]"), code: 2, want: "port 7 is listed twice"},
 		{name: "no such core", args: append(good, "-set", "cpu.cores=4000"), code: 2, want: "this machine has no core 4000"},
 		{name: "multicast", args: append(good, "-set", "respond.addresses=224.0.0.1"), code: 2, want: "224.0.0.1 is a multicast address"},
 		{name: "no interface", args: append(good, "-set", "nic.device=nowhere"), code: 1, want: "interface nowhere: no such device"},
@@ -456,7 +456,7 @@ func TestExitCodes(t *testing.T) {
 		{name: "no rights, auto", args: append(good, "-set", "nic.driver=auto"), user: 65534, code: 1, want: "not allowed"},
 		{name: "no folder for a report", args: append(good, "-set", "stats.report="+readonly+"/report"), code: 1, want: "stats.report: no folder can be made"},
 		{name: "metrics port in use", args: append(good, "-set", "stats.listen="+inUse.Addr().String()), code: 1, want: "address already in use"},
-		{name: "bind what", args: []string{"bind"}, code: 2, want: "bind wants one PCI address"},
+		{name: "bind what", args: []string{"bind"}, code: 2, want: "bind needs one PCI address"},
 		{name: "bind nothing", args: []string{"bind", "00ff:1f:1f.7"}, code: 1, want: "no such device"},
 		{name: "unbind nothing", args: []string{"unbind", "00ff:1f:1f.7"}, code: 1, want: "no such device"},
 	} {

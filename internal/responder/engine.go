@@ -59,7 +59,7 @@ type loop struct {
 }
 
 // errEnded means that Serve returned although it was not stopped.
-var errEnded = errors.New("polling ended by itself")
+var errEnded = errors.New("polling stopped unexpectedly")
 
 // run answers until ctx is done, and then returns nil. If a loop fails, it stops the others and returns the error. It
 // calls ready once, when all loops poll.
@@ -200,9 +200,9 @@ func (e *engine) turned() bool {
 func advise(err error) error {
 	switch {
 	case nic.Lost(err):
-		return fmt.Errorf("%w (the device is lost: no start helps until it is back)", err)
+		return fmt.Errorf("%w (the device is lost: starting again does not help until it is back)", err)
 	case errors.Is(err, nic.ErrDown), errors.Is(err, nic.ErrHardware), errors.Is(err, nic.ErrTimeout):
-		return fmt.Errorf("%w (the device is there: start again)", err)
+		return fmt.Errorf("%w (the device is present: start again)", err)
 	}
 	return err
 }

@@ -111,7 +111,7 @@ func TestLoopFails(t *testing.T) {
 
 func TestAdvise(t *testing.T) {
 	for err, want := range map[error]string{
-		nic.ErrGone: "no start helps until it is back", nic.ErrDown: "start again", nic.ErrHardware: "start again", nic.ErrTimeout: "start again",
+		nic.ErrGone: "starting again does not help until it is back", nic.ErrDown: "start again", nic.ErrHardware: "start again", nic.ErrTimeout: "start again",
 	} {
 		if got := advise(fmt.Errorf("core 1: %w", err)); !errors.Is(got, err) || !strings.Contains(got.Error(), want) {
 			t.Errorf("%v: %v", err, got)

@@ -69,26 +69,26 @@ func interfaceFindings(root fs.FS, name string, cores []int, ask func(string) (c
 	switch c, err := ask(name); {
 	case errors.Is(err, unix.EOPNOTSUPP): // no coalescing
 	case err != nil:
-		find("coalescing", host.Note, "", "whether %s holds interrupts back is unknown: %v", name, err)
+		find("coalescing", host.Note, "", "interrupt coalescing of %s is unknown: %v", name, err)
 	case c.adaptiveRx != 0:
 		find("coalescing", host.Warning, fmt.Sprintf("ethtool -C %s adaptive-rx off rx-usecs 0", name),
-			"%s holds receive interrupts back for a time that follows the load (adaptive-rx)", name)
+			"%s delays receive interrupts by a time that adapts to the load (adaptive-rx)", name)
 	case c.rxUsecs > 0:
 		find("coalescing", host.Warning, fmt.Sprintf("ethtool -C %s rx-usecs 0", name),
-			"%s holds receive interrupts back for up to %d µs", name, c.rxUsecs)
+			"%s delays receive interrupts by up to %d µs", name, c.rxUsecs)
 	case c.rxFrames > 1:
 		find("coalescing", host.Warning, fmt.Sprintf("ethtool -C %s rx-frames 1", name),
-			"%s waits for %d frames before it interrupts", name, c.rxFrames)
+			"%s delays receive interrupts until %d frames have arrived", name, c.rxFrames)
 	}
 	class := "sys/class/net/" + name + "/"
 	if read(class+"threaded") == "1" {
-		find("napi_threaded", host.Warning, "echo 0 > /"+class+"threaded, or give the threads napi/"+name+"-* a core and a priority of their own",
+		find("napi_threaded", host.Warning, "echo 0 > /"+class+"threaded, or give the threads napi/"+name+"-* a dedicated core and a priority",
 			"received frames of %s wait until a kernel thread is scheduled (threaded NAPI)", name)
 	}
 	if defer_, _ := strconv.Atoi(read(class + "napi_defer_hard_irqs")); defer_ > 0 {
 		ns, _ := strconv.Atoi(read(class + "gro_flush_timeout"))
-		find("napi_deferral", host.Note, "echo 0 > /"+class+"napi_defer_hard_irqs; busy polling (afxdp with zero copy) is where it is wanted",
-			"%s leaves interrupts off for %d rounds, and looks again every %d µs (napi_defer_hard_irqs, gro_flush_timeout)", name, defer_, ns/1000)
+		find("napi_deferral", host.Note, "echo 0 > /"+class+"napi_defer_hard_irqs; only busy polling (afxdp with zero copy) benefits from it",
+			"%s keeps interrupts off for %d rounds, and polls every %d µs (napi_defer_hard_irqs, gro_flush_timeout)", name, defer_, ns/1000)
 	}
 	if irqs := interruptsOf(root, name, read); len(irqs) > 0 {
 		var on []string
@@ -97,7 +97,7 @@ func interfaceFindings(root fs.FS, name string, cores []int, ask func(string) (c
 			list, _ := isolate.ParseCPUs(i.cpus)
 			if len(list) == 1 && slices.Contains(cores, list[0]) {
 				find("napi_core", host.Warning, fmt.Sprintf("echo LIST > /proc/irq/%d/smp_affinity_list, with another CPU beside the polling core", i.number),
-					"interrupt %d of %s is served on polling core %d: the kernel's part of receiving takes that core from the loop", i.number, name, list[0])
+					"interrupt %d of %s is served on polling core %d: the kernel's receive work interrupts the polling loop", i.number, name, list[0])
 			}
 		}
 		find("interface_irqs", host.Note, "", "interrupts of %s: %s", name, strings.Join(on, ", "))

@@ -33,7 +33,7 @@ func TestInterfaceFindings(t *testing.T) {
 		{name: "usecs", coalesce: coalescing{rxUsecs: 8}, ids: "coalescing interface_irqs", says: "up to 8 µs"},
 		{name: "frames", coalesce: coalescing{rxFrames: 32}, ids: "coalescing interface_irqs", says: "32 frames"},
 		{name: "threaded", file: "sys/class/net/eth1/threaded", text: "1", ids: "napi_threaded interface_irqs", says: "napi/eth1-*"},
-		{name: "deferred", file: "sys/class/net/eth1/napi_defer_hard_irqs", text: "2", ids: "napi_deferral interface_irqs", says: "2 rounds, and looks again every 20 µs"},
+		{name: "deferred", file: "sys/class/net/eth1/napi_defer_hard_irqs", text: "2", ids: "napi_deferral interface_irqs", says: "2 rounds, and polls every 20 µs"},
 		{name: "on the loop's core", file: "proc/irq/30/effective_affinity_list", text: "3", ids: "napi_core interface_irqs", says: "polling core 3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -24,16 +24,16 @@ func releaseCommand(args []string, stdout, _ io.Writer) error {
 			failed++
 			fmt.Fprintln(stdout, s)
 		case s.Done == "":
-			fmt.Fprintf(stdout, "%s: it still runs, and puts back what it changed when it ends\n", s.Name)
+			fmt.Fprintf(stdout, "%s: still running; it undoes its changes when it exits\n", s.Name)
 		default:
 			fmt.Fprintln(stdout, s)
 		}
 	}
 	if len(steps) == 0 {
-		fmt.Fprintln(stdout, "nothing was left")
+		fmt.Fprintln(stdout, "nothing to undo")
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d could not be undone whole", failed)
+		return fmt.Errorf("%d could not be undone completely", failed)
 	}
 	return nil
 }
@@ -45,14 +45,14 @@ func (s *settings) guarded(cores []int, log *slog.Logger) error {
 	}
 	guards, err := (&isolate.Host{}).Guards(cores)
 	if err != nil {
-		return fmt.Errorf("cpu.priority: the kernel's guard against real-time threads: %w", err)
+		return fmt.Errorf("cpu.priority: the kernel's throttling of real-time threads: %w", err)
 	}
 	if len(guards) > 0 && s.cpu.guard == "refuse" {
-		return fmt.Errorf("cpu.priority = %d: %w: %s. cpu.realtime_guard = \"lift\" lifts it while the responder runs, \"keep\" bears it; by hand: %s",
+		return fmt.Errorf("cpu.priority = %d: %w: %s (cpu.realtime_guard = \"lift\" disables that while the responder runs, \"keep\" accepts it; by hand: %s)",
 			s.cpu.priority, isolate.ErrGuarded, list(guards, isolate.Guard.String), list(guards, func(g isolate.Guard) string { return g.Lift }))
 	}
 	for _, g := range guards {
-		log.Warn("a real-time guard is in force", "guard", g.String(), "fix", g.Lift, "cpu.realtime_guard", s.cpu.guard)
+		log.Warn("the kernel throttles real-time threads", "guard", g.String(), "fix", g.Lift, "cpu.realtime_guard", s.cpu.guard)
 	}
 	return nil
 }
@@ -72,7 +72,7 @@ func (s *settings) lease(cores []int, log *slog.Logger) (l *isolate.Lease, relea
 	}
 	release = func() {
 		if err := l.Release(); err != nil {
-			log.Error("the cores are not given back whole", "error", err)
+			log.Error("cpu.isolate was not undone completely", "error", err)
 		}
 	}
 	var steps []isolate.Step
@@ -106,18 +106,18 @@ func probeGuards(stdout io.Writer, cores []int, priority int) error {
 		return err
 	}
 	for _, g := range guards {
-		fmt.Fprintf(stdout, "guard    %v; to end it: %s\n", g, g.Lift)
+		fmt.Fprintf(stdout, "guard    %v; to disable it: %s\n", g, g.Lift)
 	}
 	for _, c := range cores {
 		const long = 2 * time.Second
 		longest, total, err := isolate.Probe(c, priority, long)
 		switch {
 		case err != nil:
-			fmt.Fprintf(stdout, "guard    core %d could not be tried: %v\n", c, err)
+			fmt.Fprintf(stdout, "guard    core %d could not be tested: %v\n", c, err)
 		case total > 0:
-			fmt.Fprintf(stdout, "guard    a thread of SCHED_FIFO %d was off core %d for %v in %v, for %v at a time: a loop would be\n", priority, c, total, long, longest)
+			fmt.Fprintf(stdout, "guard    a SCHED_FIFO %d thread was descheduled from core %d for %v in %v, up to %v at a time: a polling loop would be, too\n", priority, c, total, long, longest)
 		default:
-			fmt.Fprintf(stdout, "guard    a thread of SCHED_FIFO %d was never off core %d for a millisecond in %v\n", priority, c, long)
+			fmt.Fprintf(stdout, "guard    a SCHED_FIFO %d thread was never descheduled from core %d for a millisecond in %v\n", priority, c, long)
 		}
 	}
 	return nil

@@ -75,7 +75,7 @@ func inKernel(s *settings, stages *stages, log *slog.Logger) (*inTheKernel, erro
 	case !chosen, s.nic.Pin != "", errors.Is(err, nic.ErrNoDevice), errors.Is(err, nic.ErrDown), errors.Is(err, fastpath.ErrConfig):
 		return nil, err
 	}
-	log.Warn("the kernel cannot answer here: taking AF_XDP", "device", s.nic.Device, "reason", err)
+	log.Warn("XDP is not available here: falling back to AF_XDP", "device", s.nic.Device, "reason", err)
 	s.nic.Driver = "auto"
 	return nil, nil
 }
@@ -165,7 +165,7 @@ func (k *inTheKernel) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "summary\t%s on %s, %v\n", info.Driver, plain.Text(info.Device), time.Since(k.start).Round(time.Millisecond))
 	if k.settings.nic.Pin != "" {
-		fmt.Fprintf(w, "pin\t%s, and all counts since %v\n", plain.Text(k.settings.nic.Pin), d.Since().Format(time.DateTime))
+		fmt.Fprintf(w, "pin\t%s; all counts are since %v\n", plain.Text(k.settings.nic.Pin), d.Since().Format(time.DateTime))
 	}
 	printCounts(w, &counts)
 	var s nic.Stats
@@ -179,7 +179,7 @@ func (k *inTheKernel) print(out io.Writer) error {
 
 // printProgram prints the program's histograms.
 func printProgram(w io.Writer, turnaround, delivery xdp.Histogram) {
-	fmt.Fprintln(w, "turnaround: of a random reply in sixteen, from the program's start to its end. The driver's own time is not in it")
+	fmt.Fprintln(w, "turnaround: one reply in sixteen, chosen at random, from the start of the program to its end, without the driver's time")
 	fmt.Fprintln(w, "ns\tcount\tp50\tp90\tp99\tp99.9\tp99.99\tmax")
 	for _, h := range []struct {
 		name string
@@ -208,6 +208,6 @@ func (k *inTheKernel) save() error {
 	r.Add(latency.MainSeries, latency.FromNanoseconds(&h.Counts, h.Greatest))
 	n := k.device.Verdicts()
 	r.Counts.Sent, r.Counts.Received = int64(n.Answered()), int64(n.Answered()+n.Refused())
-	r.Notes = append(r.Notes, "turnaround is of a random reply in sixteen, from the start of the program in the kernel to its end")
+	r.Notes = append(r.Notes, "turnaround is measured for one reply in sixteen, chosen at random, from the start of the program in the kernel to its end")
 	return k.settings.save(r, k.log)
 }

@@ -175,7 +175,7 @@ func TestPinned(t *testing.T) {
 		len(s.Addresses) != 2 || len(s.Ports) != 1 {
 		t.Errorf("%+v", s)
 	}
-	if out, _, code := w.responder(t, "status"); code != exitDone || !strings.Contains(out, "no process is needed") || !regexp.MustCompile(`icmpv4 +20`).MatchString(out) {
+	if out, _, code := w.responder(t, "status"); code != exitDone || !strings.Contains(out, "answers without a process") || !regexp.MustCompile(`icmpv4 +20`).MatchString(out) {
 		t.Errorf("status: exit %d\n%s", code, out)
 	}
 	// A start without the pin reports it.

@@ -141,8 +141,8 @@ type configured struct {
 
 func (c *configured) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("responder", flag.ContinueOnError)
-	f.StringVar(&c.file, "config", "", "`FILE` of settings; those that it lacks have their defaults")
-	f.Func("set", "`KEY=VALUE` of one setting, over that of the file; may be repeated. KEY is as in the file (nic.device), VALUE in TOML "+
+	f.StringVar(&c.file, "config", "", "`FILE` of settings; missing keys have their defaults")
+	f.Func("set", "`KEY=VALUE` of one setting, overrides the file; may be repeated. KEY is as in the file (nic.device), VALUE in TOML "+
 		"syntax; a bare word is a string", func(s string) error { c.sets = append(c.sets, s); return nil })
 	return f
 }

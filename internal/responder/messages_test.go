@@ -210,11 +210,11 @@ func TestMessageSettings(t *testing.T) {
 		{[]string{"nic.driver=ena", "nic.device=" + here, "respond.addresses=10.0.0.2/24"}, 1, "is not an ENA"},
 		{[]string{"nic.device=lo", "respond.addresses=10.0.0.2/24", "respond.handover=127.0.0.1:1"}, 2, "respond.handover: is for devices that carry messages"},
 		{[]string{"nic.device=lo", "respond.addresses=10.0.0.2/24", "respond.stamp_messages=true"}, 2, "respond.stamp_messages: is for devices that carry messages"},
-		{[]string{"nic.device=" + here, "respond.handover=0.0.0.0:18515"}, 2, "is not one address of this machine"},
+		{[]string{"nic.device=" + here, "respond.handover=0.0.0.0:18515"}, 2, "is not the address of one host"},
 		{[]string{"nic.device=" + here, "respond.handover=192.0.2.1:18515"}, 1, "respond.handover: hand-over of ud"},
-		{[]string{"nic.device=" + here, "nic.qkey=0"}, 2, "is no Q_Key"},
+		{[]string{"nic.device=" + here, "nic.qkey=0"}, 2, "is not a Q_Key"},
 		{[]string{"nic.driver=efa", "nic.device=eth0"}, 2, "efa drives a PCI function"},
-		{[]string{"nic.driver=efa", "nic.device=" + here, "nic.push=llq"}, 1, `push mode "llq" is none of auto, off`},
+		{[]string{"nic.driver=efa", "nic.device=" + here, "nic.push=llq"}, 1, `push mode "llq": want one of auto, off`},
 	} {
 		var args []string
 		for _, s := range c.sets {

@@ -28,7 +28,7 @@ func newCommon(p *metrics.Page, turnaround string) common {
 		turnaround: p.Family(dto.MetricType_HISTOGRAM, "rebound_turnaround_seconds", turnaround, "queue"),
 		frames:     p.Counter("rebound_device_frames_total", "Frames through the device.", "direction"),
 		bytes:      p.Counter("rebound_device_bytes_total", "Bytes through the device.", "direction"),
-		trouble:    p.Counter("rebound_device_trouble_total", "What went wrong at the device.", "kind"),
+		trouble:    p.Counter("rebound_device_trouble_total", "Errors and drops of the device, and its resets.", "kind"),
 		own:        p.Counter("rebound_device_own_total", "The device's own counters.", "counter"),
 	}
 }
@@ -76,11 +76,11 @@ func newPage(v *view) (*metrics.Page, *scraped) {
 	out := new(metrics.Page)
 	p := &scraped{
 		view:      v,
-		common:    newCommon(out, "From the start of a pass that found frames to its last reply being posted: one value for each pass."),
-		wait:      out.Family(dto.MetricType_SUMMARY, "rebound_wait_seconds", "What a frame that arrives at a random moment waits for the polling loop: the gaps, weighted by their length. The sum is left at 0.", "queue"),
-		gap:       out.Family(dto.MetricType_HISTOGRAM, "rebound_gap_seconds", "From one pass of the polling loop to the next: one value for each pass. See rebound_wait_seconds.", "queue"),
-		sessions:  out.Counter("rebound_stamp_sessions_total", "Test sessions of a stateful STAMP reflector: begun; ended, their place taken after respond.stamp_idle; displaced, their place taken before that.", "event", "mode", "queue"),
-		collected: out.Counter("rebound_collections_total", "Times that the loops were stopped for a garbage collection."),
+		common:    newCommon(out, "From the start of a loop iteration that found frames to its last reply being posted: one value per iteration."),
+		wait:      out.Family(dto.MetricType_SUMMARY, "rebound_wait_seconds", "How long a frame that arrives at a random time waits for the polling loop: gaps, weighted by their length. The sum is always 0.", "queue"),
+		gap:       out.Family(dto.MetricType_HISTOGRAM, "rebound_gap_seconds", "From one iteration of the polling loop to the next: one value per iteration. See rebound_wait_seconds.", "queue"),
+		sessions:  out.Counter("rebound_stamp_sessions_total", "Test sessions of a stateful STAMP reflector: begun; ended (replaced after respond.stamp_idle); displaced (replaced before that).", "event", "mode", "queue"),
+		collected: out.Counter("rebound_collections_total", "How often the loops were stopped for a garbage collection."),
 		unit:      tick(v.clock),
 	}
 	for _, l := range v.loops {
@@ -143,8 +143,8 @@ type kernelScraped struct {
 
 func newKernelPage(k *inTheKernel) (*metrics.Page, *kernelScraped) {
 	out := new(metrics.Page)
-	return out, &kernelScraped{k, newCommon(out, "From the program's start to its end, of a random reply in sixteen."),
-		out.Family(dto.MetricType_HISTOGRAM, "rebound_delivery_seconds", "From the card's time stamp to the program's start, of the same replies, where the card's times are to be had.", "queue")}
+	return out, &kernelScraped{k, newCommon(out, "From the program's start to its end, for one reply in sixteen, chosen at random."),
+		out.Family(dto.MetricType_HISTOGRAM, "rebound_delivery_seconds", "From the card's timestamp to the program's start, for the same replies, if the card's timestamps are available.", "queue")}
 }
 
 func (p *kernelScraped) collect() {

@@ -72,15 +72,15 @@ func drivable(a *netlink.LinkAttrs) string {
 	case a.Flags&net.FlagLoopback != 0:
 		return "none: loopback"
 	case a.EncapType == "infiniband":
-		return "none: IPoIB (mlx4 does that itself, once it has the card)"
+		return "none: IPoIB (mlx4 supports it, bound to the PCI function)"
 	case a.EncapType != "ether":
-		return "none: no Ethernet (" + a.EncapType + ")"
+		return "none: not Ethernet (" + a.EncapType + ")"
 	case a.Flags&net.FlagUp == 0:
 		return "none: down (ip link set " + a.Name + " up)"
 	case a.MasterIndex != 0:
 		return "none: its frames go to the bridge or bond that it belongs to"
 	case a.Xdp != nil && a.Xdp.Attached:
-		return fmt.Sprintf("afpacket (XDP program %d is attached, which bars xdp and afxdp)", a.Xdp.ProgId)
+		return fmt.Sprintf("afpacket (XDP program %d is attached, which blocks xdp and afxdp)", a.Xdp.ProgId)
 	}
 	return "xdp, afxdp, afpacket"
 }

@@ -54,7 +54,7 @@ func statusCommand(args []string, stdout, _ io.Writer) error {
 	names := f.Args()
 	switch {
 	case len(names) > 1:
-		return usageError("status wants one name of a pin, or none for all")
+		return usageError("status needs the name of one pin, or none for all")
 	case len(names) == 1:
 		if err := xdp.CheckPin(names[0]); err != nil {
 			return usageError(err.Error())
@@ -111,10 +111,10 @@ func printPin(out io.Writer, p *xdp.Pinned) {
 	a := p.About
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	defer w.Flush()
-	state := "answers, and no process is needed for it"
+	state := "answers without a process"
 	switch {
 	case !p.Attached:
-		state = "answers nothing: its interface is gone. The counts are kept for one of that name"
+		state = "does not answer: its interface was removed. The counts are kept for a new one of that name"
 	case runs(a.PID):
 		state = fmt.Sprintf("answers; process %d runs", a.PID)
 	}
@@ -140,7 +140,7 @@ func unpinCommand(args []string, _, _ io.Writer) error {
 		return flag.ErrHelp
 	}
 	if len(args) != 1 {
-		return usageError("unpin wants the name of one pin (rebound-responder status lists them)")
+		return usageError("unpin needs the name of one pin (rebound-responder status lists them)")
 	}
 	if err := xdp.CheckPin(args[0]); err != nil || args[0] == "" {
 		return usageError(fmt.Sprintf("%q cannot name a pin", args[0]))

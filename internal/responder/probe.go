@@ -29,8 +29,8 @@ func (p *probing) flags() *flag.FlagSet {
 	f := p.configured.flags()
 	f.StringVar(&p.stage, "stage", string(probe.StageRead), "`NAME` of how far to go: read (only the device's capabilities), up (bring it up and take it "+
 		"down), loop (send one frame)")
-	f.StringVar(&p.peer, "peer", "", "loop: IPv4 `ADDRESS` of a host on the wire to ask for its MAC address; without one the frame is for the device itself")
-	f.StringVar(&p.from, "from", "", "loop: this end's IPv4 `ADDRESS`, with -peer")
+	f.StringVar(&p.peer, "peer", "", "loop: IPv4 `ADDRESS` of a host on the wire to ask for its MAC address; without it the frame is sent to the device itself")
+	f.StringVar(&p.from, "from", "", "loop: this host's IPv4 `ADDRESS`, with -peer")
 	f.StringVar(&p.folder, "o", ".", "`FOLDER` to write the file to")
 	f.DurationVar(&p.wait, "wait", 5*time.Second, "`TIME` to wait for the link, and for the frame")
 	f.BoolVar(&p.mask, "mask", true, "replace the device's MAC address and GID everywhere in the file")
@@ -47,7 +47,7 @@ func probeCommand(args []string, stdout, stderr io.Writer) error {
 		return usageError(err.Error())
 	}
 	if f.NArg() != 1 {
-		return usageError("probe wants one device: a PCI address, an interface or vfio-user:PATH, after the flags")
+		return usageError("probe needs one device: a PCI address, an interface or vfio-user:PATH, after the flags")
 	}
 	o, err := p.options(f.Arg(0))
 	if err != nil {
@@ -77,10 +77,10 @@ func probeCommand(args []string, stdout, stderr io.Writer) error {
 	}
 	fmt.Fprintf(stdout, "written: %s\n", path)
 	if file.Error != "" {
-		return fmt.Errorf("stage %s was not reached; what was found is in %s", o.Stage, path)
+		return fmt.Errorf("stage %s was not reached; results so far are in %s", o.Stage, path)
 	}
 	if len(file.Changed) > 0 {
-		return fmt.Errorf("the device is not as it was before: see %s", path)
+		return fmt.Errorf("the device was not restored completely: see %s", path)
 	}
 	return nil
 }
@@ -90,14 +90,14 @@ func (p *probing) options(device string) (o probe.Options, err error) {
 	switch o.Stage {
 	case probe.StageRead, probe.StageUp, probe.StageLoop:
 	default:
-		return o, usageError(fmt.Sprintf("-stage %q is none of read, up, loop", p.stage))
+		return o, usageError(fmt.Sprintf("-stage %q: want read, up or loop", p.stage))
 	}
 	if p.peer != "" || p.from != "" {
 		var first, second error
 		o.Peer, first = netip.ParseAddr(p.peer)
 		o.From, second = netip.ParseAddr(p.from)
 		if first != nil || second != nil || !o.Peer.Is4() || !o.From.Is4() || o.Stage != probe.StageLoop {
-			return o, usageError("-peer and -from want one IPv4 address each, and -stage loop")
+			return o, usageError("-peer and -from need one IPv4 address each, and -stage loop")
 		}
 	}
 	online, err := onlineCPUs()

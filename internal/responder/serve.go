@@ -147,7 +147,7 @@ func (a *answering) open(online []int) error {
 		}
 		a.later(func() {
 			if err := giveBack(); err != nil {
-				a.log.Warn("addresses stay on the interface", "interface", iface, "error", err)
+				a.log.Warn("addresses could not be removed from the interface", "interface", iface, "error", err)
 			}
 		})
 		s.nic.Dedicated = lent
@@ -166,7 +166,7 @@ func (a *answering) open(online []int) error {
 	logDevice(a.log, a.info, "queues", a.info.Queues)
 	s.table.WarnUnused(a.info.Driver, a.log)
 	if link, err := a.dev.Link(); err == nil && !link.Up {
-		a.log.Warn("link is down; answering begins when it comes up", "device", a.info.Device)
+		a.log.Warn("link is down; answering starts when it comes up", "device", a.info.Device)
 	}
 	clock, err := a.clock()
 	if err != nil {
@@ -316,7 +316,7 @@ func watchdogLoop(ctx context.Context, m *notify.Manager, alive func() bool, log
 		if alive() {
 			logNotifyError(log, m.Alive())
 		} else {
-			log.Warn("a polling loop stalls: the watchdog is not told that it is alive")
+			log.Warn("a polling loop is stalled: the service manager's watchdog is not notified")
 		}
 	}
 }
@@ -324,7 +324,7 @@ func watchdogLoop(ctx context.Context, m *notify.Manager, alive func() bool, log
 // logNotifyError logs a failed notification of the service manager.
 func logNotifyError(log *slog.Logger, err error) {
 	if err != nil {
-		log.Warn("the service manager was not told", "error", err)
+		log.Warn("cannot notify the service manager", "error", err)
 	}
 }
 
@@ -350,7 +350,7 @@ func join(s []string) string { return strings.Join(s, ",") }
 func mac(c *fastpath.Config, info nic.Info) error {
 	m, err := net.ParseMAC(info.MAC)
 	if err != nil || len(m) != len(c.MAC) || [6]byte(m) == [6]byte{} {
-		return fmt.Errorf("%s has no Ethernet address, but %q: loopback and tunnels carry no frames that could be answered", info.Device, info.MAC)
+		return fmt.Errorf("%s has no Ethernet address (%q): loopback interfaces and tunnels carry no Ethernet frames", info.Device, info.MAC)
 	}
 	copy(c.MAC[:], m)
 	return nil
@@ -380,7 +380,7 @@ func prepare(s *settings, cores, online []int) (remarks []remark, err error) {
 		return nil, err
 	}
 	if len(rest) == 0 {
-		remarks = append(remarks, remark{"the polling cores are all there are: everything else on this machine takes time from them", []any{"cores", isolate.FormatCPUs(cores)}})
+		remarks = append(remarks, remark{"every core of this machine polls: everything else takes time from them", []any{"cores", isolate.FormatCPUs(cores)}})
 	}
 	return remarks, nil
 }
@@ -393,7 +393,7 @@ func reportable(dir string) error {
 		err = unix.Access(parent, unix.W_OK|unix.X_OK)
 	}
 	if err != nil {
-		return fmt.Errorf("stats.report: no folder can be made in %s: %w", parent, err)
+		return fmt.Errorf("stats.report: cannot create a folder in %s: %w", parent, err)
 	}
 	return nil
 }

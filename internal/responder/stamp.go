@@ -89,7 +89,7 @@ func parseDSCP(text string) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > 63 {
-		return 0, fmt.Errorf("%q is not a DSCP (0 to 63), nor \"any\"", text)
+		return 0, fmt.Errorf("%q is neither a DSCP (0 to 63) nor \"any\"", text)
 	}
 	return n, nil
 }
@@ -99,7 +99,7 @@ func (s *settings) checkStamp(file string) error {
 	p := &s.respond.stamp
 	for i, port := range p.ports {
 		if slices.Contains(s.respond.udp, port) {
-			return s.table.FailAt("respond.stamp_ports", i, "port %d is in respond.udp_ports already", port)
+			return s.table.FailAt("respond.stamp_ports", i, "port %d is already in respond.udp_ports", port)
 		}
 	}
 	if err := s.twice("respond.stamp_ports", p.ports); err != nil {
@@ -107,20 +107,20 @@ func (s *settings) checkStamp(file string) error {
 	}
 	for i, port := range p.auth {
 		if slices.Contains(s.respond.udp, port) || slices.Contains(p.ports, port) {
-			return s.table.FailAt("respond.stamp_auth_ports", i, "port %d is in respond.udp_ports or respond.stamp_ports already", port)
+			return s.table.FailAt("respond.stamp_auth_ports", i, "port %d is already in respond.udp_ports or respond.stamp_ports", port)
 		}
 	}
 	if err := s.twice("respond.stamp_auth_ports", p.auth); err != nil {
 		return err
 	}
 	if len(p.dscp) > 1 && slices.Contains(p.dscp, anyDSCP) {
-		return s.table.FailAt("respond.stamp_dscp", slices.Index(p.dscp, anyDSCP), "\"any\" stands alone")
+		return s.table.FailAt("respond.stamp_dscp", slices.Index(p.dscp, anyDSCP), "\"any\" must be the only entry")
 	}
 	if err := s.checkKey(file); err != nil {
 		return err
 	}
 	if key, what := s.beyondKernel(); key != "" && s.nic.InKernel() {
-		return s.table.Fail(key, "driver xdp %s; take afxdp", what)
+		return s.table.Fail(key, "driver xdp %s; use afxdp", what)
 	}
 	return nil
 }
@@ -129,13 +129,13 @@ func (s *settings) checkStamp(file string) error {
 func (s *settings) beyondKernel() (key, what string) {
 	switch p := &s.respond.stamp; {
 	case p.mode == "stateful":
-		return "respond.stamp_mode", "keeps no sessions of STAMP"
+		return "respond.stamp_mode", "keeps no STAMP sessions"
 	case len(p.auth) > 0:
 		return "respond.stamp_auth_ports", "computes no HMAC"
 	case p.tlvs:
-		return "respond.stamp_tlvs", "has the TLVs of test packets go back as they came"
+		return "respond.stamp_tlvs", "returns the TLVs of test packets unchanged"
 	case p.clockError > 0:
-		return "respond.stamp_clock_error", "says of its clock what the kernel says"
+		return "respond.stamp_clock_error", "reports the kernel's clock error"
 	}
 	return "", ""
 }
@@ -153,7 +153,7 @@ func (s *settings) checkKey(file string) error {
 	}
 	var at *setting.Error
 	if errors.As(s.table.Fail("respond.stamp_key", ""), &at) && at.Where == "-set" {
-		return s.table.Fail("respond.stamp_key", "would be seen by all in the list of processes: name a file that holds it")
+		return s.table.Fail("respond.stamp_key", "would be visible to all users in the process list: give the path of a file that has it")
 	}
 	f, err := os.Open(file)
 	if err != nil {

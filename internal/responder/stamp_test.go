@@ -26,7 +26,7 @@ func TestReflector(t *testing.T) {
 	}
 	p := w.start(t, nil, "respond.stamp_mode=stateful", "respond.stamp_auth_ports=863", "respond.stamp_key="+file,
 		"respond.stamp_tlvs=true", "respond.stamp_clock_error=3us", "stats.interval=1s")
-	if strings.Contains(p.ready, "driver=xdp") || !p.logs("xdp keeps no sessions of STAMP") {
+	if strings.Contains(p.ready, "driver=xdp") || !p.logs("xdp keeps no STAMP sessions") {
 		t.Errorf("%s%s", p.ready, p.stderr)
 	}
 	sign := func(b []byte) []byte {

@@ -118,7 +118,7 @@ func (v *view) print(out io.Writer) {
 	}
 	fmt.Fprintf(w, "collections\t%d\n", v.collections.Load())
 
-	fmt.Fprintln(w, "wait: of a frame that arrives at a random moment, for the loop. turnaround, gap: one value for each pass, not each frame")
+	fmt.Fprintln(w, "wait: how long a frame that arrives at a random time waits for the loop. turnaround, gap: one value per loop iteration, not per frame")
 	fmt.Fprintln(w, "ns\tcount\tp50\tp90\tp99\tp99.9\tp99.99\tmax")
 	gaps := v.histogram(gap)
 	for _, h := range []struct {

@@ -175,7 +175,7 @@ type Counts struct {
 	Corrupt     int64 `json:"corrupt"`                         // replies with a wrong header, checksum or payload
 	CorruptOnly int64 `json:"answered_corrupt_only,omitempty"` // probes with only corrupt replies
 	SendFailed  int64 `json:"send_failed,omitempty"`           // not sent: this host's transmit path was full or failed
-	NotAwaited  int64 `json:"not_awaited,omitempty"`           // probes whose time-out had not passed when the run was interrupted or the port failed; not in Sent
+	NotAwaited  int64 `json:"not_awaited,omitempty"`           // probes whose timeout had not passed when the run was interrupted or the port failed; not in Sent
 
 	// The greatest number of probes without a reply that may have been dropped elsewhere than between the hosts: by
 	// this host's receive ring, NIC or kernel, by the target on purpose, and by the target's NIC or ring. Report.Drops

@@ -88,7 +88,7 @@ func (c *Card) open(o nic.Options, l Limits) (err error) {
 	c.Log = c.Options.Log.With("device", c.Fn.Name())
 	if err := c.hooks.Open(); err != nil {
 		if c.observed == nil { // an observer has seen everything already
-			c.showTrace("open failed: this was asked of the device before")
+			c.showTrace("open failed: the last accesses to the device")
 		}
 		return errors.Join(err, c.hooks.Release())
 	}
@@ -103,11 +103,11 @@ type Stage struct {
 
 // Learned is the stage after which a driver knows the device's capabilities. A probe that only reads ends Open before
 // it.
-var Learned = Stage{"use what was learned", func() error { return nil }}
+var Learned = Stage{"use the capabilities", func() error { return nil }}
 
 // Evidence is a stage with commands that only a probe needs. The answers are in the trace. A refusal does not matter.
 func (c *Card) Evidence(ask func()) Stage {
-	return Stage{"read what only a probe asks for", func() error {
+	return Stage{"read extra values for the probe", func() error {
 		if c.observed != nil {
 			ask()
 		}

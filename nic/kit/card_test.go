@@ -90,7 +90,7 @@ func TestObserverEndsOpen(t *testing.T) {
 	if !errors.Is(err, stop) || !released || !asked {
 		t.Errorf("open: %v, released %v, evidence %v", err, released, asked)
 	}
-	if len(seen) != 1 || !strings.HasPrefix(seen[0], "step read what") {
+	if len(seen) != 1 || !strings.HasPrefix(seen[0], "step read extra") {
 		t.Errorf("saw %q", seen)
 	}
 }

@@ -39,13 +39,13 @@ func (l Limits) apply(o nic.Options) (nic.Options, error) {
 	var err error
 	switch {
 	case o.Match != nil && o.Steer != nil:
-		err = errors.New("both Match and Steer are set, want one of them at most")
+		err = errors.New("both Match and Steer are set, want at most one of them")
 	case o.RingSize < l.MinRing || o.RingSize > l.MaxRing || o.RingSize&(o.RingSize-1) != 0:
 		err = fmt.Errorf("ring size %d is not a power of two within %d to %d", o.RingSize, l.MinRing, l.MaxRing)
 	case o.MTU != 0 && (o.MTU < l.MinMTU || o.MTU > l.MaxMTU):
 		err = fmt.Errorf("%w: MTU %d is not within %d to %d", nic.ErrFrameSize, o.MTU, l.MinMTU, l.MaxMTU)
 	case o.Queues < 0 || o.Queues > l.Queues:
-		err = fmt.Errorf("%d queue pairs asked for, 1 to %d are possible", o.Queues, l.Queues)
+		err = fmt.Errorf("%d queue pairs requested, want 1 to %d", o.Queues, l.Queues)
 	case o.MAC != [6]byte{}:
 		err = CheckMAC(o.MAC)
 	}
@@ -65,7 +65,7 @@ func CheckMAC(mac [6]byte) error {
 func CheckPush(mode string, longest int, own ...string) error {
 	modes := slices.Concat([]string{"auto"}, own, []string{"off"})
 	if mode != "" && !slices.Contains(modes, mode) {
-		return fmt.Errorf("push mode %q is none of %s", mode, strings.Join(modes, ", "))
+		return fmt.Errorf("push mode %q: want one of %s", mode, strings.Join(modes, ", "))
 	}
 	if longest < 0 {
 		return fmt.Errorf("the longest frame to push is %d bytes, want 0 or more", longest)

@@ -21,7 +21,7 @@ func TestLimits(t *testing.T) {
 		{nic.Options{RingSize: 32}, "ring size 32 is not a power of two within 64 to 1024"}, {nic.Options{RingSize: 2048}, "2048"},
 		{nic.Options{RingSize: 100}, "100"}, {nic.Options{RingSize: -64}, "-64"},
 		{nic.Options{MTU: 67}, "MTU 67 is not within 68 to 9000"}, {nic.Options{MTU: 9001}, "9001"},
-		{nic.Options{Queues: 5}, "5 queue pairs asked for, 1 to 4 are possible"}, {nic.Options{Queues: -1}, "-1"},
+		{nic.Options{Queues: 5}, "5 queue pairs requested, want 1 to 4"}, {nic.Options{Queues: -1}, "-1"},
 		{nic.Options{MAC: [6]byte{1}}, "01:00:00:00:00:00 is not a unicast address"},
 		{nic.Options{Match: &fastpath.Config{}, Steer: &nic.Steer{}}, "both Match and Steer"},
 	} {

@@ -48,7 +48,7 @@ func (c *Card) Block(size, align int) (dma.Block, error) {
 	}
 	switch {
 	case errors.Is(err, dma.ErrNoRoom):
-		return b, c.Errorf("%d bytes side by side: %w (behind an IOMMU any page will do; without one, larger huge pages or a smaller ring)", size, err)
+		return b, c.Errorf("%d contiguous bytes: %w (use an IOMMU, larger huge pages or a smaller ring)", size, err)
 	case err != nil:
 		return b, c.Errorf("%d bytes for the device: %w", size, err)
 	case c.AddressBits != 0 && (b.IOVA+uint64(size)-1)>>c.AddressBits != 0:

@@ -34,7 +34,7 @@ type Symptom struct {
 
 // Foreign is the symptom of a device that another process reset.
 func Foreign(why string) *Symptom {
-	return &Symptom{Reason: "foreign_reset", Why: why + ": the function was reset by somebody else"}
+	return &Symptom{Reason: "foreign_reset", Why: why + ": another process or the kernel reset the function"}
 }
 
 // watch checks the device until Close. If the device is gone, it ends the loops with an error; if the device is
@@ -52,7 +52,7 @@ func (c *Card) watch() {
 		s, err := c.check()
 		switch {
 		case nic.Lost(err):
-			c.showTrace("the device is gone: this was asked of it last")
+			c.showTrace("the device is gone: the last accesses to it")
 			c.Gate.alone(c.endWatch, func() error { return err })
 			return
 		case s == nil:
@@ -62,13 +62,13 @@ func (c *Card) watch() {
 			continue
 		}
 		if s.Suspect != nil && s.Suspect.first() {
-			c.Log.Info("the device stalls, or the loops do, which are waited for", "reason", s.Reason, "why", s.Why)
+			c.Log.Info("the device or the polling loops stall: waiting for the loops", "reason", s.Reason, "why", s.Why)
 			if c.Gate.alone(c.endWatch, func() error { return nil }) != nil {
 				return
 			}
 			continue
 		}
-		c.Log.Warn("the device needs help", "reason", s.Reason, "why", s.Why)
+		c.Log.Warn("the device is unhealthy", "reason", s.Reason, "why", s.Why)
 		if c.Gate.alone(c.endWatch, func() error { return c.recover(s) }) != nil {
 			return
 		}
@@ -97,10 +97,10 @@ func (c *Card) recover(s *Symptom) error {
 	if s.Recover != nil {
 		err := s.Recover()
 		if err == nil {
-			c.Log.Info("the device was helped without a restart", "reason", s.Reason)
+			c.Log.Info("the device recovered without a restart", "reason", s.Reason)
 			return nil
 		}
-		c.Log.Warn("the device has to be restarted", "reason", s.Reason, "err", err)
+		c.Log.Warn("the device did not recover: restarting it", "reason", s.Reason, "err", err)
 	}
 	if pci.Gone(c.Fn) {
 		return c.Gone("configuration space")
@@ -108,7 +108,7 @@ func (c *Card) recover(s *Symptom) error {
 	c.Totals.countReset(s.Reason)
 	_, _ = c.Stats() // the last that it counted, if it still answers
 	if err := c.hooks.Restart(s); err != nil {
-		c.showTrace("the restart failed: this was asked of the device before")
+		c.showTrace("the restart failed: the last accesses to the device")
 		return c.Errorf("%w: restart after %s: %w", nic.ErrHardware, s.Reason, err)
 	}
 	if c.hooks.Count != nil {
@@ -116,7 +116,7 @@ func (c *Card) recover(s *Symptom) error {
 			c.Totals.restarted(now)
 		}
 	}
-	c.Log.Info("the device was restarted and runs", "reason", s.Reason)
+	c.Log.Info("the device was restarted", "reason", s.Reason)
 	return nil
 }
 

@@ -27,7 +27,7 @@ func Choose(cpu int) (*Core, error) {
 		return nil, fmt.Errorf("sched_getaffinity: %w", err)
 	}
 	if cpu < -1 || cpu >= len(c.allowed)*64 || cpu >= 0 && !c.allowed.IsSet(cpu) {
-		return nil, exit.Usagef("-core %d: this process may use CPU %s", cpu, list(&c.allowed))
+		return nil, exit.Usagef("-core %d: this process may use only CPU %s", cpu, list(&c.allowed))
 	}
 	for i := 0; cpu == -1 && i < len(c.allowed)*64; i++ {
 		if c.allowed.IsSet(i) {

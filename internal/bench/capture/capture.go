@@ -37,7 +37,7 @@ func Read(from io.Reader) ([]int64, error) {
 	r := bufio.NewReaderSize(from, 1<<16)
 	magic, err := r.Peek(4)
 	if err != nil {
-		return nil, errors.New("no pcap or pcapng file: it has fewer than four bytes")
+		return nil, errors.New("not a pcap or pcapng file: it has fewer than four bytes")
 	}
 	if binary.BigEndian.Uint32(magic) == sectionHeader {
 		return readNG(r)
@@ -50,7 +50,7 @@ func Read(from io.Reader) ([]int64, error) {
 			return readPcap(r, order, 1)
 		}
 	}
-	return nil, fmt.Errorf("no pcap or pcapng file: it begins with %#x", magic)
+	return nil, fmt.Errorf("not a pcap or pcapng file: it begins with %#x", magic)
 }
 
 // The magic numbers of a pcap file, by unit of the fractions of a second.
@@ -213,7 +213,7 @@ func (c clock) time(count uint64) (int64, error) {
 	}
 	ns := float64(count) * c.unit
 	if !(ns < 1<<62) {
-		return 0, fmt.Errorf("its time of %g ns is not one", ns)
+		return 0, fmt.Errorf("invalid timestamp of %g ns", ns)
 	}
 	return int64(ns) + c.offset, nil
 }

@@ -132,7 +132,7 @@ func TestClocksOfInterfaces(t *testing.T) {
 
 func TestNoCapture(t *testing.T) {
 	for name, text := range map[string]string{"empty": "", "short": "abc", "text": "time,rtt\n1,2\n", "a gzip": "\x1f\x8b\x08\x00\x00"} {
-		if _, err := Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), "no pcap or pcapng file") {
+		if _, err := Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), "not a pcap or pcapng file") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

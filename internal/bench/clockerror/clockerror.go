@@ -81,9 +81,9 @@ func fromKernel(state int, t *unix.Timex, err error) (Bound, error) {
 	case err != nil:
 		return Bound{}, fmt.Errorf("adjtimex: %w", err)
 	case state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0:
-		return Bound{}, errors.New("the kernel calls its clock unsynchronised (adjtimex)")
+		return Bound{}, errors.New("the kernel reports its clock as unsynchronised (adjtimex)")
 	case fastpath.UnknownError(t.Maxerror):
-		return Bound{}, fmt.Errorf("what sets the clock tells the kernel no error (adjtimex: maxerror of %d µs counts from 0): phc2sys, ptp4l and systemd-timesyncd do not", t.Maxerror)
+		return Bound{}, fmt.Errorf("the program that sets the clock does not report its error to the kernel (adjtimex: maxerror of %d µs counts from 0): phc2sys, ptp4l and systemd-timesyncd do not", t.Maxerror)
 	}
 	return Bound{time.Duration(t.Maxerror) * time.Microsecond, "the kernel (adjtimex: maxerror)"}, nil
 }
@@ -91,7 +91,7 @@ func fromKernel(state int, t *unix.Timex, err error) (Bound, error) {
 func askChrony() (Bound, error) {
 	path, err := exec.LookPath("chronyc")
 	if err != nil {
-		return Bound{}, errors.New("there is no chronyc")
+		return Bound{}, errors.New("chronyc not found")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -125,7 +125,7 @@ func parseTracking(text string) (Bound, error) {
 	case f[fieldLeap] == "Not synchronised":
 		return Bound{}, errors.New("chronyd is not synchronised")
 	case f[fieldReference] == localReference:
-		return Bound{}, errors.New("chronyd follows its own clock alone")
+		return Bound{}, errors.New("chronyd follows only its own clock")
 	}
 	var v [trackingFields]float64
 	for _, i := range [...]int{fieldOffset, fieldDelay, fieldDisperse} {

@@ -64,7 +64,7 @@ func (p *ptp) bound(h hardwareClock) (Bound, error) {
 			off += p.utcOffset
 		}
 		if off.Abs() >= time.Second {
-			return Bound{}, fmt.Errorf("the system's clock is %v from %s of %s, which ptp4l sets: nothing (phc2sys) sets the one by the other", off, h.name, p.iface)
+			return Bound{}, fmt.Errorf("the system's clock is %v from %s of %s, which ptp4l sets: nothing (phc2sys) synchronises the two", off, h.name, p.iface)
 		}
 		sum += off.Abs() + (h.window+1)/2
 		source += fmt.Sprintf("; system's clock %v ± %v from %s of %s", off, (h.window+1)/2, h.name, p.iface)
@@ -72,9 +72,9 @@ func (p *ptp) bound(h hardwareClock) (Bound, error) {
 	i := int(p.accuracy) - firstAccuracy
 	switch {
 	case p.steps > 1:
-		return Bound{}, fmt.Errorf("%s): PTP does not tell how wrong the %d boundary clocks on the way to the grandmaster are", source, p.steps-1)
+		return Bound{}, fmt.Errorf("%s): PTP does not report the error of the %d boundary clocks on the path to the grandmaster", source, p.steps-1)
 	case i < 0 || i >= len(accuracies):
-		return Bound{}, fmt.Errorf("%s): the grandmaster does not tell its accuracy (clockAccuracy %02Xh), so %s's own error is not known", source, p.accuracy, clock)
+		return Bound{}, fmt.Errorf("%s): the grandmaster does not report its accuracy (clockAccuracy %02Xh), so %s's own error is unknown", source, p.accuracy, clock)
 	}
 	return Bound{sum + accuracies[i], fmt.Sprintf("%s; grandmaster accurate to %v)", source, accuracies[i])}, nil
 }
@@ -82,7 +82,7 @@ func (p *ptp) bound(h hardwareClock) (Bound, error) {
 // askPTP queries ptp4l at a socket, and reads the PHC that it disciplines.
 func askPTP(socket string, phc func(iface string) (hardwareClock, error)) (Bound, error) {
 	if _, err := os.Stat(socket); err != nil {
-		return Bound{}, fmt.Errorf("there is no ptp4l at %s", socket)
+		return Bound{}, fmt.Errorf("no ptp4l at %s", socket)
 	}
 	p, err := askPTP4L(socket)
 	if err != nil {
@@ -218,7 +218,7 @@ func (m *manager) find() error {
 	}
 	b, err := m.receive(time.Now().Add(patience))
 	if err != nil {
-		return fmt.Errorf("it answers in no domain: %w", err)
+		return fmt.Errorf("it does not answer in any domain: %w", err)
 	}
 	m.sdo, m.domain = b[0]>>4, b[4]
 	return nil

@@ -101,18 +101,18 @@ func TestPTP(t *testing.T) {
 		want        time.Duration
 		says        string
 	}{
-		{name: "no accuracy", wrong: "grandmaster does not tell its accuracy (clockAccuracy FEh), so the system's clock's own error is not known"},
+		{name: "no accuracy", wrong: "grandmaster does not report its accuracy (clockAccuracy FEh), so the system's clock's own error is unknown"},
 		{name: "software", f: func(f *fake) { f.accurate(0x21) }, want: 25 + path + 100, says: "25ns off its master, path of 2.661µs; grandmaster accurate to 100ns"},
 		{name: "behind", f: func(f *fake) { f.accurate(0x23); binary.BigEndian.PutUint64(f.data(idCurrent)[2:], 0xFFFFFFFFFFF00000) }, want: 16 + path + 1000},
 		{name: "hardware", f: func(f *fake) { f.hardware().accurate(0x20) }, want: 25 + path + 40 + 51 + 25, says: "system's clock 40ns ± 51ns from /dev/ptp3 of tpv1"},
-		{name: "hardware, master unknown", f: func(f *fake) { f.hardware() }, wrong: "/dev/ptp3's own error is not known"},
-		{name: "PHC of another scale", f: func(f *fake) { f.hardware().accurate(0x20); f.data(idTime)[2] = 0 }, wrong: "which ptp4l sets: nothing (phc2sys) sets the one by the other"},
+		{name: "hardware, master unknown", f: func(f *fake) { f.hardware() }, wrong: "/dev/ptp3's own error is unknown"},
+		{name: "PHC of another scale", f: func(f *fake) { f.hardware().accurate(0x20); f.data(idTime)[2] = 0 }, wrong: "which ptp4l sets: nothing (phc2sys) synchronises the two"},
 		{name: "peer delay", f: func(f *fake) {
 			f.accurate(0x21)
 			clear(f.data(idCurrent)[10:18])
 			binary.BigEndian.PutUint64(f.data(idPort)[12:], 300<<16|1)
 		}, want: 25 + 301 + 100},
-		{name: "boundary clocks", f: func(f *fake) { f.accurate(0x21); f.data(idCurrent)[1] = 3 }, wrong: "how wrong the 2 boundary clocks on the way"},
+		{name: "boundary clocks", f: func(f *fake) { f.accurate(0x21); f.data(idCurrent)[1] = 3 }, wrong: "the error of the 2 boundary clocks on the path"},
 		{name: "not calibrated", f: func(f *fake) { f.accurate(0x21); f.data(idProperties)[10] = 8 }, wrong: "no port follows a master"},
 		{name: "grandmaster", f: func(f *fake) {
 			f.accurate(0x21)
@@ -149,7 +149,7 @@ func TestPTP(t *testing.T) {
 			}
 		})
 	}
-	if _, err := askPTP(filepath.Join(t.TempDir(), "none"), nil); err == nil || !strings.Contains(err.Error(), "there is no ptp4l") {
+	if _, err := askPTP(filepath.Join(t.TempDir(), "none"), nil); err == nil || !strings.Contains(err.Error(), "no ptp4l") {
 		t.Error(err)
 	}
 	f := newFake(t).hardware()

@@ -120,7 +120,7 @@ func (d *demo) run(o session.Options) (*session.Result, error) {
 	defer bed.Close()
 	core := bed.Core.Other()
 	if core == bed.Core.CPU {
-		o.Log.Warn("there is one CPU only: responder and bench take turns on it, and the numbers are the scheduler's")
+		o.Log.Warn("only one CPU: responder and bench share it, so the numbers measure the scheduler")
 	}
 	responders := map[string]*testbed.Responder{}
 	stop := func() (err error) {

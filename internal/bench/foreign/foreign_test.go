@@ -131,7 +131,7 @@ func TestMalformedFiles(t *testing.T) {
 	}{
 		{"nothing", "", Options{}, "format unknown"},
 		{"prose", "these are words\n", Options{}, "format unknown"},
-		{"a word among numbers", "1\n2\nx\n", Options{Unit: "ms"}, `:3: malformed list of numbers: "x" is no number`},
+		{"a word among numbers", "1\n2\nx\n", Options{Unit: "ms"}, `:3: malformed list of numbers: "x" is not a number`},
 		{"a negative latency", "1\n-2\n", Options{Unit: "ms"}, ":2: malformed list of numbers: -2 is out of range"},
 		{"an infinite latency", "1\nInf\n", Options{Unit: "ms"}, ":2: malformed list of numbers: +Inf is out of range"},
 		{"no unit", "1\n2\n", Options{}, "does not state the unit of its values (set -unit ns, us, ms or s)"},

@@ -34,7 +34,7 @@ const maxLatency = 1e15 // ns, eleven days
 func nanoseconds(text string, factor float64) (int64, error) {
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no number", text)
+		return 0, fmt.Errorf("%q is not a number", text)
 	}
 	return scaled(v, factor)
 }

@@ -45,7 +45,7 @@ func New(f Flow) (*Codec, error) {
 		return nil, fmt.Errorf("%w: %d bytes, at least %d", errSize, f.Size, low)
 	}
 	if more := f.Size - low; f.Proto == STAMP && f.Test.Extra() > 0 && more > 0 && more < tlvHeader {
-		return nil, fmt.Errorf("%w: %d bytes leave %d for a padding TLV, which has %d at least: take %d, or %d and more", errSize, f.Size, more, tlvHeader, low, low+tlvHeader)
+		return nil, fmt.Errorf("%w: %d bytes leave %d for a padding TLV, which needs at least %d: use %d, or %d or more", errSize, f.Size, more, tlvHeader, low, low+tlvHeader)
 	}
 	c.addr, c.srcAt, c.dstAt, c.l4 = 4, ethernet+12, ethernet+16, ethernet+ipv4
 	copy(c.src[:], f.Src.AsSlice())

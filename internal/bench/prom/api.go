@@ -83,7 +83,7 @@ func (s *Server) ask(ctx context.Context, query string, call func(context.Contex
 	if errors.As(err, &refused) {
 		// Msg and Detail come from the server.
 		if refused.Type == v1.ErrBadData || refused.Type == v1.ErrExec {
-			err = fmt.Errorf("it refuses the query: %s", plain.Text(refused.Msg))
+			err = fmt.Errorf("it rejected the query: %s", plain.Text(refused.Msg))
 		} else {
 			err = fmt.Errorf("%s: %s", refused.Type, plain.Text(refused.Msg))
 		}
@@ -150,7 +150,7 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 
 var (
 	errEmpty = errors.New("its answer lacks a result")
-	errOrder = errors.New("the moments of its answer are not in order")
+	errOrder = errors.New("the timestamps of its answer are not in order")
 )
 
 // maxCount bounds a counter's value, so that sums do not overflow.

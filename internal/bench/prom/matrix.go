@@ -90,7 +90,7 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*page.Matrix, err
 		}
 		for _, p := range found[i] {
 			if p.to == "" {
-				return nil, fmt.Errorf("series of %s without the label %s: name the label of what was measured by -to", plain.Text(from), cmp.Or(o.ToName, "target"))
+				return nil, fmt.Errorf("series of %s without the label %s: set -to to the label of the target", plain.Text(from), cmp.Or(o.ToName, "target"))
 			}
 			key := page.Pair{From: plain.Text(from), To: plain.Text(p.to)}
 			rows[key.From], columns[key.To] = true, true

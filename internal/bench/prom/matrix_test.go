@@ -175,7 +175,7 @@ func TestMatrix(t *testing.T) {
 	for _, c := range []struct {
 		change func(*MatrixOptions)
 		says   string
-	}{{func(o *MatrixOptions) { o.ToName = "site" }, "without the label site"}, {func(o *MatrixOptions) { o.FromName = "host" }, "nothing of it"}} {
+	}{{func(o *MatrixOptions) { o.ToName = "site" }, "without the label site"}, {func(o *MatrixOptions) { o.FromName = "host" }, "has no data"}} {
 		o := o
 		c.change(&o)
 		if _, err := (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o); err == nil || !strings.Contains(err.Error(), c.says) {

@@ -30,11 +30,11 @@ func TestParseSource(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for text, says := range map[string]string{
-		"x": "does not begin", "prom:": "no URL", "prom:ftp://h?target=a&from=now-1h&to=now": "no URL", "prom:http://h?from=now-1h&to=now": "target is missing",
-		"prom:http://h?target=a&to=now": "both wanted", "prom:http://h?target=a&from=now&to=now-1h": "not before", "prom:http://h?target=a&from=x&to=now": "from: ",
-		"prom:http://h?target=a&from=now-1h&to=now&windows=0": "windows", "prom:http://h?target=a&from=now-5s&to=now": "a second at least",
-		"prom:http://h?target=a&target=b&from=now-1h&to=now": "there 2 times", "prom:http://h?target=a&from=now-1h&to=now&a-b=1": "nor the name of a label",
-		"prom:http://h?target=a&from=now-1h&to=now&metric=1x": "no name of a metric", "prom:http://h?target=%zz&from=now-1h&to=now": "invalid URL escape",
+		"x": "does not begin", "prom:": "not the URL", "prom:ftp://h?target=a&from=now-1h&to=now": "not the URL", "prom:http://h?from=now-1h&to=now": "target is missing",
+		"prom:http://h?target=a&to=now": "both required", "prom:http://h?target=a&from=now&to=now-1h": "not before", "prom:http://h?target=a&from=x&to=now": "from: ",
+		"prom:http://h?target=a&from=now-1h&to=now&windows=0": "windows", "prom:http://h?target=a&from=now-5s&to=now": "at least a second each",
+		"prom:http://h?target=a&target=b&from=now-1h&to=now": "given 2 times", "prom:http://h?target=a&from=now-1h&to=now&a-b=1": "or the name of a label",
+		"prom:http://h?target=a&from=now-1h&to=now&metric=1x": "not the name of a metric", "prom:http://h?target=%zz&from=now-1h&to=now": "invalid URL escape",
 	} {
 		if _, err := Parse(text, now); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "want prom:http://") {
 			t.Errorf("%q: %v, want %s", text, err, says)
@@ -250,7 +250,7 @@ func TestComparisonText(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	for more, says := range map[string]string{"&site=elsewhere": "no series", "&site=refuse": "it refuses the query: parse error", "&site=two": "instance=a:9470|b:9470"} {
+	for more, says := range map[string]string{"&site=elsewhere": "no series", "&site=refuse": "it rejected the query: parse error", "&site=two": "instance=a:9470|b:9470"} {
 		if _, err := load(t, twelve(50e-6), -1, more); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want %s", more, err, says)
 		}

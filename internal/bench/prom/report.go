@@ -34,9 +34,9 @@ func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
 	case len(all) == 0:
 		return nil, fmt.Errorf("%w: no series %s from %s to %s", errNothing, s.selector(s.Metric), s.From.UTC().Format(time.RFC3339), s.To.UTC().Format(time.RFC3339))
 	case len(all) > 1:
-		return nil, fmt.Errorf("%s is %d series: add a label that only one of them has: %s", s.selector(s.Metric), len(all), apart(all))
+		return nil, fmt.Errorf("%s matches %d series: add a label that only one of them has: %s", s.selector(s.Metric), len(all), apart(all))
 	case len(all[0].Histograms) == 0:
-		return nil, fmt.Errorf("%s has no native histograms: Prometheus takes them with --enable-feature=native-histograms (from version 3 on with scrape_native_histograms)", s.selector(s.Metric))
+		return nil, fmt.Errorf("%s has no native histograms: Prometheus stores them with --enable-feature=native-histograms (from version 3 on with scrape_native_histograms)", s.selector(s.Metric))
 	}
 	out, err := FromMoments(all[0].Histograms, s.From, s.Step(), s.Windows)
 	if err != nil {
@@ -115,7 +115,7 @@ func (l *Loaded) circumstances(ctx context.Context, server *Server, s *Source, l
 	is := Source{Labels: []Label{{"instance", labels["instance"]}, {"job", labels["job"]}}}
 	info, err := server.instant(ctx, is.selector("rebound_watch_info"), s.To)
 	if err != nil || len(info) != 1 {
-		l.Notes = append(l.Notes, "what the probes had in common is not known: there is no rebound_watch_info of the time")
+		l.Notes = append(l.Notes, "the settings of the probes are unknown: there is no rebound_watch_info from that time")
 		return
 	}
 	m := info[0].Metric

@@ -64,7 +64,7 @@ func Parse(text string, now time.Time) (*Source, error) {
 	target := false
 	for name, list := range values {
 		if len(list) != 1 {
-			return fail("%s is there %d times", name, len(list))
+			return fail("%s is given %d times", name, len(list))
 		}
 		v := list[0]
 		switch name {
@@ -78,11 +78,11 @@ func Parse(text string, now time.Time) (*Source, error) {
 			}
 		case "metric":
 			if s.Metric = v; !metricName.MatchString(v) {
-				err = fmt.Errorf("%q is no name of a metric", v)
+				err = fmt.Errorf("%q is not the name of a metric", v)
 			}
 		default:
 			if CheckLabel(name) != nil {
-				return fail("%q is neither from, to, windows, metric, nor the name of a label", name)
+				return fail("%q: want from, to, windows, metric or the name of a label", name)
 			}
 			target = target || name == "target"
 			s.Labels = append(s.Labels, Label{name, v})
@@ -94,13 +94,13 @@ func Parse(text string, now time.Time) (*Source, error) {
 	slices.SortFunc(s.Labels, func(a, b Label) int { return strings.Compare(a.Name, b.Name) })
 	switch {
 	case !target:
-		return fail("target is missing: which of the watch's targets")
+		return fail("target is missing: name one of the watch's targets")
 	case s.From.IsZero() || s.To.IsZero():
-		return fail("from and to are both wanted")
+		return fail("from and to are both required")
 	case !s.From.Before(s.To):
 		return fail("from (%s) is not before to (%s)", s.From.Format(time.RFC3339), s.To.Format(time.RFC3339))
 	case s.Step() < time.Second:
-		return fail("%v cut into %d windows: they want a second at least", s.To.Sub(s.From), s.Windows)
+		return fail("%v split into %d windows: want at least a second each", s.To.Sub(s.From), s.Windows)
 	}
 	return s, nil
 }
@@ -109,7 +109,7 @@ func Parse(text string, now time.Time) (*Source, error) {
 func ParseBase(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Fragment != "" || u.RawQuery != "" {
-		return "", fmt.Errorf("%q is no URL of a server (http:// or https://)", text)
+		return "", fmt.Errorf("%q is not the URL of a server (http:// or https://)", text)
 	}
 	return strings.TrimRight(u.String(), "/"), nil
 }
@@ -117,7 +117,7 @@ func ParseBase(text string) (string, error) {
 // CheckLabel returns an error for an invalid label name.
 func CheckLabel(name string) error {
 	if !labelName.MatchString(name) {
-		return fmt.Errorf("%q is no name of a label: want letters, digits and underscores, not a digit first", name)
+		return fmt.Errorf("%q is not the name of a label: want letters, digits and underscores, not a digit first", name)
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func ParseTime(text string, now time.Time) (time.Time, error) {
 		if n, ok := strings.CutSuffix(rest, "d"); ok {
 			days, err := strconv.ParseFloat(n, 64)
 			if err != nil || !(days > -40000 && days < 40000) {
-				return now, fmt.Errorf("%q is no moment", text)
+				return now, fmt.Errorf("%q is not a time", text)
 			}
 			back = fmt.Sprintf("%fh", 24*days)
 		}
@@ -176,7 +176,7 @@ func ParseTime(text string, now time.Time) (time.Time, error) {
 	}
 	if seconds, err := strconv.ParseFloat(text, 64); err == nil {
 		if !(seconds >= 0 && seconds < 1e11) {
-			return now, fmt.Errorf("%q is no number of seconds since 1970", text)
+			return now, fmt.Errorf("%q is not a number of seconds since 1970", text)
 		}
 		return time.UnixMilli(int64(seconds * 1e3)).UTC(), nil
 	}
@@ -185,18 +185,18 @@ func ParseTime(text string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return now, fmt.Errorf("%q is no moment, like 2026-11-22T10:00:00Z, now-2h or 1795341600", text)
+	return now, fmt.Errorf("%q is not a time, like 2026-11-22T10:00:00Z, now-2h or 1795341600", text)
 }
 
 // errNothing means that a Prometheus has no such series, or no data in it.
-var errNothing = errors.New("Prometheus has nothing of it")
+var errNothing = errors.New("Prometheus has no data")
 
 // Advice states the limits of a comparison with a side from a Prometheus. width is that of the coarsest bucket, as a
 // share.
 func Advice(s *Source, width float64) []string {
-	out := []string{fmt.Sprintf("%s: each of %d windows of %v stands for a run; a verdict needs %d on each side, and samples enough in each", s.Name(), s.Windows, s.Step(), compare.MinRuns)}
+	out := []string{fmt.Sprintf("%s: each of %d windows of %v counts as one run; a verdict needs %d on each side, with enough samples in each", s.Name(), s.Windows, s.Step(), compare.MinRuns)}
 	if width > 0 {
-		out = append(out, fmt.Sprintf("%s: Prometheus keeps buckets %s wide: no percentile is known finer, and a shift within one bucket is not seen", s.Name(), latency.FormatShare(width)))
+		out = append(out, fmt.Sprintf("%s: percentiles are accurate to %s, the width of Prometheus' buckets; a shift within one bucket is not seen", s.Name(), latency.FormatShare(width)))
 	}
-	return append(out, fmt.Sprintf("%s: minimum and maximum are those of buckets; single round trips, their order and what this host did meanwhile are not known", s.Name()))
+	return append(out, fmt.Sprintf("%s: minimum and maximum are bounds of buckets; single round trips, their order and this host's own delays are unknown", s.Name()))
 }

@@ -17,7 +17,7 @@ type Port interface {
 }
 
 // ErrNoAnswer means that no host answered for the next hop's address.
-var ErrNoAnswer = errors.New("nobody answers")
+var ErrNoAnswer = errors.New("no answer")
 
 // Neighbour implements ARP (RFC 826) and neighbour discovery (RFC 4861) for one of our addresses. It allocates nothing
 // after NewNeighbour. One goroutine uses it.

@@ -64,7 +64,7 @@ func Find(target netip.Addr, w Constraints) (Path, error) {
 		p.Source = address(p.Index, target)
 	}
 	if !p.Source.IsValid() {
-		return p, fmt.Errorf("%w: interface %s has none for %v: give one with -source", ErrNoSource, p.Interface, target)
+		return p, fmt.Errorf("%w: interface %s has none for %v: set -source", ErrNoSource, p.Interface, target)
 	}
 	p.Owned = owned(p.Source)
 	return p, nil
@@ -105,7 +105,7 @@ func (p *Path) route(target netip.Addr, w Constraints) error {
 		if err == nil || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
 			err = ErrNoRoute
 		}
-		return fmt.Errorf("to %v: %w: add one, or name -iface and -source for a target on the link", target, err)
+		return fmt.Errorf("to %v: %w: add one, or set -iface and -source for a target on the link", target, err)
 	}
 	r := routes[0]
 	if p.Index == 0 {

@@ -77,7 +77,7 @@ func (p *port) openMessages(do cards.Config) error {
 		own := endpoint(m, s.Service)
 		peer, err := handover.Exchange(netip.AddrPortFrom(s.Target, s.Port), own)
 		if err != nil {
-			return fmt.Errorf("%w (a responder has it where respond.handover says; the ports are UD, SRD, STAMP over UD, STAMP over SRD)", err)
+			return fmt.Errorf("%w (the responder's address is in its respond.handover; the ports are for UD, SRD, STAMP over UD, STAMP over SRD)", err)
 		}
 		to, err := m.Resolve(peer)
 		if err != nil {

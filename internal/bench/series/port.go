@@ -196,7 +196,7 @@ func (p *port) steer() (*nic.Steer, error) {
 		if s.flow.Src != out.Local || s.flow.Dst != out.Remote || s.path.Next != first.path.Next || s.path.Routed(s.Target) && out.Neighbours || s.VLAN != 0 {
 			for _, s := range p.series {
 				if s.path.Owned && s.Driver == "afxdp" {
-					return nil, exit.Usagef("afxdp would have to take all frames of %s, which the host uses too: for several targets, a VLAN, or a router that is asked for its MAC, take -driver afpacket",
+					return nil, exit.Usagef("afxdp would intercept all frames of %s, which the host uses too: with several targets, a VLAN or a router, use -driver afpacket",
 						s.path.Interface)
 				}
 			}

@@ -87,24 +87,24 @@ func (s *Series) told(c Circumstances, end bool) *report.Report {
 		rep.Notes = append(rep.Notes, note)
 	}
 	if c.Interrupted {
-		rep.Warnings = append(rep.Warnings, "interrupted by a signal: what was measured until then is here")
+		rep.Warnings = append(rep.Warnings, "interrupted by a signal: the report has what was measured until then")
 	}
 	rep.Notes = append(rep.Notes, s.remarks(n)...)
 	if late := time.Duration(c.Clock.Nanoseconds(s.stream.Behind)); late > c.Slack {
-		rep.Warnings = append(rep.Warnings, fmt.Sprintf("this host could not keep to the rate asked for: a run ended %v behind its schedule", late.Round(time.Microsecond)))
+		rep.Warnings = append(rep.Warnings, fmt.Sprintf("this host could not keep the requested rate: a run ended %v behind its schedule", late.Round(time.Microsecond)))
 	}
 	if s.counters().Uncounted() && rep.Counts.LostUncertain > 0 {
-		rep.Warnings = append(rep.Warnings, "lost is a range: the device does not count the frames that it drops for want of a receive buffer ("+rep.Device.Driver+")")
+		rep.Warnings = append(rep.Warnings, "lost is a range: the device does not count the frames that it drops for lack of a receive buffer ("+rep.Device.Driver+")")
 	}
 	switch {
 	case s.unread != nil:
 		rep.Warnings = append(rep.Warnings, fmt.Sprintf("the responder's metrics could not be read around every run, so what was refused or dropped there is incomplete and "+
 			"lost is a range: check that -responder-metrics still answers, at most 5 times a second for all its clients (%v)", s.unread))
 	case s.droppedUncountedThere() && rep.Counts.Lost > 0:
-		rep.Warnings = append(rep.Warnings, "lost is a range: the responder's device does not count the frames that it drops for want of a receive buffer")
+		rep.Warnings = append(rep.Warnings, "lost is a range: the responder's device does not count the frames that it drops for lack of a receive buffer")
 	}
 	if rep.Counts.Lost > 0 {
-		const why = "lost is a range: %s was restarted while measuring, and no counter has what was on its rings"
+		const why = "lost is a range: %s was restarted while measuring, and no counter includes the frames on its rings"
 		if s.restartedHere {
 			rep.Warnings = append(rep.Warnings, fmt.Sprintf(why, "this host's device"))
 		}
@@ -144,12 +144,12 @@ func (s *Series) device(rep *report.Report) {
 	defer func() {
 		if d := &rep.Device; d.Backend == string(nic.Socket) && pci.InterfaceIsModel(d.Device) {
 			d.Backend = string(nic.Sim)
-			d.Notes = append(d.Notes, "the interface is the kernel's driver on a device model: its timestamps are the model's, not a card's")
+			d.Notes = append(d.Notes, "the interface's kernel driver runs on a device model: its timestamps are the model's, not a card's")
 		}
 	}()
 	if s.port.device == nil {
 		rep.Device = report.Device{Driver: "socket", Device: s.path.Interface, MTU: s.path.MTU, Backend: string(nic.Socket),
-			Notes: []string{"through the kernel's own socket: both ways through its network stack are part of the round trip"}}
+			Notes: []string{"through the kernel's own socket: the round trip includes its network stack in both directions"}}
 		return
 	}
 	i := s.port.device.Info()
@@ -179,7 +179,7 @@ func (s *Series) remarks(n engine.Counts) []string {
 			out = append(out, fmt.Sprintf("%d "+format, append([]any{count}, args...)...))
 		}
 	}
-	say(n.Unsummed, "replies carried no finished UDP checksum (left to an offload, as on a veth pair); all else in them was right")
+	say(n.Unsummed, "replies carried no finished UDP checksum (left to an offload, as on a veth pair); everything else in them was correct")
 	say(n.Corrupt, "corrupt replies, the warm-up included, by the first thing wrong in each: %s", s.wrong())
 	if s.ECN == 1 || s.ECN == 2 || n.CE > 0 {
 		switch {
@@ -198,7 +198,7 @@ func (s *Series) remarks(n engine.Counts) []string {
 	say(s.stream.Full, "times that the transmit ring was full and the bench had to wait")
 	if s.port.stamper != nil {
 		t := s.port.stamps
-		out = append(out, fmt.Sprintf("timestamps asked for; in force: kernel receive %t, kernel send %t, card receive %t, card send %t",
+		out = append(out, fmt.Sprintf("timestamps requested; active: kernel receive %t, kernel send %t, card receive %t, card send %t",
 			t.RxSoftware, t.TxSoftware, t.RxHardware, t.TxHardware))
 	}
 	return out

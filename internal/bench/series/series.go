@@ -68,7 +68,7 @@ func (s *Series) find() error {
 	}
 	if s.Transport == "raw" && !onKernel(s.Iface) {
 		if !s.Source.IsValid() {
-			return exit.Usagef("%s is not the kernel's, which knows no route through it: give -source, and -gateway if the target is behind a router", s.Iface)
+			return exit.Usagef("%s is not a kernel interface, so it has no routes: set -source, and -gateway if the target is behind a router", s.Iface)
 		}
 		s.path = route.Path{Interface: s.Iface, Source: s.Source, Next: s.Target}
 		if s.Gateway.IsValid() {
@@ -84,7 +84,7 @@ func (s *Series) find() error {
 	case err != nil:
 		return err
 	case s.path.Loopback && s.Transport == "raw":
-		return exit.Usagef("%v is reached through the loopback interface %s, which carries no frames to a peer: take -transport socket, or a veth pair",
+		return exit.Usagef("%v is reached through the loopback interface %s, which carries no frames to a peer: use -transport socket, or a veth pair",
 			s.Target, s.path.Interface)
 	case s.Transport == "socket" && s.Source.IsValid() && !s.path.Owned:
 		return exit.Usagef("source %v is not an address of this host: a socket needs one, -transport raw does not", s.Source)

@@ -28,7 +28,7 @@ func (s *Series) stamp(rep *report.Report, st *engine.STAMP, end bool) {
 	case st.Stateful:
 		say("the reflector numbers its own packets: loss is distinguished by direction")
 	case rep.Counts.Lost > 0 && answered:
-		say("the reflector repeats the sender's numbers (stateless): which direction lost the probes cannot be told")
+		say("the reflector repeats the sender's numbers (stateless): it is unknown which direction lost the probes")
 	}
 	if st.ZeroSSID {
 		say("the reflector zeroes the session identifier: it does not know RFC 8972")
@@ -40,12 +40,12 @@ func (s *Series) stamp(rep *report.Report, st *engine.STAMP, end bool) {
 			clock = "synchronised"
 		}
 		if st.NoEstimate {
-			say("the reflector gives no usable error estimate (multiplier 0); it calls its clock %s", clock)
+			say("the reflector sends no usable error estimate (multiplier 0); it reports its clock as %s", clock)
 		} else {
-			say("the reflector calls its clock %s, wrong by at most %s; residence is a difference on that one clock", clock, latency.FormatNS(st.WorstError))
+			say("the reflector reports its clock as %s, with an error of at most %s; residence is measured on that clock alone", clock, latency.FormatNS(st.WorstError))
 		}
 	} else {
-		out.OneWay.Why = "no reply came"
+		out.OneWay.Why = "no reply was received"
 	}
 	if st.Impossible > 0 {
 		say("%d residence times were below zero or above the round trip: left out of residence, network and one-way delays", st.Impossible)
@@ -66,7 +66,7 @@ func (s *Series) stamp(rep *report.Report, st *engine.STAMP, end bool) {
 		for _, n := range []struct {
 			n    int64
 			what string
-		}{{t.Unrecognized, "not understood (U)"}, {t.Malformed, "called malformed (M)"}, {t.Integrity, "with the HMAC called wrong (I)"}} {
+		}{{t.Unrecognized, "not understood (U)"}, {t.Malformed, "reported as malformed (M)"}, {t.Integrity, "reported with a wrong HMAC (I)"}} {
 			if n.n > 0 {
 				line += fmt.Sprintf(", %d %s", n.n, n.what)
 			}
@@ -92,11 +92,11 @@ func (s *Series) oneWay(rep *report.Report, st *engine.STAMP, end bool) {
 	case unknown != nil:
 		o.Why = unknown.Error()
 	case !st.Synchronised:
-		o.Why = "the reflector calls its clock not synchronised"
+		o.Why = "the reflector reports its clock as not synchronised"
 	case st.NoEstimate:
-		o.Why = "the reflector does not say how wrong its clock is (multiplier 0)"
+		o.Why = "the reflector sends no usable error estimate of its clock (multiplier 0)"
 	case st.NoTAI:
-		o.Why = "the reflector's times are PTP's, whose scale is TAI, and this host's kernel was not told how far that is from UTC (adjtimex: tai)"
+		o.Why = "the reflector's timestamps are PTP's (TAI), and this host's kernel does not know the offset to UTC (adjtimex: tai)"
 	}
 	if o.Why != "" {
 		return
@@ -109,7 +109,7 @@ func (s *Series) oneWay(rep *report.Report, st *engine.STAMP, end bool) {
 	rep.Notes = append(rep.Notes, fmt.Sprintf("one-way delays are wrong by up to %s: this host's clock by %s (%s), the reflector's by %s (%s)",
 		latency.FormatNS(float64(o.ErrorNS)), latency.FormatNS(float64(o.Near.NS)), o.Near.Source, latency.FormatNS(float64(o.Far.NS)), o.Far.Source))
 	if n := st.NegativeThere + st.NegativeBack; n > 0 {
-		rep.Notes = append(rep.Notes, fmt.Sprintf("%d one-way delays came out below zero (%d there, %d back) and count as 0: the clocks are apart by more than a delay",
+		rep.Notes = append(rep.Notes, fmt.Sprintf("%d one-way delays came out below zero (%d there, %d back) and count as 0: the clocks differ by more than a delay",
 			n, st.NegativeThere, st.NegativeBack))
 	}
 }
@@ -141,20 +141,20 @@ func explain(t *engine.TLVAnswers) (out []string) {
 			return map[byte]string{1: "NTP", 2: "PTP", 3: "SSU/BITS", 4: "satellites", 5: "nothing (free-running)"}[n]
 		}
 		method := func(n byte) string {
-			return map[byte]string{1: "with help of hardware", 2: "in software", 3: "by the control plane"}[n]
+			return map[byte]string{1: "with hardware support", 2: "in software", 3: "by the control plane"}[n]
 		}
-		say("T2 by a clock that follows %s, %s", orNumber(source(v[0]), v[0]), orNumber(method(v[1]), v[1]))
-		say("T3 by one that follows %s, %s", orNumber(source(v[2]), v[2]), orNumber(method(v[3]), v[3]))
+		say("T2 from a clock that follows %s, %s", orNumber(source(v[0]), v[0]), orNumber(method(v[1]), v[1]))
+		say("T3 from one that follows %s, %s", orNumber(source(v[2]), v[2]), orNumber(method(v[3]), v[3]))
 	case probe.ClassOfService:
-		say("the latest probe came with DSCP %d and ECN %d", v[0]<<4&0x30|v[1]>>4, v[1]>>2&3)
-		say("%d probes came with another DSCP or ECN than they left with", t.Other)
-		say("%d replies could not have DSCP %d", t.Reverse, v[0]>>2)
+		say("the latest probe arrived with DSCP %d and ECN %d", v[0]<<4&0x30|v[1]>>4, v[1]>>2&3)
+		say("%d probes arrived with a different DSCP or ECN than they were sent with", t.Other)
+		say("%d replies could not be sent with DSCP %d", t.Reverse, v[0]>>2)
 	case probe.DirectMeasurement:
 		say("of %d sent in the session, warm-up included, the reflector had received %d and answered %d", be.Uint32(v), be.Uint32(v[4:]), be.Uint32(v[8:]))
 	case probe.AccessReport:
-		say("access %d and code %d came back", v[0]>>4, v[1])
+		say("access %d and code %d were returned", v[0]>>4, v[1])
 	case probe.FollowUp:
-		say("%d replies left at another time than they carried", t.Other)
+		say("%d replies left at a different time than their T3", t.Other)
 	}
 	return out
 }

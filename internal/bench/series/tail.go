@@ -27,7 +27,7 @@ func tail(slowest []engine.Slow, median int64, clock *latency.Clock, watched []c
 	}
 	kinds := []*seen{
 		{what: "the measuring thread lost its core (involuntary context switch)", of: func(s corewatch.Sample) uint64 { return s.Preempted }},
-		{what: "interrupts on the core, the timer's left out", of: func(s corewatch.Sample) uint64 { return s.Interrupts }},
+		{what: "interrupts on the core, without the timer's", of: func(s corewatch.Sample) uint64 { return s.Interrupts }},
 		{what: "timer interrupts on the core", of: func(s corewatch.Sample) uint64 { return s.Timer }},
 		{what: "softirqs on the core", of: func(s corewatch.Sample) uint64 { return s.Softirqs }},
 	}
@@ -77,7 +77,7 @@ func tail(slowest []engine.Slow, median int64, clock *latency.Clock, watched []c
 	}
 	part := func(x float64) *float64 { p := x / t.Excess; return &p }
 	t.Own = own / t.Excess
-	t.Causes = append(t.Causes, report.Cause{What: "this host was away from the receive ring for half of it or more", Probes: awayN, Explains: part(away)})
+	t.Causes = append(t.Causes, report.Cause{What: "this host did not poll for replies for half of it or more", Probes: awayN, Explains: part(away)})
 	if late > 0 {
 		t.Causes = append(t.Causes, report.Cause{What: "the probe left late, by half of it or more", Probes: lateN, Explains: part(late)})
 	}

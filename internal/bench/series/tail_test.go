@@ -43,8 +43,8 @@ func TestTail(t *testing.T) {
 		probes         int
 		explains, base float64
 	}{
-		"away from the receive ring": {1, 0.25, -1}, "left late": {1, 0.225, -1}, "waited for its core": {1, 0.1875, -1},
-		"context switch": {1, -1, 0.1}, "interrupts on the core, the timer's": {0, -1, 0}, "softirqs": {4, -1, 1},
+		"did not poll for replies": {1, 0.25, -1}, "left late": {1, 0.225, -1}, "waited for its core": {1, 0.1875, -1},
+		"context switch": {1, -1, 0.1}, "interrupts on the core, without the timer's": {0, -1, 0}, "softirqs": {4, -1, 1},
 	} {
 		found := false
 		for _, c := range rep.Causes {

@@ -291,4 +291,4 @@ func (l *live) page(now time.Time) ([]byte, error) {
 }
 
 // errNoOtherCPU is returned for -live on a machine on which it would disturb the measurement.
-var errNoOtherCPU = errors.New("-live needs a CPU beside the measuring one")
+var errNoOtherCPU = errors.New("-live needs a second CPU besides the measuring one")

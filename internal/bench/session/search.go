@@ -46,12 +46,12 @@ type SearchResult struct {
 const LimitNote = "the limit above this rate: "
 
 // CutShort is the warning of a search that a signal ended.
-const CutShort = "interrupted by a signal: the search was not over, and a higher rate may be without loss as well"
+const CutShort = "interrupted by a signal before the search finished: a higher rate may be without loss, too"
 
 const resolution = 0.01
 
 // Unended is the warning in a report that a search has saved before its end.
-const Unended = "the search is not over, or the bench was ended before that: a higher rate may be without loss as well"
+const Unended = "the search is still running, or the bench was stopped before it finished: a higher rate may be without loss, too"
 
 // Search finds the highest rate without loss up to most probes per second for each variant (RFC 2544 §26.1): trials of
 // equal length, halving the interval between the highest rate that passed and the lowest that failed until they are 1 %
@@ -122,7 +122,7 @@ func (s *session) search(each *series.Series, most float64, verify int, dir stri
 		if s.Stop.Load() {
 			return nil, errNoResult
 		}
-		return nil, fmt.Errorf("%s, %d bytes: no rate down to 1 per second went without loss; the limit was %s", each.Label(), out.lastSize(), limit)
+		return nil, fmt.Errorf("%s, %d bytes: every rate down to 1 per second lost probes; the limit was %s", each.Label(), out.lastSize(), limit)
 	}
 	if low < most {
 		best.Notes = append(best.Notes, LimitNote+string(limit))
@@ -148,7 +148,7 @@ func (s *session) saveBest(rep *report.Report, dir string) {
 	saved := *rep
 	saved.Warnings = append(slices.Clone(rep.Warnings), Unended)
 	if err := report.Write(dir, &saved, page.Report); err != nil {
-		s.Log.Warn("what was found so far cannot be saved: it is lost if the bench is killed", "reason", err)
+		s.Log.Warn("the results so far cannot be saved: they are lost if the bench is killed", "reason", err)
 	}
 }
 

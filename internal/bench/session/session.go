@@ -107,7 +107,7 @@ func Run(o Options) (*Result, error) {
 		}
 		watch, err := s.watch()
 		if err != nil {
-			s.Log.Warn("what happens on the measuring core cannot be watched", "reason", err)
+			s.Log.Warn("interruptions of the measuring core cannot be observed", "reason", err)
 		}
 		if s.Live {
 			if rest := s.core.Rest(); rest.Count() == 0 {
@@ -124,7 +124,7 @@ func Run(o Options) (*Result, error) {
 			s.around.Watched = watch.Stop()
 		}
 		if s.state != "" {
-			s.Log.Info("the setting that stays in force is that of the last hook", "variant", s.state)
+			s.Log.Info("the setting of the last hook stays active", "variant", s.state)
 		}
 		s.collect() // polling has ended, and a report with many intervals allocates hundreds of megabytes
 		var failed error
@@ -193,7 +193,7 @@ func (s *session) with(f func() error) (err error) {
 // isolate isolates the core for the calling thread, which is locked. release restores everything.
 func (s *session) isolate() (release func() error, err error) {
 	if rest := s.core.Rest(); rest.Count() == 0 || !s.Watch {
-		return nil, exit.Usagef("-isolate: CPU %d is all that this process may use", s.core.CPU)
+		return nil, exit.Usagef("-isolate: this process may use only CPU %d", s.core.CPU)
 	}
 	isolate.PutBack(s.Log)
 	lease, err := (&isolate.Host{}).Begin([]int{s.core.CPU})
@@ -311,7 +311,7 @@ func (s *session) hook(each *series.Series) error {
 	h := hook.Hook{Name: each.Label(), Command: each.Do, CPUs: s.core.Rest(), Within: s.HookWithin}
 	s.state = ""
 	if err := h.Run(); err != nil {
-		s.Log.Warn("which setting is in force is unknown: the hook failed", "variant", h.Name)
+		s.Log.Warn("unknown which setting is active: the hook failed", "variant", h.Name)
 		return err
 	}
 	s.state = h.Name
@@ -398,7 +398,7 @@ func Writable(dir string, replace bool) error {
 	if !replace {
 		for _, p := range []string{report.ReportFile, "[0-9][0-9]-*/" + report.ReportFile} {
 			if found, _ := filepath.Glob(filepath.Join(quoteGlob(dir), p)); len(found) > 0 {
-				return exit.Usagef("-out %s: there is a report in %s already: name another folder, or allow it to go with -replace", dir, filepath.Dir(found[0]))
+				return exit.Usagef("-out %s: a report is already in %s: use another folder, or -replace to overwrite it", dir, filepath.Dir(found[0]))
 			}
 		}
 	}

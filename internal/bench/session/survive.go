@@ -41,7 +41,7 @@ func (s *session) save(k int, planned report.Unfinished) {
 	}
 	v.failed = s.flush(k, planned)
 	if v.failed != nil && !errors.Is(v.failed, report.ErrExists) { // the same error is returned at the end
-		s.Log.Warn("what was measured so far cannot be saved: it is lost if the bench is killed", "reason", v.failed)
+		s.Log.Warn("the results so far cannot be saved: they are lost if the bench is killed", "reason", v.failed)
 	}
 	v.next = time.Now().Add(share * time.Since(start))
 }

@@ -26,7 +26,7 @@ func (s *Settings) Rows() []setting.Setting {
 	}
 	return []setting.Setting{
 		of("target", "HOST", s.setTarget, "HOST to measure: an IPv4 or IPv6 address, or a name; may be given without -target"),
-		of("proto", "", s.setProto, "What to ask for (default icmp; with driver efa ud):").OneOf([]setting.Choice{
+		of("proto", "", s.setProto, "Protocol of the probes (default icmp; with driver efa ud):").OneOf([]setting.Choice{
 			{Name: "icmp", Doc: "echo"}, {Name: "udp", Doc: "echo"},
 			{Name: "stamp", Doc: "RFC 8762, TWAMP-Light: loss by direction, where the reflector counts its packets"},
 			{Name: "ud", Doc: "with driver efa: messages, unreliable datagrams"}, {Name: "srd", Doc: "with driver efa: messages, scalable reliable datagrams"},
@@ -57,12 +57,12 @@ func (s *Settings) Rows() []setting.Setting {
 		setting.Parsed("probe.timeout", &s.Timeout, "1s", parseTimeout, "TIME after which a probe without a reply is overdue, \"1ms\" to \"1m\"; a reply that "+
 			"comes later counts as late.").Flag("", "TIME"),
 		of("responder_metrics", "URL", s.setResponder, "URL of the responder's metrics page: what it refused, and what its device dropped, is then no loss "+
-			"between the hosts (default: nothing is known of that)"),
+			"between the hosts (default: unknown)"),
 		setting.Range("probe.dscp", &s.DSCP, 0, 63, 0, "", "DSCP of the probes"),
 		setting.Range("probe.ecn", &s.ECN, 0, 3, 0, "", "ECN field of the probes"),
 		setting.Range("probe.ttl", &s.TTL, 1, 255, 0, "64", "TTL or hop limit of the probes"),
 		setting.Range("probe.vlan", &s.VLAN, 1, 4094, 0, "no tag", "VLAN of the probes. Replies without its tag do not count. -size is without the tag."),
-		setting.Range("probe.source_ports", &s.Ports, 1, 1024, 0, "1", "UDP source ports to send from in turn. Paths that are chosen by a hash of the ports "+
+		setting.Range("probe.source_ports", &s.Ports, 1, 1024, 0, "1", "UDP source ports to rotate through. Paths that are chosen by a hash of the ports "+
 			"(ECMP) all get probes."),
 		setting.OneOf("probe.stamp_mode", &s.STAMP.Mode, "", names("", "unauthenticated", "authenticated"), "Mode of test packets (RFC 8762 §4.4). Empty: authenticated with -stamp-key."),
 		of("stamp_key", "FILE", s.setKey, "FILE with the key of STAMP's HMACs: 64 hexadecimal digits (openssl rand -hex 32), readable only by its owner"),
@@ -72,7 +72,7 @@ func (s *Settings) Rows() []setting.Setting {
 		of("stamp_tlv", "NAME+NAME...", s.setTLVs, "TLVs to put in test packets (RFC 8972 §4), NAME+NAME...: time, location, cos:DSCP (of the reply), direct, "+
 			"followup, access:ID:CODE, hmac; with -size more, padding too"),
 		of("clock_error", "TIME", s.setClockError, "maximum error of this host's clock, a TIME like 2us, if known (PTP): one-way delays are shown with it (default "+
-			"what chronyd or ptp4l says, or else the kernel)"),
+			"reported by chronyd, ptp4l or else the kernel)"),
 	}
 }
 
@@ -106,7 +106,7 @@ func (s *Settings) Set(key, value string) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("no setting %q: -ab takes %s", key, strings.Join(append([]string{"do", "name"}, rows.Flags()...), ", "))
+	return fmt.Errorf("unknown setting %q: -ab accepts %s", key, strings.Join(append([]string{"do", "name"}, rows.Flags()...), ", "))
 }
 
 func (s *Settings) setTarget(value string) (err error) {

@@ -37,9 +37,9 @@ func TestRows(t *testing.T) {
 	}
 	for _, c := range []struct{ key, value, want string }{
 		{"dscp", "64", "dscp: 64 is not 0 to 63"},
-		{"vlan", "4095", "vlan: 4095 is not 1 to 4094, nor 0 for no tag"},
+		{"vlan", "4095", "vlan: 4095 is not 1 to 4094; 0 is no tag"},
 		{"proto", "tcp", `proto: "tcp" is not one of icmp, udp, stamp, ud, srd, stamp-ud, stamp-srd`},
-		{"what", "1", `no setting "what": -ab takes do, name, target, proto, `},
+		{"what", "1", `unknown setting "what": -ab accepts do, name, target, proto, `},
 	} {
 		if err := s.Set(c.key, c.value); err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%s=%s gives %v, want %s", c.key, c.value, err, c.want)

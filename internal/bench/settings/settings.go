@@ -74,7 +74,7 @@ func (s *Settings) TOS() uint8 { return s.DSCP<<2 | s.ECN }
 func (s Settings) Vary(list string) (Settings, error) {
 	rest, do, has := strings.Cut(","+list, ",do=")
 	if s.Do = do; has && strings.TrimSpace(do) == "" {
-		return s, fmt.Errorf("-ab %q: do= wants a command", list)
+		return s, fmt.Errorf("-ab %q: do= needs a command", list)
 	}
 	for item := range strings.SplitSeq(strings.TrimPrefix(rest, ","), ",") {
 		key, value, ok := strings.Cut(item, "=")
@@ -89,7 +89,7 @@ func (s Settings) Vary(list string) (Settings, error) {
 		}
 	}
 	if len(s.Rates) != 1 || len(s.Sizes) != 1 {
-		return s, fmt.Errorf("-ab %q: one rate and one size each", list)
+		return s, fmt.Errorf("-ab %q: want one rate and one size per variant", list)
 	}
 	if s.Name == "" {
 		s.Name = list
@@ -100,11 +100,11 @@ func (s Settings) Vary(list string) (Settings, error) {
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
-		return a, fmt.Errorf("%q is no IP address", s)
+		return a, fmt.Errorf("%q is not an IP address", s)
 	}
 	a = a.Unmap()
 	if a.IsMulticast() || a.IsUnspecified() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
-		return a, fmt.Errorf("%v is no address of one host", a)
+		return a, fmt.Errorf("%v is not the address of one host", a)
 	}
 	return a, nil
 }
@@ -116,7 +116,7 @@ func (s *Settings) lookUp() error {
 	defer cancel()
 	all, err := net.DefaultResolver.LookupNetIP(ctx, "ip", s.Host)
 	if err != nil {
-		return exit.Usagef("-target %s is no IP address, and looking up the name failed: %w", s.Host, err)
+		return exit.Usagef("-target %s is not an IP address, and looking up the name failed: %w", s.Host, err)
 	}
 	for _, a := range all {
 		if a = a.Unmap(); s.Source.IsValid() && a.Is4() != s.Source.Is4() {
@@ -130,7 +130,7 @@ func (s *Settings) lookUp() error {
 		}
 		return nil
 	}
-	return exit.Usagef("-target %s has no address of the family of the source %v, only %v", s.Host, s.Source, all)
+	return exit.Usagef("-target %s has no address of the same family as source %v, only %v", s.Host, s.Source, all)
 }
 
 // ParseDuration parses a non-negative time with its unit: 5s, 300ms.
@@ -260,11 +260,11 @@ func (s *Settings) Complete() error {
 	}
 	switch {
 	case s.Ports > 1 && s.Proto == probe.ICMP:
-		return exit.Usagef("-source-ports: ICMP has no ports; take -proto udp or stamp")
+		return exit.Usagef("-source-ports: ICMP has no ports; use -proto udp or stamp")
 	case s.Ports > 1 && s.Transport == "socket":
-		return exit.Usagef("-source-ports: -transport socket sends from one port; take -transport raw")
+		return exit.Usagef("-source-ports: -transport socket sends from one port; use -transport raw")
 	case s.VLAN != 0 && s.Transport == "socket":
-		return exit.Usagef("-vlan: -transport socket has no tags; take -transport raw, or an interface of the kernel's on that VLAN")
+		return exit.Usagef("-vlan: -transport socket has no tags; use -transport raw, or a kernel interface on that VLAN")
 	}
 	return nil
 }
@@ -280,7 +280,7 @@ func (s *Settings) completeMessages() error {
 	case s.Message && !carries:
 		return exit.Usagef("-proto %v: driver %s carries frames, not messages", s.Service, s.Driver)
 	case !s.Message && s.Proto == probe.UDP:
-		return exit.Usagef("-proto udp: driver %s carries messages: take ud, srd, stamp-ud or stamp-srd", s.Driver)
+		return exit.Usagef("-proto udp: driver %s carries messages: use ud, srd, stamp-ud or stamp-srd", s.Driver)
 	case !s.Message && s.Proto == probe.STAMP:
 		s.setService(nic.STAMPUD)
 	case !s.Message:
@@ -293,9 +293,9 @@ func (s *Settings) completeMessages() error {
 	case s.Transport != "raw":
 		return exit.Usagef("-transport %s: messages go through the device itself", s.Transport)
 	case s.VLAN != 0 || s.TOS() != 0 || s.TTL != 0 || s.Ports > 1 || s.Source.IsValid() || s.Gateway.IsValid() || s.MAC != [6]byte{}:
-		return exit.Usagef("-vlan, -dscp, -ecn, -ttl, -source-ports, -source and -gateway are of frames: a message has none of these")
+		return exit.Usagef("-vlan, -dscp, -ecn, -ttl, -source-ports, -source and -gateway apply to frames: a message has none of these")
 	case !cards.IsPCIDevice(s.Iface):
-		return exit.Usagef("-iface %q: messages want an EFA: its RDMA device (rdmap0s6), its PCI address (0000:05:00.0), or vfio-user:PATH", s.Iface)
+		return exit.Usagef("-iface %q: messages need an EFA: its RDMA device (rdmap0s6), its PCI address (0000:05:00.0), or vfio-user:PATH", s.Iface)
 	}
 	return nil
 }

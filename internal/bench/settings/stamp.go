@@ -37,7 +37,7 @@ func (s *Settings) setTLVs(value string) error {
 			return err
 		}
 		if slices.ContainsFunc(s.STAMP.Ask, func(b probe.Ask) bool { return b.Type == a.Type }) {
-			return fmt.Errorf("%v is there twice", a.Type)
+			return fmt.Errorf("%v is given twice", a.Type)
 		}
 		s.STAMP.Ask = append(s.STAMP.Ask, a)
 	}
@@ -46,7 +46,7 @@ func (s *Settings) setTLVs(value string) error {
 
 func (s *Settings) setClockError(value string) (err error) {
 	if s.STAMP.ClockError, err = ParseDuration(value); err == nil && s.STAMP.ClockError == 0 {
-		err = errors.New("no clock is right: want how wrong this host's is at most, like 2us")
+		err = errors.New("want the maximum error of this host's clock, above zero, like 2us")
 	}
 	return err
 }
@@ -78,7 +78,7 @@ func (s *STAMP) firstSet() string {
 func (s *Settings) completeSTAMP() error {
 	p := s.STAMP.Packet()
 	if name := s.STAMP.firstSet(); s.Proto != probe.STAMP && name != "" {
-		return exit.Usagef("%s: probes of %s are no test packets; take -proto stamp", name, s.Protocol())
+		return exit.Usagef("%s: probes of %s are not test packets; use -proto stamp", name, s.Protocol())
 	}
 	hmac := slices.ContainsFunc(p.Ask, func(a probe.Ask) bool { return a.Type == probe.HMAC })
 	switch {
@@ -87,7 +87,7 @@ func (s *Settings) completeSTAMP() error {
 	case hmac && p.Key == nil:
 		return exit.Usagef("-stamp-tlv hmac needs a key: -stamp-key FILE")
 	case s.STAMP.StopAtZero && p.SSID == 0:
-		return exit.Usagef("-stamp-zero-ssid stop: there is no SSID that could be zeroed; give -stamp-ssid")
+		return exit.Usagef("-stamp-zero-ssid stop: there is no SSID to zero; set -stamp-ssid")
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func (d Defaults) parseList(name string, text []byte) ([]Target, error) {
 		for _, pair := range f[1:] {
 			k, v, ok := strings.Cut(pair, "=")
 			if !ok {
-				return nil, fmt.Errorf("%s: %q behind the target: want LABEL=VALUE", at, pair)
+				return nil, fmt.Errorf("%s: %q after the target: want LABEL=VALUE", at, pair)
 			}
 			if err := t.setLabel(k, v); err != nil {
 				return nil, fmt.Errorf("%s: %w", at, err)
@@ -85,7 +85,7 @@ func (d Defaults) parseFileSD(name string, text []byte) ([]Target, error) {
 		parse = parseJSON
 	case ".yml", ".yaml":
 	default:
-		return nil, fmt.Errorf("%s: its name ends in %q: file_sd has files that end in .json, .yml or .yaml", name, ext)
+		return nil, fmt.Errorf("%s: its name ends in %q: want .json, .yml or .yaml", name, ext)
 	}
 	groups, line, err := parse(text)
 	if err != nil {

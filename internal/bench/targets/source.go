@@ -74,7 +74,7 @@ func (d Defaults) ParseQuery(text, kind string, port uint16) (Query, error) {
 		q.Proto, q.Name = p, rest
 	}
 	if !hostname.MatchString(q.Name) || len(q.Name) > 253 {
-		return q, fmt.Errorf("%q is no name that DNS could be asked for, like _stamp._udp.example.org", q.Name)
+		return q, fmt.Errorf("%q is not a DNS name like _stamp._udp.example.org", q.Name)
 	}
 	return q, nil
 }
@@ -172,7 +172,7 @@ func (l *listed) load(file string, force bool, parse func(string, []byte) ([]Tar
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is no file", file)
+		return fmt.Errorf("%s is not a file", file)
 	}
 	stamp := fmt.Sprint(info.Size(), info.ModTime().UnixNano())
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {

@@ -89,7 +89,7 @@ func (d Defaults) Parse(text string) (Target, error) {
 // other readers: their port belongs to another service of the host, and ICMP ignores it.
 func (t *Target) portless(text string) error {
 	if t.Proto == probe.ICMP && t.Port != 0 {
-		return fmt.Errorf("target %q: icmp has no ports: leave :%d out, or name a protocol that has, as in %s", text, t.Port,
+		return fmt.Errorf("target %q: icmp has no ports: remove :%d, or use a protocol that has ports, as in %s", text, t.Port,
 			Target{Proto: probe.UDP, Host: t.Host, Port: t.Port}.Name())
 	}
 	return nil
@@ -112,10 +112,10 @@ func (d Defaults) parse(text string) (Target, error) {
 	case strings.HasPrefix(rest, "["):
 		inner, after, ok := strings.Cut(rest[1:], "]")
 		if !ok || after != "" && !strings.HasPrefix(after, ":") {
-			return fail("the bracket is not closed, or something else than :PORT follows it")
+			return fail("the bracket is not closed, or something other than :PORT follows it")
 		}
 		if a, err := netip.ParseAddr(inner); err != nil || !a.Is6() {
-			return fail("%q is no IPv6 address", inner)
+			return fail("%q is not an IPv6 address", inner)
 		}
 		if t.Host = inner; after != "" {
 			if port = after[1:]; port == "" {
@@ -136,13 +136,13 @@ func (d Defaults) parse(text string) (Target, error) {
 	if a, err := netip.ParseAddr(t.Host); err == nil {
 		a = a.Unmap()
 		if a.IsMulticast() || a.IsUnspecified() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
-			return fail("%v is no address of one host", a)
+			return fail("%v is not the address of one host", a)
 		}
 		t.Host = a.String()
 	} else if !hostname.MatchString(t.Host) || len(t.Host) > 253 {
-		return fail("%q is neither an address nor a host's name", t.Host)
+		return fail("%q is neither an address nor a host name", t.Host)
 	} else if digits.MatchString(t.Host) {
-		return fail("%q is no whole address", t.Host)
+		return fail("%q is an incomplete address", t.Host)
 	}
 	if port != "" {
 		n, err := strconv.ParseUint(port, 10, 16)
@@ -242,7 +242,7 @@ func (t *Target) setLabel(name, value string) error {
 	case !label.MatchString(name):
 		return fmt.Errorf("label %q: want letters, digits and underscores, not a digit first", name)
 	case slices.Contains(reserved, name):
-		return fmt.Errorf("label %q is one that the metrics have themselves: name it otherwise", name)
+		return fmt.Errorf("label %q is used by the metrics: choose another name", name)
 	default:
 		if t.Labels == nil {
 			t.Labels = map[string]string{}

@@ -121,7 +121,7 @@ func TestFormatErrors(t *testing.T) {
 		{"x.json", "[\n{\"targets\": [\"10.0.0.2\"]\n", "x.json:3:", "ends in the middle"},
 		{"x.json", "[]\n[]", "x.json:2:", "something follows"},
 		{"x.json", "[\n{\"targets\": [\n\"10.0.0.2\",\n\"10.0.0\"]}]", "x.json:4:", `target "10.0.0"`},
-		{"x.json", "[{\"targets\": [\"10.0.0.2\"], \"labels\":\n{\"le\": \"1\"}}]", "x.json:2:", "one that the metrics have"},
+		{"x.json", "[{\"targets\": [\"10.0.0.2\"], \"labels\":\n{\"le\": \"1\"}}]", "x.json:2:", "used by the metrics"},
 		{"x.json", "[{\"targets\": [\"10.0.0.2\"], \"labels\":\n{\"a-b\": \"1\"}}]", "x.json:2:", "letters, digits and underscores"},
 		{"x.yml", "targets: [10.0.0.2]\n", "x.yml:1:", "want a list of groups"},
 		{"x.yml", "- targets: [10.0.0.2]\n  lables: {}\n", "x.yml:2:", `unknown key "lables"`},
@@ -139,7 +139,7 @@ func TestFormatErrors(t *testing.T) {
 	}
 	for text, want := range map[string]string{"10.0.0.2\n10.0.0": "x:2: target", "udp:10.0.0.2:9\n10.0.0.2:9": `x:2: target "10.0.0.2:9": icmp has no ports`,
 		"stamp:10.0.0.2 __param_stamp_ssid=0": "x:1: label __param_stamp_ssid: \"0\" is not", "stamp:10.0.0.2 __param_stamp_key=/none/such": "x:1: label __param_stamp_key: ",
-		"udp:10.0.0.2 __param_stamp_ssid=7": "x:1: target \"10.0.0.2\": udp has neither", "10.0.0.2 site": "x:1: \"site\" behind", "\n\n10.0.0.2 9=x": "x:3: label",
+		"udp:10.0.0.2 __param_stamp_ssid=7": "x:1: target \"10.0.0.2\": udp has neither", "10.0.0.2 site": "x:1: \"site\" after", "\n\n10.0.0.2 9=x": "x:3: label",
 		"10.0.0.2 __param_interval=0s": "x:1: label __param_interval: \"0s\" is not a time from 100µs to 1m40s", "10.0.0.2 __param_interval=2": "x:1: label __param_interval",
 		"10.0.0.2 __param_interval=1h": "x:1: label __param_interval", "10.0.0.2 __param_size=65536": "x:1: label __param_size: \"65536\" is not 0 to 65535",
 		"10.0.0.2 __param_size=-1": "x:1: label __param_size", "10.0.0.2 __param_dscp=64": "x:1: label __param_dscp: \"64\" is not 0 to 63"} {

@@ -224,7 +224,7 @@ func (k *archive) turn(now time.Time, end bool) {
 func (k *archive) write(parts []part) {
 	removed, size, err := k.dir.write(parts)
 	for _, f := range removed {
-		k.log.Info("the oldest log is removed: the folder would exceed its bound", "file", f, "bound", k.dir.bound)
+		k.log.Info("removed the oldest log: the folder would exceed its maximum size", "file", f, "bound", k.dir.bound)
 	}
 	k.mu.Lock()
 	k.removed += int64(len(removed))
@@ -238,7 +238,7 @@ func (k *archive) write(parts []part) {
 	k.mu.Unlock()
 	switch {
 	case news && err != nil:
-		k.log.Error("the log of the hour cannot be written: what is measured until it can is in the metrics only", "error", err)
+		k.log.Error("the log of the hour cannot be written: until it can, results are only in the metrics", "error", err)
 	case news:
 		k.log.Info("the log of the hour is written again", "intervals_lost", k.unwritten)
 	}
@@ -251,5 +251,5 @@ func (k *archive) unsaved() error {
 	if k.failing == nil {
 		return nil
 	}
-	return fmt.Errorf("%s could not be written to the logs, the last of them because: %w", plain.Count(k.unwritten, "interval"), k.failing)
+	return fmt.Errorf("%s could not be written to the logs; the last error: %w", plain.Count(k.unwritten, "interval"), k.failing)
 }

@@ -249,7 +249,7 @@ func TestBound(t *testing.T) {
 	if size > bound || size != k.bytes || k.removed == 0 || len(all)+int(k.removed) != 5 || !all[len(all)-1].Equal(noon.Add(4*time.Hour)) {
 		t.Errorf("%d bytes, said %d, in %d files, %d removed, the last %v", size, k.bytes, len(all), k.removed, all)
 	}
-	if n := strings.Count(log.String(), "the oldest log is removed"); n != int(k.removed) {
+	if n := strings.Count(log.String(), "removed the oldest log"); n != int(k.removed) {
 		t.Errorf("%d removals were logged, there were %d", n, k.removed)
 	}
 }

@@ -89,7 +89,7 @@ func (f *fleet) pick(all []targets.Target) []targets.Target {
 	}
 	if missing := best == len(f.names); missing != f.missing {
 		if f.missing = missing; missing {
-			f.log.Warn("no target is this host: it probes as if it were listed, and nothing probes it", "node", f.me.Name, "zone", f.me.Zone,
+			f.log.Warn("no target is this host: it probes its peers, but no peer probes it", "node", f.me.Name, "zone", f.me.Zone,
 				"listed_as", strings.Join(f.names, " "), "hint", "-self NAME is its label node, or the host of its target")
 		} else {
 			f.log.Info("this host is a member of the fleet", "node", f.me.Name, "zone", f.me.Zone, "rack", f.me.Rack)

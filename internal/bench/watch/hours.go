@@ -201,7 +201,7 @@ func (h *hours) append(hour time.Time, parts []part) error {
 		}
 	}
 	if h.size+int64(b.Len()) > h.bound {
-		return fmt.Errorf("%s would have more than keep.bytes, %d, by itself", h.file(hour), h.bound)
+		return fmt.Errorf("%s alone would exceed keep.bytes, %d", h.file(hour), h.bound)
 	}
 	n, err := h.open.WriteAt(b.Bytes(), h.size)
 	if err == nil {

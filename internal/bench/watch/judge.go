@@ -107,9 +107,9 @@ func (k *archive) settle(s *state, hour time.Time, days int, p compare.Pair) {
 		if row.Tested() {
 			args = append(args, "shift", latency.FormatSigned(row.Shift), "from", latency.FormatNS(row.Base), "p", row.P)
 		}
-		c := change{slog.LevelInfo, "change against this hour of the days before", args}
+		c := change{slog.LevelInfo, "change against this hour on previous days", args}
 		if j.verdict == compare.Slower {
-			c.level, c.text = slog.LevelWarn, "slower than at this hour of the days before"
+			c.level, c.text = slog.LevelWarn, "slower than at this hour on previous days"
 		}
 		k.log.Log(context.Background(), c.level, c.text, c.args...)
 		k.mu.Lock()

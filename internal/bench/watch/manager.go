@@ -89,7 +89,7 @@ func (m *manager) read(ctx context.Context, force bool, now time.Time) {
 	for _, f := range failures {
 		if f.New {
 			m.sourceFailures.Add(1)
-			m.options.Log.Error("a source of targets cannot be read: what it gave before is kept", "source", f.Source, "error", f.Err)
+			m.options.Log.Error("a source of targets cannot be read: its previous targets are kept", "source", f.Source, "error", f.Err)
 		}
 	}
 	if ctx.Err() == nil {
@@ -181,7 +181,7 @@ func (m *manager) resolve(ctx context.Context, host string) (netip.Addr, error) 
 	fits := func(a netip.Addr) bool { return len(m.options.Source) == 0 || m.source(a).IsValid() }
 	if a, err := netip.ParseAddr(host); err == nil {
 		if !fits(a) {
-			return a, fmt.Errorf("no source address is of the family of %v", a)
+			return a, fmt.Errorf("no source address has the family of %v", a)
 		}
 		return a, nil
 	}
@@ -196,7 +196,7 @@ func (m *manager) resolve(ctx context.Context, host string) (netip.Addr, error) 
 			return a, nil
 		}
 	}
-	return netip.Addr{}, fmt.Errorf("%s has no address of the family of the source: %v", host, all)
+	return netip.Addr{}, fmt.Errorf("%s has no address of the same family as the source: %v", host, all)
 }
 
 // source and gateway are the user's choice for the family of a; the zero Addr if there is none.
@@ -221,7 +221,7 @@ func (m *manager) way(a netip.Addr, size int) (p route.Path, err error) {
 			p.Next = g
 		}
 		if !p.Source.IsValid() {
-			return p, fmt.Errorf("%s is not the kernel's, which knows no route through it: give -source", iface)
+			return p, fmt.Errorf("%s is not a kernel interface, so it has no routes: set -source", iface)
 		}
 		return p, nil
 	}
@@ -230,7 +230,7 @@ func (m *manager) way(a netip.Addr, size int) (p route.Path, err error) {
 	case err != nil:
 		return p, err
 	case p.Loopback && m.options.Transport == "raw":
-		return p, fmt.Errorf("it is reached through the loopback interface %s, which carries no frames to a peer: take -transport socket", p.Interface)
+		return p, fmt.Errorf("it is reached through the loopback interface %s, which carries no frames to a peer: use -transport socket", p.Interface)
 	case !p.Owned && m.options.Transport == "socket":
 		return p, fmt.Errorf("source %v is not an address of this host: a socket needs one", p.Source)
 	}
@@ -281,7 +281,7 @@ func (m *manager) build(now time.Time) {
 	for _, key := range slices.Sorted(maps.Keys(groups)) {
 		w := m.wires[key]
 		if w != nil && w.failure.Load() != nil {
-			m.options.Log.Error("a device or socket failed: it is opened again", "wire", key, "error", *w.failure.Load())
+			m.options.Log.Error("a device or socket failed: reopening it", "wire", key, "error", *w.failure.Load())
 			m.reopened.Add(1)
 			m.retry[key], m.reasons[key] = now.Add(lookEvery), *w.failure.Load()
 			retired = append(retired, w)

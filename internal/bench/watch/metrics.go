@@ -23,13 +23,13 @@ func (collector) Describe(chan<- *prometheus.Desc) {}
 var (
 	targetsDesc   = prometheus.NewDesc("rebound_watch_targets", "Targets that are watched: those that the sources name, or with peers the chosen ones.", nil, nil)
 	lagDesc       = prometheus.NewDesc("rebound_watch_lag_seconds", "How late probes left, against the schedule.", nil, nil)
-	gapDesc       = prometheus.NewDesc("rebound_watch_gap_seconds", "From one look for replies to the next, while one is awaited: what the watch did not see at once.", nil, nil)
-	sourceDesc    = prometheus.NewDesc("rebound_watch_source_failures_total", "Times that a source of targets could not be read: what it gave before is kept.", nil, nil)
+	gapDesc       = prometheus.NewDesc("rebound_watch_gap_seconds", "Time between two polls for replies, while one is expected: how late the watch may notice it.", nil, nil)
+	sourceDesc    = prometheus.NewDesc("rebound_watch_source_failures_total", "Times that a source of targets could not be read; its previous targets were kept.", nil, nil)
 	diskDesc      = prometheus.NewDesc("rebound_watch_disk_failures_total", "Times that the log of the hour could not be written.", nil, nil)
-	unwrittenDesc = prometheus.NewDesc("rebound_watch_unwritten_intervals_total", "Intervals of a target that are in no log for that.", nil, nil)
+	unwrittenDesc = prometheus.NewDesc("rebound_watch_unwritten_intervals_total", "Intervals of a target that are missing from the logs because of that.", nil, nil)
 	removedDesc   = prometheus.NewDesc("rebound_watch_files_removed_total", "Logs removed, the oldest first, to keep the folder within its bound.", nil, nil)
 	bytesDesc     = prometheus.NewDesc("rebound_watch_disk_bytes", "Bytes of all logs.", nil, nil)
-	droppedDesc   = prometheus.NewDesc("rebound_watch_events_dropped_total", "What the measuring loop could not hand over: it is in no count.", nil, nil)
+	droppedDesc   = prometheus.NewDesc("rebound_watch_events_dropped_total", "Events that the measuring loop could not hand over; no other metric counts them.", nil, nil)
 	hereDesc      = prometheus.NewDesc("rebound_dropped_here_total", "Frames that this host's ring, socket, NIC or kernel dropped on receipt, of all targets and perhaps of other traffic.", []string{"wire"}, nil)
 	membersDesc   = prometheus.NewDesc("rebound_fleet_members", "Members of the fleet from which this watch chose its peers, itself included. Only with peers.", nil, nil)
 	leftOutDesc   = prometheus.NewDesc("rebound_fleet_duties_left_out", "Pairs of zones that this watch should probe and that are too many. Only with peers.", nil, nil)
@@ -133,17 +133,17 @@ func describe(t targets.Target) descs {
 		return prometheus.NewDesc(name, help, variable, labels)
 	}
 	return descs{
-		ready:     of("rebound_target_ready", "Whether the target is probed: 0 while its name, the way to it or its neighbour cannot be found."),
+		ready:     of("rebound_target_ready", "Whether the target is probed: 0 while name lookup, routing or neighbour resolution fails."),
 		up:        of("rebound_target_up", "1 while the target answers, 0 after three probes in a row without a reply. Absent before the first probes are decided."),
 		probes:    of("rebound_probes_total", "Probes sent, and those that could not be sent (send_failed)."),
-		lost:      of("rebound_lost_total", "Probes sent and not answered within twice the time-out, while this host dropped no frame: lost between the hosts, or dropped or refused silently by the target, whose counters the watch does not read."),
-		uncertain: of("rebound_lost_uncertain_total", "Probes not answered within twice the time-out while this host dropped frames or the target reported a closed port: lost between the hosts or in the target, dropped here, or refused there."),
+		lost:      of("rebound_lost_total", "Probes sent and not answered within twice the timeout, while this host dropped no frame: lost between the hosts, or dropped or refused silently by the target, whose counters the watch does not read."),
+		uncertain: of("rebound_lost_uncertain_total", "Probes not answered within twice the timeout while this host dropped frames or the target reported a closed port: lost between the hosts or in the target, dropped here, or refused there."),
 		places:    of("rebound_lost_uncertain_place_total", "Of rebound_lost_uncertain_total, the probes that this host may have dropped (here) and that the target may have refused (there). A probe can be in both.", "place"),
-		trouble:   of("rebound_replies_trouble_total", "Replies that were late, too late (after twice the time-out: their probes count as lost), duplicate, reordered, corrupt, an ICMP error or untimed, and probes that could not be sent (send_failed) or that only corrupt replies answered (corrupt_only).", "kind"),
+		trouble:   of("rebound_replies_trouble_total", "Replies that were late, too late (after twice the timeout: their probes count as lost), duplicate, reordered, corrupt, an ICMP error or untimed, and probes that could not be sent (send_failed) or that only corrupt replies answered (corrupt_only).", "kind"),
 		oneWay:    of("rebound_lost_oneway_total", "Probes lost on the way there (forward) and replies lost on the way back (backward), by the numbers of a stateful STAMP reflector.", "direction"),
 		rtt:       of("rebound_rtt_seconds", "Round trips, from the actual send."),
-		change:    of("rebound_change", "This hour against the same hour of the days before: 1 slower, -1 faster, 0 no change seen. At most 5 % of unchanged hours of a target show any 1 or -1.", "stat"),
-		shift:     of("rebound_change_shift_seconds", "By how much this hour lies above the same hour of the days before.", "stat"),
+		change:    of("rebound_change", "This hour against the same hour on previous days: 1 slower, -1 faster, 0 no change seen. At most 5 % of unchanged hours of a target show any 1 or -1.", "stat"),
+		shift:     of("rebound_change_shift_seconds", "By how much this hour exceeds the same hour on previous days.", "stat"),
 	}
 }
 

@@ -42,7 +42,7 @@ func (m *manager) retire(gone []*wire) {
 		case <-less.adopted:
 		case <-time.After(stopPatience):
 			if !m.loop.stop.Load() {
-				m.options.Log.Error("the measuring loop does not take up its new plan")
+				m.options.Log.Error("the measuring loop does not switch to its new plan")
 			}
 			return
 		}
@@ -136,7 +136,7 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 	info := d.Info()
 	mac, err := net.ParseMAC(info.MAC)
 	if err != nil || len(mac) != 6 {
-		return nil, errors.Join(fmt.Errorf("%s has no Ethernet address, but %q", info.Device, info.MAC), w.close())
+		return nil, errors.Join(fmt.Errorf("%s has no Ethernet address (%q)", info.Device, info.MAC), w.close())
 	}
 	w.mac = [6]byte(mac)
 	for src := range w.locals {
@@ -166,7 +166,7 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 	}
 	size := max(e.Size, probe.MinSize(e.Proto, e.addr.Is6())+more)
 	if o.Timeout/e.Interval > MostUnderWay {
-		return fmt.Errorf("an interval of %v with a time-out of %v: too many probes would be under way to one target", e.Interval, o.Timeout)
+		return fmt.Errorf("an interval of %v with a timeout of %v: too many probes would be in flight to one target", e.Interval, o.Timeout)
 	}
 	if e.flow == nil {
 		f := probe.Flow{Proto: e.Proto, Src: e.path.Source.WithZone(""), Dst: e.addr.WithZone(""), DstPort: e.Port, Run: rand.Uint32(), Size: size,

@@ -157,7 +157,7 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	line := fmt.Sprintf("watching %d targets on core %d, %.6g probes a second to each", len(first), core.CPU, 1/o.Sources.Interval.Seconds())
 	fmt.Fprintln(stdout, line)
 	if err := manager.Ready(line); err != nil {
-		o.Log.Warn("the service manager was not told", "error", err)
+		o.Log.Warn("cannot notify the service manager", "error", err)
 	}
 	resident.Release()
 	w.serve(ctx, m, manager, hup)
@@ -165,7 +165,7 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	select {
 	case <-ended:
 	case <-time.After(stopPatience):
-		return errors.New("the measuring loop does not end")
+		return errors.New("the measuring loop did not stop")
 	}
 	w.archive.drain(w.loop.events, time.Now())
 	w.archive.turn(time.Now(), true)

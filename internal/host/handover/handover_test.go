@@ -220,7 +220,7 @@ func TestParseAddress(t *testing.T) {
 	for text, want := range map[string]string{
 		"10.0.0.2:18515": "", "[fd00::2]:1": "", "127.0.0.1:0": "",
 		"10.0.0.2": "is not ADDRESS:PORT", ":18515": "is not ADDRESS:PORT", "host:1": "is not ADDRESS:PORT",
-		"0.0.0.0:18515": "is not one address", "[::]:18515": "is not one address", "10.0.0.2:65533": "would be at 65536",
+		"0.0.0.0:18515": "is not the address of one host", "[::]:18515": "is not the address of one host", "10.0.0.2:65533": "would be at 65536",
 	} {
 		_, err := ParseAddress(text)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

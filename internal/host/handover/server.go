@@ -55,7 +55,7 @@ func ParseAddress(text string) (netip.AddrPort, error) {
 	case err != nil:
 		return a, fmt.Errorf("%q is not ADDRESS:PORT, such as \"10.0.0.2:%d\"", text, DefaultPort)
 	case a.Addr().IsUnspecified() || a.Addr().IsMulticast():
-		return a, fmt.Errorf("%v is not one address of this machine: name the one that clients are to come to", a.Addr())
+		return a, fmt.Errorf("%v is not the address of one host: use the address that clients connect to", a.Addr())
 	case int(a.Port())+nic.Services-1 > 0xFFFF:
 		return a, fmt.Errorf("port %d: the last of %d services would be at %d", a.Port(), nic.Services, int(a.Port())+nic.Services-1)
 	}
@@ -119,7 +119,7 @@ func (s *Server) accept(l net.Listener, service nic.Service) {
 			continue
 		}
 		if !s.admit(c) {
-			s.log.Warn("hand-over: a client is turned away", "client", c.RemoteAddr(), "why", "too many at a time", "most", maxConns)
+			s.log.Warn("hand-over: client rejected", "client", c.RemoteAddr(), "why", "too many clients at a time", "most", maxConns)
 			c.Close()
 			continue
 		}
@@ -226,7 +226,7 @@ func (s *Server) pingpong(c net.Conn, first []byte, own nic.Endpoint) error {
 		return err
 	}
 	if string(done) != "done\x00" {
-		return fmt.Errorf("%q where ibv_ud_pingpong says \"done\"", done)
+		return fmt.Errorf("received %q, expected \"done\" from ibv_ud_pingpong", done)
 	}
 	s.handed(c, "ibv_ud_pingpong or bench", peer, own)
 	return nil
@@ -246,7 +246,7 @@ func (s *Server) perftest(c net.Conn, first []byte, own nic.Endpoint) error {
 	case err != nil:
 		return err
 	case v < oldest:
-		return fmt.Errorf("perftest's protocol %v is older than %v, with which it became what it is", v, oldest)
+		return fmt.Errorf("perftest's protocol %v is not supported: want %v or later", v, oldest)
 	}
 	clear(b)
 	copy(b, ourVersion)
@@ -307,7 +307,7 @@ func read(c net.Conn, b []byte, within time.Duration) error {
 	case errors.Is(err, io.EOF):
 		return fmt.Errorf("the connection ended: %w", err)
 	case err != nil:
-		return fmt.Errorf("%d of %d bytes came: %w", n, len(b), err)
+		return fmt.Errorf("received %d of %d bytes: %w", n, len(b), err)
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func parsePingpong(b []byte) (d dest, err error) {
 	}
 	var gid [16]byte
 	if _, err := hex.Decode(gid[:], []byte(rest)); err != nil || len(rest) != 32 {
-		return d, fmt.Errorf("%q is no GID", clip(rest))
+		return d, fmt.Errorf("%q is not a GID", clip(rest))
 	}
 	d = dest{lid: v[0], qpn: v[1], psn: v[2], gid: netip.AddrFrom16(gid)}
 	if d.gid.IsUnspecified() {
@@ -83,7 +83,7 @@ func parseKeys(b []byte) (d dest, err error) {
 		return d, err
 	}
 	if rest != "" {
-		return d, fmt.Errorf("%q is left over", clip(rest))
+		return d, fmt.Errorf("unexpected text at the end: %q", clip(rest))
 	}
 	var gid [16]byte
 	for i := range gid {
@@ -110,7 +110,7 @@ func parseVersion(b []byte) (float64, error) {
 	text, _, _ := strings.Cut(string(b), "\x00")
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(v >= 1 && v < 1000) {
-		return 0, fmt.Errorf("%q is no version of perftest, and no address of ibv_ud_pingpong", clip(text))
+		return 0, fmt.Errorf("%q is neither a version of perftest nor an address of ibv_ud_pingpong", clip(text))
 	}
 	return v, nil
 }

@@ -15,7 +15,7 @@ type group struct {
 	parent string // the cgroup that the process is in
 }
 
-var errNoCpuset = errors.New("the cpuset controller is not with cgroup v2 here: boot with systemd.unified_cgroup_hierarchy=1")
+var errNoCpuset = errors.New("the cpuset controller is not part of cgroup v2 on this host: boot with systemd.unified_cgroup_hierarchy=1")
 
 // unified returns the mount point of cgroup v2 (/proc/self/mountinfo, proc_pid_mountinfo(5)).
 func (h *Host) unified() (string, error) {
@@ -58,9 +58,9 @@ func (j *journal) partition(want []int) (*group, Step) {
 	// partition would set everyone's affinity to all CPUs.
 	if booted := j.isolatedAtBoot(); len(booted) > 0 {
 		if rest := without(want, booted); len(rest) > 0 {
-			return fail(fmt.Errorf("CPUs %s were isolated at boot (isolcpus), which a partition of others would undo: take those, or boot with %s too", FormatCPUs(booted), FormatCPUs(rest)))
+			return fail(fmt.Errorf("CPUs %s were isolated at boot (isolcpus), which a partition with other CPUs would undo: use those, or boot with %s too", FormatCPUs(booted), FormatCPUs(rest)))
 		}
-		step.Done = "none needed: CPUs " + FormatCPUs(want) + " are isolated since boot (isolcpus)"
+		step.Done = "none needed: CPUs " + FormatCPUs(want) + " have been isolated since boot (isolcpus)"
 		return nil, step
 	}
 	own, err := j.ownGroup()
@@ -77,7 +77,7 @@ func (j *journal) partition(want []int) (*group, Step) {
 	slices.Reverse(above)
 	if len(above) > 0 {
 		if _, err := j.read(above[0] + "/cpuset.cpus.exclusive"); errors.Is(err, os.ErrNotExist) && j.hasCpuset(mount) {
-			return fail(fmt.Errorf("the process is in cgroup %s, and partitions elsewhere than below the root need Linux 6.7", own))
+			return fail(fmt.Errorf("the process is in cgroup %s: only partitions directly below the root work before Linux 6.7", own))
 		}
 	}
 	for _, dir := range append([]string{mount}, above...) {
@@ -94,7 +94,7 @@ func (j *journal) partition(want []int) (*group, Step) {
 	// Threads of one process can be in different cgroups only if these are threaded; the process's own cgroup may then have
 	// processes.
 	if err := j.write(g.path+"/cgroup.type", "threaded"); err != nil {
-		return fail(fmt.Errorf("threads in a cgroup of their own: %w", err))
+		return fail(fmt.Errorf("move threads into a separate cgroup: %w", err))
 	}
 	if err := j.enable(g.parent); err != nil {
 		return fail(err)

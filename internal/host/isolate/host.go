@@ -191,7 +191,7 @@ func ParseCPUs(s string) ([]int, error) {
 			b, err = strconv.ParseUint(last, 10, 16)
 		}
 		if err != nil || b < a {
-			return nil, fmt.Errorf("%q is no list of CPUs", s)
+			return nil, fmt.Errorf("%q is not a list of CPUs", s)
 		}
 		for c := a; c <= b; c++ {
 			out = append(out, int(c))
@@ -228,7 +228,7 @@ func parseMask(s string) ([]int, error) {
 	for i, g := range groups {
 		v, err := strconv.ParseUint(g, 16, 32)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no mask of CPUs", s)
+			return nil, fmt.Errorf("%q is not a mask of CPUs", s)
 		}
 		for bit := range 32 {
 			if v>>bit&1 != 0 {

@@ -29,7 +29,7 @@ func (h *Host) Begin(want []int) (*Lease, error) {
 	slices.Sort(want)
 	j, err := h.open(want)
 	if err != nil {
-		return nil, fmt.Errorf("journal of what is changed on this machine: %w", err)
+		return nil, fmt.Errorf("journal of changes to this machine: %w", err)
 	}
 	return &Lease{CPUs: want, journal: j}, nil
 }
@@ -114,7 +114,7 @@ func (l *Lease) thread(where func(*group) string) error {
 	}
 	file := where(l.group) + "/cgroup.threads"
 	if err := l.write(file, strconv.Itoa(unix.Gettid())); err != nil {
-		return fmt.Errorf("thread into %s: %w", file, err)
+		return fmt.Errorf("move a thread into %s: %w", file, err)
 	}
 	return nil
 }
@@ -133,12 +133,12 @@ func (l *Lease) Release() error {
 func (l *Lease) replug() Step {
 	step := Step{Name: Timers}
 	if _, err := l.unified(); err != nil {
-		step.Err = fmt.Errorf("the CPUs are not taken offline for a moment: cpusets of cgroup v1 would lose them permanently: %w", err)
+		step.Err = fmt.Errorf("the CPUs are not briefly taken offline: cpusets of cgroup v1 would lose them permanently: %w", err)
 		return step
 	}
 	for tid, s := range l.threads() {
 		if has, err := l.cpusOf(tid); err == nil && s.pid != os.Getpid() && s.flags&pfNoSetAffinity == 0 && len(has) > 0 && len(without(has, l.CPUs)) == 0 {
-			step.Err = fmt.Errorf("thread %d of process %d is bound to CPU %s, which therefore is not taken offline for a moment", tid, s.pid, FormatCPUs(has))
+			step.Err = fmt.Errorf("CPU %s is not briefly taken offline, because thread %d of process %d is bound to it", FormatCPUs(has), tid, s.pid)
 			return step
 		}
 	}
@@ -159,7 +159,7 @@ func (l *Lease) replug() Step {
 		done = append(done, c)
 	}
 	if len(done) > 0 {
-		step.Done = fmt.Sprintf("CPUs %s were offline for a moment: what was queued there runs elsewhere", FormatCPUs(done))
+		step.Done = fmt.Sprintf("CPUs %s were briefly offline: work queued there now runs elsewhere", FormatCPUs(done))
 	}
 	return step
 }
@@ -176,7 +176,7 @@ func (l *Lease) workqueues() Step {
 		}
 		step.Err = errors.Join(step.Err, err)
 	}
-	step.Done = fmt.Sprintf("%d masks of unbound work are without CPUs %s", moved, FormatCPUs(l.CPUs))
+	step.Done = fmt.Sprintf("CPUs %s removed from %d masks of unbound work", FormatCPUs(l.CPUs), moved)
 	return step
 }
 
@@ -225,7 +225,7 @@ func (l *Lease) housekeeping() Step {
 		if err := l.setCPUs(dogs, false, without(has, l.CPUs)); err != nil {
 			step.Err = err
 		} else {
-			done = append(done, "no watchdog on CPUs "+FormatCPUs(l.CPUs))
+			done = append(done, "watchdog off on CPUs "+FormatCPUs(l.CPUs))
 		}
 	}
 	if _, err := l.read(interval); err == nil {
@@ -248,7 +248,7 @@ func (l *Lease) tick() Step {
 		step.Err = fmt.Errorf("CPUs %s keep the timer tick: boot with nohz_full=%s rcu_nocbs=%s", FormatCPUs(rest), FormatCPUs(rest), FormatCPUs(rest))
 		return step
 	}
-	step.Done = "stopped while one thread alone runs there (nohz_full)"
+	step.Done = "stopped while only one thread runs there (nohz_full)"
 	return step
 }
 
@@ -266,6 +266,6 @@ func (l *Lease) idle() Step {
 		return step
 	}
 	l.latency = f
-	step.Done = "none that takes time to leave, on any CPU"
+	step.Done = "none with a long exit latency, on any CPU"
 	return step
 }

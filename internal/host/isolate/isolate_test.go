@@ -319,11 +319,11 @@ func TestRefusals(t *testing.T) {
 		step  string
 		want  string
 	}{
-		{"cgroup v1", map[string]string{"/sys/fs/cgroup/cgroup.controllers": "memory"}, "partition", "cpuset controller is not with cgroup v2"},
+		{"cgroup v1", map[string]string{"/sys/fs/cgroup/cgroup.controllers": "memory"}, "partition", "cpuset controller is not part of cgroup v2"},
 		{"no cgroup v2", map[string]string{"/proc/self/mountinfo": ""}, "partition", "cgroup v2 is not mounted"},
 		{"cgroup v1, timers", map[string]string{"/sys/fs/cgroup/cgroup.controllers": "memory"}, "timers", "would lose them permanently"},
 		{"no remote partitions", map[string]string{"/sys/fs/cgroup/system.slice/cpuset.cpus.exclusive": "absent",
-			"/sys/fs/cgroup/cgroup.subtree_control": "cpuset"}, "partition", "need Linux 6.7"},
+			"/sys/fs/cgroup/cgroup.subtree_control": "cpuset"}, "partition", "before Linux 6.7"},
 		{"others isolated at boot", map[string]string{"/proc/cmdline": "quiet isolcpus=2"}, "partition", "CPUs 2 were isolated at boot"},
 		{"the first CPU", map[string]string{"/sys/devices/system/cpu/cpu3/online": "absent"}, "timers", "CPU 3 cannot be taken offline"},
 		{"no PM QoS", map[string]string{"/dev/cpu_dma_latency": "absent"}, "idle states", "no such file"},
@@ -368,8 +368,8 @@ func TestRefusals(t *testing.T) {
 // CPUs isolated at boot need no partition, whose end would open them to every process.
 func TestIsolatedAtBoot(t *testing.T) {
 	for _, c := range []struct{ cmdline, want string }{
-		{"quiet isolcpus=3 nohz_full=3", "none needed: CPUs 3 are isolated since boot (isolcpus)"},
-		{"isolcpus=managed_irq,domain,2-3", "none needed: CPUs 3 are isolated since boot (isolcpus)"},
+		{"quiet isolcpus=3 nohz_full=3", "none needed: CPUs 3 have been isolated since boot (isolcpus)"},
+		{"isolcpus=managed_irq,domain,2-3", "none needed: CPUs 3 have been isolated since boot (isolcpus)"},
 		{"isolcpus=managed_irq,3 nohz_full=3", "CPUs 3 are an isolated partition, "}, // only its interrupts are kept off
 		{"nohz_full=3", "CPUs 3 are an isolated partition, "},
 	} {
@@ -398,7 +398,7 @@ func TestBoundThread(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Release()
-	if s := l.replug(); s.Err == nil || !strings.Contains(s.Err.Error(), "thread 80 of process 80 is bound to CPU 3") {
+	if s := l.replug(); s.Err == nil || !strings.Contains(s.Err.Error(), "CPU 3 is not briefly taken offline, because thread 80 of process 80 is bound to it") {
 		t.Error(s)
 	}
 }

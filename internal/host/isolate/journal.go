@@ -238,7 +238,7 @@ func (h *Host) Abandoned() []Step {
 			continue
 		}
 		h.mountDebugfs()
-		step.Done = fmt.Sprintf("%d changes undone that it left when it was killed", len(changes))
+		step.Done = fmt.Sprintf("undid %d changes that it left when it was killed", len(changes))
 		step.Err = errors.Join(err, h.undo(changes), os.Remove(mine))
 		steps = append(steps, step)
 	}

@@ -107,7 +107,7 @@ func atLeast(release string, major, minor int) bool {
 }
 
 // ErrGuarded means that the kernel would deschedule a real-time loop.
-var ErrGuarded = errors.New("the kernel takes a real-time thread that never sleeps off its CPU")
+var ErrGuarded = errors.New("the kernel throttles real-time threads that never sleep")
 
 // LiftGuards lifts the guards for the lease's CPUs until Release. The throttle of kernels before 6.12 covers all CPUs.
 func (l *Lease) LiftGuards() Step {
@@ -130,11 +130,11 @@ func (l *Lease) LiftGuards() Step {
 		done = append(done, g.Name)
 	}
 	if left, err := l.Guards(l.CPUs); step.Err == nil && (err != nil || len(left) > 0) {
-		step.Err = fmt.Errorf("%w: %v is in force though it was lifted: %w", ErrGuarded, left, errors.Join(err))
+		step.Err = fmt.Errorf("%w: %v is still active after it was disabled: %w", ErrGuarded, left, errors.Join(err))
 	}
-	step.Done = "none is in force"
+	step.Done = "none is active"
 	if len(done) > 0 {
-		step.Done = "lifted: " + strings.Join(done, ", ")
+		step.Done = "disabled: " + strings.Join(done, ", ")
 	}
 	return step
 }

@@ -124,7 +124,7 @@ func (j *journal) moveTasks(away []int) Step {
 			}
 		}
 	}
-	step.Done = fmt.Sprintf("%d moved to other CPUs, %d stay, which the kernel or their owner binds to these", moved, bound)
+	step.Done = fmt.Sprintf("%d moved to other CPUs; %d stay, because the kernel or their owner bound them to these", moved, bound)
 	if refused > 0 {
 		step.Err = fmt.Errorf("%d could not be moved: %w", refused, why)
 	}
@@ -156,7 +156,7 @@ func (h *Host) undoTasks(changes []change) error {
 			continue // gone, or set by another process
 		}
 		if err := h.move(tid, c.Before); err != nil && err != unix.ESRCH {
-			failed = append(failed, fmt.Errorf("thread %d back to CPUs %s: %w", tid, FormatCPUs(c.Before), err))
+			failed = append(failed, fmt.Errorf("move thread %d back to CPUs %s: %w", tid, FormatCPUs(c.Before), err))
 		}
 	}
 	return errors.Join(failed...)

@@ -136,7 +136,7 @@ func (s *editions) make(v int, e *edition) {
 	s.mu.Unlock()
 	select {
 	case <-s.done:
-		http.Error(e, "the program ends", http.StatusServiceUnavailable)
+		http.Error(e, "the program is exiting", http.StatusServiceUnavailable)
 	default:
 		s.page.ServeHTTP(e, requests[v])
 		s.made = time.Now()

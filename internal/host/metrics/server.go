@@ -39,7 +39,7 @@ func checked(h http.Handler, hosts []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case !hostAllowed(r.Host, hosts):
-			http.Error(w, "this server does not answer for that Host: use an IP address, or add the name to stats.hosts", http.StatusForbidden)
+			http.Error(w, "Host not allowed: use an IP address, or add the name to stats.hosts", http.StatusForbidden)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")
 			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
@@ -78,7 +78,7 @@ func hostAllowed(header string, hosts []string) bool {
 // checkHost returns an error if name is not a host name without a port.
 func checkHost(name string) (string, error) {
 	if name == "" || strings.ContainsAny(name, ":/ *[]") {
-		return "", fmt.Errorf("%q is not a host name, without a port, nor %q", name, anyHost)
+		return "", fmt.Errorf("%q is neither a host name without a port nor %q", name, anyHost)
 	}
 	return name, nil
 }

@@ -151,7 +151,7 @@ func Interval(key string, to *time.Duration, least time.Duration, doc string) Se
 	return Parsed(key, to, "0s", func(s string) (time.Duration, error) {
 		d, err := time.ParseDuration(s)
 		if err != nil || d != 0 && d < least {
-			return 0, fmt.Errorf("%q is not a duration of %v or more, such as \"10s\", nor \"0s\" for off", s, least)
+			return 0, fmt.Errorf("%q is not a duration of %v or more, such as \"10s\"; \"0s\" is off", s, least)
 		}
 		return d, nil
 	}, doc)
@@ -188,7 +188,7 @@ func Range[T ~int | ~uint8 | ~uint16](key string, to *T, low, high, def int, zer
 	case low == 0:
 		first += "; 0 is " + zero
 	default:
-		first, problem = first+", "+span+"; 0 is "+zero, problem+", nor 0 for "+zero
+		first, problem = first+", "+span+"; 0 is "+zero, problem+"; 0 is "+zero
 	}
 	if doc = first + "."; more {
 		doc += " " + rest + "."

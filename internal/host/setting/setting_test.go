@@ -78,7 +78,7 @@ func TestLines(t *testing.T) {
 		{"[b]\n\nmode = 'z'", `F:3: b.mode: "z" is not one of x, yy`},
 		{"\n\n[[c]]", "F:3: c: unknown section"},
 		{"\nc.d = 1", "F:2: c: unknown section"},
-		{"[b]\nevery = '5ms'", `F:2: b.every: "5ms" is not a duration of 1s or more, such as "10s", nor "0s" for off`},
+		{"[b]\nevery = '5ms'", `F:2: b.every: "5ms" is not a duration of 1s or more, such as "10s"; "0s" is off`},
 	} {
 		var v chosen
 		tab := table(&v)
@@ -198,7 +198,7 @@ func TestRange(t *testing.T) {
 		doc       string
 		bad, want string
 	}{
-		{Range("a.b", &small, 1, 9, 0, "the middle", "A size (of something). It matters."), "A size (of something), 1 to 9; 0 is the middle. It matters.", "10", "10 is not 1 to 9, nor 0 for the middle"},
+		{Range("a.b", &small, 1, 9, 0, "the middle", "A size (of something). It matters."), "A size (of something), 1 to 9; 0 is the middle. It matters.", "10", "10 is not 1 to 9; 0 is the middle"},
 		{Range("a.b", &n, 0, math.MaxInt, 5, "no limit", "A size."), "A size; 0 is no limit.", "-1", "-1 is not 0 or more"},
 		{Range("a.b", &n, 1, math.MaxInt, 5, "", "A size"), "A size, 1 or more.", "0", "0 is not 1 or more"},
 		{Range("a.b", &n, -1, 3, -1, "", "A size"), "A size, -1 to 3.", "4", "4 is not -1 to 3"},

@@ -49,7 +49,7 @@ func Parse(text string) (Key, error) {
 	}
 	b, err := digits(text)
 	if err != nil {
-		return Key{}, fmt.Errorf("is %w, nor the path of a file that holds them (with a slash in it: ./key)", err)
+		return Key{}, fmt.Errorf("%w (want %d hexadecimal digits, or the path of a file that has them, with a slash: ./key)", err, 2*length)
 	}
 	return Key{b, true}, nil
 }
@@ -70,7 +70,7 @@ func Read(path string) (Key, error) {
 	}
 	b, err := digits(strings.TrimSpace(string(text)))
 	if err != nil {
-		return Key{}, fmt.Errorf("%s holds %w (openssl rand -hex %d makes some)", path, err, length)
+		return Key{}, fmt.Errorf("%s: %w (want %d hexadecimal digits: openssl rand -hex %d)", path, err, 2*length, length)
 	}
 	return Key{b, false}, nil
 }
@@ -85,7 +85,7 @@ func Private(f fs.File) error {
 		return fmt.Errorf("%s is not a regular file", i.Name())
 	}
 	if m := i.Mode().Perm(); m&0o077 != 0 {
-		return fmt.Errorf("%s has mode %#o: it holds a key and must be accessible to its owner only (chmod 600)", i.Name(), m)
+		return fmt.Errorf("%s has mode %#o: it has a key, so only its owner may access it (chmod 600)", i.Name(), m)
 	}
 	return nil
 }
@@ -95,9 +95,9 @@ func digits(text string) ([]byte, error) {
 	var odd hex.InvalidByteError
 	switch {
 	case errors.As(err, &odd):
-		return nil, fmt.Errorf("not %d hexadecimal digits, but something else", 2*length)
+		return nil, fmt.Errorf("a character is not a hexadecimal digit")
 	case err != nil || len(b) != length:
-		return nil, fmt.Errorf("not %d hexadecimal digits, but %d", 2*length, len(text))
+		return nil, fmt.Errorf("%d characters", len(text))
 	}
 	return b, nil
 }

@@ -29,15 +29,15 @@ func TestParse(t *testing.T) {
 		{strings.ToUpper(good), ""},
 		{file("key", good+"\n", 0o600), ""},
 		{file("readonly", good, 0o400), ""},
-		{good[1:], "not 64 hexadecimal digits, but 63"},
-		{good + "00", "not 64 hexadecimal digits, but 66"},
-		{"z" + good[1:], "not 64 hexadecimal digits, but something else"},
+		{good[1:], "63 characters (want 64 hexadecimal digits, or the path"},
+		{good + "00", "66 characters (want 64 hexadecimal digits, or the path"},
+		{"z" + good[1:], "a character is not a hexadecimal digit (want 64 "},
 		{filepath.Join(dir, "none"), "no such file"},
 		{dir + "/", "is not a regular file"},
-		{file("group", good, 0o640), "mode 0640: it holds a key"},
+		{file("group", good, 0o640), "mode 0640: it has a key"},
 		{file("world", good, 0o604), "chmod 600"},
-		{file("short", "0011", 0o600), "short holds not 64 hexadecimal digits, but 4"},
-		{file("words", "z"+good[1:], 0o600), "but something else"},
+		{file("short", "0011", 0o600), "short: 4 characters (want 64 hexadecimal digits: openssl rand -hex 32)"},
+		{file("words", "z"+good[1:], 0o600), "a character is not a hexadecimal digit"},
 	} {
 		k, err := Parse(c.text)
 		switch {

@@ -94,7 +94,7 @@ func (a *Arena) show(mp *mapping) error {
 // processor's address is aligned too. It returns ErrNoRoom if the arena must grow first.
 func (a *Arena) Alloc(size, align int) (Block, error) {
 	if size <= 0 || align <= 0 || align&(align-1) != 0 {
-		return Block{}, fmt.Errorf("dma: a block of %d bytes aligned to %d cannot be", size, align)
+		return Block{}, fmt.Errorf("dma: invalid block of %d bytes aligned to %d", size, align)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,7 +123,7 @@ func (a *Arena) Alloc(size, align int) (Block, error) {
 			return Block{Bytes: b, IOVA: s.iova + lo}, nil
 		}
 	}
-	return Block{}, fmt.Errorf("dma: %d bytes aligned to %d: %w: the longest free piece of %d mappings has %d bytes", size, align, ErrNoRoom, len(a.mappings), longest)
+	return Block{}, fmt.Errorf("dma: %d bytes aligned to %d: %w: the largest free range of %d mappings has %d bytes", size, align, ErrNoRoom, len(a.mappings), longest)
 }
 
 // Notes describes the arena's pages, and why they are not better: "2 MiB pages", "no huge pages free ...".

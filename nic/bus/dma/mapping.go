@@ -37,7 +37,7 @@ var (
 // newMapping maps size bytes with the largest pages available, preferably on a NUMA node unless node is negative.
 func newMapping(size, node int) (*mapping, error) {
 	if size <= 0 || size > 1<<40 {
-		return nil, fmt.Errorf("dma: a mapping of %d bytes cannot be", size)
+		return nil, fmt.Errorf("dma: invalid mapping of %d bytes", size)
 	}
 	kinds := []kind{huge2M, huge1G}
 	if size >= gib {
@@ -81,7 +81,7 @@ func mapPages(size, node int, k kind) (*mapping, error) {
 	mp := &mapping{mem: Memory{Bytes: b, FD: fd, Page: k.page}}
 	if node >= 0 {
 		if err := prefer(b, node); err != nil {
-			mp.notes = append(mp.notes, fmt.Sprintf("DMA memory not asked of NUMA node %d: %v", node, err))
+			mp.notes = append(mp.notes, fmt.Sprintf("DMA memory may not be on NUMA node %d: %v", node, err))
 		}
 	}
 	if err := populate(b, fd, k.page); err != nil {

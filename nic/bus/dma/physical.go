@@ -57,9 +57,9 @@ func (p *Physical) address(b *byte) (uint64, error) {
 	frame := entry & (1<<55 - 1)
 	switch {
 	case entry>>63 == 0:
-		return 0, fmt.Errorf("dma: pagemap says %#x: the page is not present", entry)
+		return 0, fmt.Errorf("dma: pagemap entry %#x: the page is not present", entry)
 	case frame == 0:
-		return 0, errors.New("dma: pagemap hides physical addresses: CAP_SYS_ADMIN is needed")
+		return 0, errors.New("dma: pagemap hides physical addresses (needs CAP_SYS_ADMIN)")
 	}
 	return frame*uint64(page) + uint64(at%page), nil
 }

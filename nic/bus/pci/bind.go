@@ -47,7 +47,7 @@ func (h *host) bind(addr string, to Target) error {
 			return err
 		}
 		if n := h.text(dir, "sriov_numvfs"); n != "" && n != "0" {
-			return fmt.Errorf("pci: %s has %s virtual functions, which would vanish: %w (-force takes it all the same)", f.Address, n, ErrInUse)
+			return fmt.Errorf("pci: %s has %s virtual functions, which would disappear: %w (-force overrides this)", f.Address, n, ErrInUse)
 		}
 	}
 	if f.Driver == vfioDriver {
@@ -57,11 +57,11 @@ func (h *host) bind(addr string, to Target) error {
 	}
 	if !to.NoDriver {
 		if f.Group == "" && h.text(h.sys, "module/vfio/parameters/enable_unsafe_noiommu_mode") != "Y" {
-			return fmt.Errorf("pci: %s: %w: switch it on in the firmware (VT-d, AMD-Vi, SMMU) and boot with intel_iommu=on or amd_iommu=on; where there is none, unsafe_no_iommu", f.Address, ErrNoIOMMU)
+			return fmt.Errorf("pci: %s: %w: enable it in the firmware (VT-d, AMD-Vi, SMMU) and boot with intel_iommu=on or amd_iommu=on; without one, set nic.unsafe_no_iommu", f.Address, ErrNoIOMMU)
 		}
 		if _, err := os.Stat(h.driver(vfioDriver)); err != nil {
 			if err := h.modules(vfioDriver); err != nil {
-				return fmt.Errorf("pci: %s: kernel driver %s is not there: %w", f.Address, vfioDriver, err)
+				return fmt.Errorf("pci: %s: kernel driver %s is not loaded: %w", f.Address, vfioDriver, err)
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func (h *host) checkNotNeeded(f Found, needed map[string]string) error {
 	case len(f.Interfaces) == 0 && h.messagesOnly(f):
 		return nil
 	case len(f.Interfaces) == 0:
-		return fmt.Errorf("pci: %s: kernel driver %s has no interface for it in this network namespace, so what it carries is not known: %w (-force takes it all the same)",
+		return fmt.Errorf("pci: %s: kernel driver %s has no interface for it in this network namespace, so what uses it is unknown: %w (-force overrides this)",
 			f.Address, f.Driver, ErrInUse)
 	}
 	for _, own := range f.Interfaces {
@@ -121,7 +121,7 @@ func (h *host) checkNotNeeded(f Found, needed map[string]string) error {
 				if up != own {
 					own += ", under " + up + ","
 				}
-				return fmt.Errorf("pci: %s: interface %s %s: %w (-force takes it all the same)", f.Address, own, why, ErrInUse)
+				return fmt.Errorf("pci: %s: interface %s %s: %w (-force overrides this)", f.Address, own, why, ErrInUse)
 			}
 		}
 	}
@@ -140,16 +140,16 @@ func (h *host) move(f Found, want string) error {
 	}
 	if f.Driver != "" {
 		if err := h.write(filepath.Join(dir, "driver/unbind"), f.Address); err != nil {
-			return fmt.Errorf("pci: %s: take it from %s: %w", f.Address, f.Driver, err)
+			return fmt.Errorf("pci: %s: unbind it from %s: %w", f.Address, f.Driver, err)
 		}
 	}
 	if want != "" {
 		if err := h.write(filepath.Join(h.sys, "bus/pci/drivers_probe"), f.Address); err != nil {
-			return fmt.Errorf("pci: %s: give it to %s: %w", f.Address, want, err)
+			return fmt.Errorf("pci: %s: bind it to %s: %w", f.Address, want, err)
 		}
 	}
 	if got := linkName(filepath.Join(dir, "driver")); got != want {
-		return fmt.Errorf("pci: %s: has driver %q afterwards, want %q (dmesg tells why)", f.Address, got, want)
+		return fmt.Errorf("pci: %s: bound to driver %q, want %q (dmesg may show why)", f.Address, got, want)
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func (h *host) unbind(addr string) error {
 			return err
 		}
 		if err := h.write(filepath.Join(h.device(f.Address), "driver/unbind"), f.Address); err != nil {
-			return fmt.Errorf("pci: %s: take it from %s: %w", f.Address, f.Driver, err)
+			return fmt.Errorf("pci: %s: unbind it from %s: %w", f.Address, f.Driver, err)
 		}
 	}
 	if err := h.giveBack(f.Address, h.remembered(f.Address)); err != nil {
@@ -208,7 +208,7 @@ func (h *host) giveBack(addr, driver string) error {
 	case got == "" && driver == "" && err == nil:
 		return nil // it had no driver, and the kernel has none for it
 	case got == "" || driver != "" && got != driver:
-		return errors.Join(fmt.Errorf("pci: %s: has driver %q, and could not be given back to %q", addr, got, driver), err)
+		return errors.Join(fmt.Errorf("pci: %s: bound to driver %q, and could not be returned to %q", addr, got, driver), err)
 	}
 	return nil
 }

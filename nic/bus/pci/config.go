@@ -148,7 +148,7 @@ func Capabilities(c Config, id CapID) (all []int, err error) {
 			return all, nil
 		}
 		if off < cfgHeader {
-			return all, fmt.Errorf("pci: a capability at %#x, inside of the header: %w", off, ErrConfig)
+			return all, fmt.Errorf("pci: a capability at %#x, inside the header: %w", off, ErrConfig)
 		}
 		head, err := read16(c, off)
 		if err != nil {
@@ -159,7 +159,7 @@ func Capabilities(c Config, id CapID) (all []int, err error) {
 		}
 		at = uint8(head >> 8)
 	}
-	return all, fmt.Errorf("pci: the capability list is a circle: %w", ErrConfig)
+	return all, fmt.Errorf("pci: the capability list has a loop: %w", ErrConfig)
 }
 
 // ExtCapability returns the offset of the first extended capability with an ID, or 0 if there is none or the function has no
@@ -188,7 +188,7 @@ func ExtCapability(c Config, id ExtCapID) (int, error) {
 			return 0, fmt.Errorf("pci: an extended capability at %#x, below 0x100: %w", off, ErrConfig)
 		}
 	}
-	return 0, fmt.Errorf("pci: the extended capability list is a circle: %w", ErrConfig)
+	return 0, fmt.Errorf("pci: the extended capability list has a loop: %w", ErrConfig)
 }
 
 // BusMastering reports whether the function may do DMA. If a driver enabled it and finds it disabled, another process reset the
@@ -233,7 +233,7 @@ func Registers(f Function, n int, size uint64) (*mmio.Window, error) {
 		return nil, err
 	}
 	if w.Size() < size {
-		return nil, fmt.Errorf("pci: %s: BAR %d has %#x bytes, the device's registers take %#x: %w", f.Name(), n, w.Size(), size, ErrBAR)
+		return nil, fmt.Errorf("pci: %s: BAR %d has %#x bytes, the device's registers need %#x: %w", f.Name(), n, w.Size(), size, ErrBAR)
 	}
 	return w, nil
 }

@@ -16,7 +16,7 @@ var (
 
 	ErrNoIOMMU = errors.New("no IOMMU group")             // the machine has none, or it is disabled
 	ErrGroup   = errors.New("IOMMU group is not viable")  // another function of the group belongs to a host driver
-	ErrInUse   = errors.New("interface is needed")        // it carries the default route or the ssh session
+	ErrInUse   = errors.New("interface is in use")        // it carries the default route or the ssh session
 	ErrConfig  = errors.New("configuration space is bad") // capability lists with invalid entries
 	ErrBAR     = errors.New("BAR is unusable")
 	ErrClosed  = errors.New("PCI function is closed")

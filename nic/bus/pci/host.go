@@ -70,7 +70,7 @@ func ParseAddress(s string) (string, error) {
 	n, err := fmt.Sscanf(full, "%x:%x:%x.%x", &domain, &bus, &dev, &fn)
 	canon := fmt.Sprintf("%04x:%02x:%02x.%x", domain, bus, dev, fn)
 	if err != nil || n != 4 || bus > 0xff || dev > 0x1f || fn > 7 || !strings.EqualFold(canon, full) {
-		return "", fmt.Errorf("pci: %q is no PCI address such as 0000:03:00.0: %w", s, ErrNoDevice)
+		return "", fmt.Errorf("pci: %q is not a PCI address such as 0000:03:00.0: %w", s, ErrNoDevice)
 	}
 	return canon, nil
 }
@@ -88,7 +88,7 @@ func (h *host) find(addr string) (Found, error) {
 	cfg, err := os.ReadFile(filepath.Join(dir, "config"))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return f, fmt.Errorf("pci: %s: %w (lspci -D lists what there is)", addr, ErrNoDevice)
+		return f, fmt.Errorf("pci: %s: %w (lspci -D lists all functions)", addr, ErrNoDevice)
 	case err != nil:
 		return f, fmt.Errorf("pci: %s: %w", addr, err)
 	case len(cfg) < cfgHeader:
@@ -136,7 +136,7 @@ func writeAttribute(path, value string) error {
 // rights adds ErrRights to an error caused by missing permissions.
 func rights(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: %w (root, and no kernel lockdown, is needed)", ErrRights, err)
+		return fmt.Errorf("%w: %w (needs root, and no kernel lockdown)", ErrRights, err)
 	}
 	return err
 }

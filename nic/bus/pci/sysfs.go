@@ -47,7 +47,7 @@ func (h *host) openSysfs(addr string, unsafeNoIOMMU bool) (*sysfsFunction, error
 	}
 	addr = found.Address
 	if !unsafeNoIOMMU {
-		return nil, fmt.Errorf("pci: %s: sysfs gives no protection from a device's writes: bind it to vfio-pci, or set unsafe_no_iommu: %w", addr, ErrNoIOMMU)
+		return nil, fmt.Errorf("pci: %s: without an IOMMU the device can write to any memory: bind it to vfio-pci, or set nic.unsafe_no_iommu: %w", addr, ErrNoIOMMU)
 	}
 	if mmio.PureGo {
 		return nil, fmt.Errorf("pci: %s: a purego build has no barriers for a device: %w", addr, errors.ErrUnsupported)
@@ -109,7 +109,7 @@ func (f *sysfsFunction) NUMANode() int { return f.node }
 
 // Notes lists unusual conditions of the function.
 func (f *sysfsFunction) Notes() []string {
-	notes := []string{"no IOMMU: the device can write to any memory, and goes on if this process is killed"}
+	notes := []string{"no IOMMU: the device can write to any memory, and continues to if this process is killed"}
 	if f.noReset {
 		notes = append(notes, "the kernel cannot reset the function: it is stopped by turning bus mastering off")
 	}

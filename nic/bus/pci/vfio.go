@@ -74,7 +74,7 @@ func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err e
 	}
 	noIOMMU := h.withoutIOMMU(found.Group)
 	if noIOMMU && !unsafeNoIOMMU {
-		return nil, fmt.Errorf("pci: %s: vfio-pci drives it without an IOMMU, which gives no protection from its writes: set unsafe_no_iommu to accept it: %w", addr, ErrNoIOMMU)
+		return nil, fmt.Errorf("pci: %s: vfio-pci has it without an IOMMU, so that it can write to any memory: set nic.unsafe_no_iommu to accept that: %w", addr, ErrNoIOMMU)
 	}
 
 	f := &vfioFunction{id: found.ID, node: found.NUMANode}
@@ -108,14 +108,14 @@ func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err e
 // consent if there is none.
 func (h *host) driverless(f Found) error {
 	const without = "no kernel driver has it (bind -no-driver)"
-	const consent = "set nic.unsafe_no_iommu = true to drive it all the same, which gives no protection from its writes"
+	const consent = "set nic.unsafe_no_iommu = true to use it anyway, able to write to any memory"
 	switch {
 	case f.Group == "":
-		return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: %w: %s; where the machine has an IOMMU, boot with intel_iommu=on or amd_iommu=on, and give it to "+
+		return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: %w: %s; if the machine has an IOMMU, boot with intel_iommu=on or amd_iommu=on, and give it to "+
 			"vfio-pci (rebound-responder bind %s)", f.Address, without, ErrNoIOMMU, consent, f.Address)
 	case h.text(h.device(f.Address), "iommu_group/type") == "identity":
 		return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: give it to vfio-pci (rebound-responder bind %s); the IOMMU does not translate its addresses (group %s, type identity), so "+
-			"it can do without: %s: %w", f.Address, without, f.Address, f.Group, consent, ErrBusy)
+			"it also works without: %s: %w", f.Address, without, f.Address, f.Group, consent, ErrBusy)
 	}
 	return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: there is an IOMMU, so give it to vfio-pci (rebound-responder bind %s): %w", f.Address, without, f.Address, ErrBusy)
 }
@@ -156,7 +156,7 @@ func (f *vfioFunction) openGroup(found Found) (err error) {
 		return fmt.Errorf("VFIO_GROUP_GET_STATUS: %w", err)
 	}
 	if status.flags&groupViable == 0 {
-		return fmt.Errorf("%w: group %s also has %s: give them to vfio-pci too, or take them from their drivers",
+		return fmt.Errorf("%w: group %s also has %s: give them to vfio-pci too, or unbind them from their drivers",
 			ErrGroup, found.Group, strings.Join(f.host.othersInGroup(found), ", "))
 	}
 	fd := int32(f.container.Fd())
@@ -174,7 +174,7 @@ func (f *vfioFunction) setIOMMU(noIOMMU bool) (err error) {
 	if _, err := f.call(f.container, vfioSetIOMMU, kind); err != nil {
 		hint := ""
 		if errors.Is(err, unix.EPERM) && !noIOMMU {
-			hint = " (the kernel holds the IOMMU unsafe: no interrupt remapping)"
+			hint = " (the kernel considers the IOMMU unsafe: no interrupt remapping)"
 		}
 		return fmt.Errorf("VFIO_SET_IOMMU type %d%s: %w", kind, hint, rights(err))
 	}
@@ -424,7 +424,7 @@ func (h *host) groupError(f Found, err error) error {
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("a process has IOMMU group %s open (fuser -v %s): %w", f.Group, h.groupFile(f.Group), ErrBusy)
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: no VFIO file for IOMMU group %s, which vfio-pci makes: %w", ErrGroup, f.Group, err)
+		return fmt.Errorf("%w: no VFIO file for IOMMU group %s (vfio-pci creates it): %w", ErrGroup, f.Group, err)
 	}
 	return rights(err)
 }
@@ -441,7 +441,7 @@ func (h *host) othersInGroup(f Found) []string {
 		names = append(names, fmt.Sprintf("%s (%s)", e.Name(), d))
 	}
 	if names == nil {
-		return []string{"functions that are not to be seen"}
+		return []string{"functions that are not visible here"}
 	}
 	return names
 }

@@ -116,7 +116,7 @@ func (w *windows) combining(n int, from, size uint64) (*mmio.Window, error) {
 	defer f.Close()
 	win, err := w.mapped(from+size, true, piece{fd: int(f.Fd()), file: int64(from), at: from, size: size})
 	if errors.Is(err, unix.EINVAL) {
-		err = fmt.Errorf("%s: %w: the kernel keeps claimed BARs to their driver (boot with iomem=relaxed)", f.Name(), err)
+		err = fmt.Errorf("%s: %w: the kernel reserves claimed BARs for their driver (boot with iomem=relaxed)", f.Name(), err)
 	}
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (w *windows) combining(n int, from, size uint64) (*mmio.Window, error) {
 	lo := w.bars[n].start
 	if runtime.GOARCH == "amd64" && !w.host.combines(span{lo + from, lo + from + size}, w.shared) {
 		win.Retire()
-		return nil, fmt.Errorf("%s: the kernel gave another memory type (/sys/kernel/debug/x86/pat_memtype_list)", f.Name())
+		return nil, fmt.Errorf("%s: the kernel mapped it with another memory type (/sys/kernel/debug/x86/pat_memtype_list)", f.Name())
 	}
 	return win, nil
 }

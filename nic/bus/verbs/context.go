@@ -49,7 +49,7 @@ func (c *Context) Begin(request, response []byte) error {
 	}
 	events := []Attr{{ID: abi.AttrAsyncEventAllocFDHandle, Kind: NewFD}}
 	if err := c.Call(abi.ObjectAsyncEvent, abi.MethodAsyncEventAlloc, events); err != nil {
-		return fmt.Errorf("open the file of events: %w", err)
+		return fmt.Errorf("open the event file: %w", err)
 	}
 	c.opened, c.events = true, int(events[0].Value)
 	return unix.SetNonblock(c.events, true)
@@ -84,7 +84,7 @@ const localWrite = 1 << 0 // IB_ACCESS_LOCAL_WRITE
 
 func (c *Context) register(b []byte) (region, error) {
 	if !c.hasPD {
-		return region{}, errors.New("there is no protection domain")
+		return region{}, errors.New("no protection domain")
 	}
 	base := uint64(uintptr(unsafe.Pointer(&b[0])))
 	q := abi.RegMR{Start: base, Length: uint64(len(b)), HCAVA: base, PDHandle: c.pd, AccessFlags: localWrite}

@@ -155,7 +155,7 @@ func (f *Function) Notes() []string {
 		notes[0] += " (interface " + strings.Join(others, ", ") + ")"
 	}
 	if f.ReadConfig(0x100, make([]byte, 4)) != nil {
-		notes = append(notes, "without CAP_SYS_ADMIN at the start a device model is not recognised: the backend is called silicon")
+		notes = append(notes, "started without CAP_SYS_ADMIN, which recognizing a device model needs: the backend is reported as silicon")
 	}
 	return notes
 }

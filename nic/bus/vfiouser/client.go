@@ -86,7 +86,7 @@ func Dial(path string) (*Function, error) {
 func (f *Function) start() error {
 	r, err := f.conn.Call(proto.CmdVersion, proto.VersionBody())
 	if errors.Is(err, ErrClosed) {
-		return fmt.Errorf("%w; so do servers that have a client already, and this one may", err)
+		return fmt.Errorf("%w (a server that already has a client closes further connections)", err)
 	} else if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (f *Function) read(region uint32, off uint64, p []byte) error {
 	var a proto.AccessBody
 	data, err := proto.Decode(r.Body, &a)
 	if err != nil || len(data) != len(p) {
-		return fmt.Errorf("%w: REGION_READ of %d bytes yields %d", ErrProtocol, len(p), len(data))
+		return fmt.Errorf("%w: REGION_READ of %d bytes returned %d", ErrProtocol, len(p), len(data))
 	}
 	copy(p, data)
 	return nil

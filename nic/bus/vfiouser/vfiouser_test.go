@@ -263,7 +263,7 @@ func TestSecondClientIsSentAway(t *testing.T) {
 	if g, err := Dial(path); err == nil {
 		g.Close()
 		t.Error("two clients at once")
-	} else if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "have a client already") {
+	} else if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "already has a client") {
 		t.Errorf("the second client gets: %v", err)
 	}
 	var b [4]byte

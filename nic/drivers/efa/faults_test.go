@@ -251,7 +251,7 @@ func TestOpenRefuses(t *testing.T) {
 		{open: nic.Options{RingSize: 48}, text: "power of two"},
 		{open: nic.Options{MAC: [6]byte{2}}, text: "no MAC address"},
 		{open: nic.Options{Steer: &nic.Steer{}}, text: "no frames to steer"},
-		{own: efa.Options{Push: "llq"}, text: `push mode "llq" is none of auto, off`},
+		{own: efa.Options{Push: "llq"}, text: `push mode "llq": want one of auto, off`},
 		{own: efa.Options{MaxInline: -1}, text: "-1 bytes"},
 		{own: efa.Options{Services: []nic.Service{nic.EchoUD, nic.EchoUD}}, text: "there twice"},
 		{own: efa.Options{Services: []nic.Service{}}, text: "0 services"},

@@ -62,7 +62,7 @@ func (d *Device) limits() error {
 	queues := d.card.Options.Queues
 	switch {
 	case int(a.maxQP) < queues*pairs || int(a.maxCQ) < 2*queues:
-		return d.card.Errorf("%d queues of %d queue pairs and two completion queues asked for, the device has %d and %d", queues, pairs, a.maxQP, a.maxCQ)
+		return d.card.Errorf("%d queues of %d queue pairs and two completion queues requested, the device has %d and %d", queues, pairs, a.maxQP, a.maxCQ)
 	case a.subCQs == 0 || a.subCQs > maxSubs:
 		return d.card.Errorf("%w: completion queues of %d rings, this driver knows 1 to %d", amazonadmin.ErrDevice, a.subCQs, maxSubs)
 	case d.ring > int(a.maxRQDepth):

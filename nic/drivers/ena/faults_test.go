@@ -324,7 +324,7 @@ func TestOpenRefuses(t *testing.T) {
 		{enasim.Options{LLQSizes: 2 | 8}, nic.Options{}, ena.Options{Push: "llq"}, "entry sizes 0xa"},
 		{enasim.Options{}, nic.Options{MTU: 10000}, ena.Options{}, "MTU"},
 		{enasim.Options{}, nic.Options{Queues: 9}, ena.Options{}, "9"},
-		{enasim.Options{}, nic.Options{}, ena.Options{Push: "header"}, `push mode "header" is none of auto, llq, off`},
+		{enasim.Options{}, nic.Options{}, ena.Options{Push: "header"}, `push mode "header": want one of auto, llq, off`},
 		{enasim.Options{}, nic.Options{}, ena.Options{MaxInline: -1}, "-1 bytes"},
 		{enasim.Options{Unsupported: 1<<2 | 1<<7}, nic.Options{}, ena.Options{}, "queue"},
 	} {

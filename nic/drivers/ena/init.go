@@ -202,7 +202,7 @@ func (d *Device) limits() error {
 	}
 	d.headerMax = min(d.headerMax, 255) // maximum of the descriptor's field
 	if want := d.card.Options.Queues; uint32(want) > queues {
-		return d.card.Errorf("%d queue pairs asked for, the device has %d", want, queues)
+		return d.card.Errorf("%d queue pairs requested, the device has %d", want, queues)
 	}
 	d.txRing = d.ring
 	if uint32(d.ring) > min(depth, txDepth) {

@@ -100,10 +100,10 @@ func (d *Device) findModule() error {
 	}
 	switch {
 	case failed != nil:
-		d.card.Log.Warn("no module answers: the SFP+ cage is empty, or what is in it has no memory", "err", failed)
+		d.card.Log.Warn("no module answers: the SFP+ cage is empty, or the module has no EEPROM", "err", failed)
 		return nil
 	case b[sffID] != 3:
-		d.card.Log.Warn("the module does not say that it is an SFP or SFP+", "identifier", b[sffID])
+		d.card.Log.Warn("the module does not identify itself as an SFP or SFP+", "identifier", b[sffID])
 	}
 	d.module = b
 	if !d.module.fast() && d.medium == medium(lmsSFI) {

@@ -474,7 +474,7 @@ func TestNoSubnetManager(t *testing.T) {
 		says          string
 	}{
 		"no manager": {func(f *fabric.Fabric) { f.Absent = true }, func(f *fabric.Fabric) { f.Absent = false }, "no subnet manager has configured the port: waiting for one"},
-		"deaf":       {func(f *fabric.Fabric) { f.DropReceives = true }, func(f *fabric.Fabric) { f.DropReceives = false }, "the port is active, and nobody answers for subnet administration: trying on"},
+		"deaf":       {func(f *fabric.Fabric) { f.DropReceives = true }, func(f *fabric.Fabric) { f.DropReceives = false }, "the port is active, and subnet administration does not answer: retrying"},
 		"no group": {func(f *fabric.Fabric) { delete(f.Groups, fabric.Broadcast) }, func(f *fabric.Fabric) {
 			f.Groups[fabric.Broadcast] = &fabric.Group{MLID: 0xC000, QKey: f.QKey, Members: map[[16]byte]bool{}}
 		}, "status 0x0200: the request is invalid"},

@@ -208,7 +208,7 @@ func TestRefusals(t *testing.T) {
 		"three queues":     {o: nic.Options{Queues: 3}, says: "3 queue pairs asked for: the card spreads frames over 1, 2, 4"},
 		"long ring":        {o: nic.Options{RingSize: 4096}, spoil: change(opQueryDevCap, func(m mailbox) { m.set8(0x11, 13) }), says: "queues of 16384 entries, the device has QPs of 8192"},
 		"group address":    {spoil: change(opQueryPort, func(m mailbox) { m.set64(0x10, 0x010000000001) }), says: "is not a unicast address"},
-		"push mode":        {own: Options{Push: "header"}, says: `push mode "header" is none of auto, full, off`},
+		"push mode":        {own: Options{Push: "header"}, says: `push mode "header": want one of auto, full, off`},
 		"port":             {own: Options{Port: 3}, says: "port 3 is none of 1 and 2"},
 		"steering":         {own: Options{Steering: "b0"}, says: `steering "b0" is none of`},
 		"silent":           {spoil: func(s *script) { s.silent = opSW2HWEQ }, is: nic.ErrTimeout, says: "SW2HW_EQ (0x13), opcode modifier 0, input modifier 0x4: device did not answer in time: firmware did not complete it"},

@@ -212,7 +212,7 @@ func explain(err error) string {
 	var refused *ib.StatusError
 	switch {
 	case errors.Is(err, ib.ErrNoSM):
-		return "the port is active, and nobody answers for subnet administration: trying on"
+		return "the port is active, and subnet administration does not answer: retrying"
 	case errors.As(err, &refused):
 		return "subnet administration refuses the groups of IPoIB: trying on"
 	}

@@ -115,7 +115,7 @@ func (d *Device) choose() error {
 			d.features |= featMQ
 		}
 		if queues > pairs {
-			return d.card.Errorf("%d queue pairs asked for, the device has %d", queues, pairs)
+			return d.card.Errorf("%d queue pairs requested, the device has %d", queues, pairs)
 		}
 	}
 

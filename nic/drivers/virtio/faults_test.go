@@ -108,8 +108,8 @@ func TestOpenRefuses(t *testing.T) {
 		}{
 			{"legacy", virtiosim.Options{Lacks: virtiosim.Bits(32)}, false, nic.Options{}, "VIRTIO_F_VERSION_1"},
 			{"features", virtiosim.Options{}, true, nic.Options{}, "FEATURES_OK should be set"},
-			{"queues", virtiosim.Options{}, false, nic.Options{Queues: 5}, "5 queue pairs asked for, the device has 4"},
-			{"no MQ", virtiosim.Options{Lacks: virtiosim.Bits(22)}, false, nic.Options{Queues: 2}, "2 queue pairs asked for, the device has 1"},
+			{"queues", virtiosim.Options{}, false, nic.Options{Queues: 5}, "5 queue pairs requested, the device has 4"},
+			{"no MQ", virtiosim.Options{Lacks: virtiosim.Bits(22)}, false, nic.Options{Queues: 2}, "2 queue pairs requested, the device has 1"},
 			{"MQ without a control queue", virtiosim.Options{Lacks: virtiosim.Bits(17)}, false, nic.Options{Queues: 2}, "the device has 1"},
 			{"MTU", virtiosim.Options{}, false, nic.Options{MTU: 9001}, "MTU 9001 is not within 68 to 9000"},
 			{"ring", virtiosim.Options{}, false, nic.Options{RingSize: 512}, "ring size 512 is not a power of two within 64 to 256"},

@@ -248,7 +248,7 @@ func (q *Queue) collect(id uint16, out *[EntrySize]byte) (bool, error) {
 		full := uint16(word) & idMask
 		got := full & (q.depth - 1)
 		if !q.busy[got].used || q.busy[got].done || q.busy[got].id != full {
-			q.broken = fmt.Errorf("%s: %w: completion for command %d, which is not under way", q.regs.name, ErrDevice, full)
+			q.broken = fmt.Errorf("%s: %w: completion for command %d, which is not outstanding", q.regs.name, ErrDevice, full)
 			return false, q.broken
 		}
 		q.busy[got].entry = *(*[EntrySize]byte)(at)

@@ -65,7 +65,7 @@ const Mask = 1
 const leastLooks = 500
 
 // ErrDevice means that the device reported an error, or violated its interface.
-var ErrDevice = errors.New("device broke its interface")
+var ErrDevice = errors.New("device violated its interface")
 
 // readLess is the answer to MMIO_REG_READ, written by the device: the number last.
 type readLess struct {
@@ -229,7 +229,7 @@ func (r *Regs) Reset(reason uint32) error {
 	}
 	limit := time.Duration(caps>>CapsResetTimeoutShift&CapsResetTimeoutMask) * 100 * time.Millisecond
 	if limit == 0 {
-		return fmt.Errorf("%s: %w: CAPS is %#x: no time-out for a reset", r.name, ErrDevice, caps)
+		return fmt.Errorf("%s: %w: CAPS is %#x: no timeout for a reset", r.name, ErrDevice, caps)
 	}
 	r.Write(DEV_CTL, DevCtlReset|reason<<DevCtlReasonShift)
 	r.Announce()

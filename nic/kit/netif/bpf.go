@@ -18,7 +18,7 @@ func (i *Interface) ExplainBPF(what string, err error) error {
 	case lacks != "":
 		return fmt.Errorf("interface %s: %s: %w: the process lacks %s (run as root; afpacket needs CAP_NET_RAW only): %w", i.Name, what, nic.ErrRights, lacks, err)
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("interface %s: %s: %w: it takes a seccomp filter that lets bpf(2) pass (a container's may not), before Linux 5.11 an "+
+		return fmt.Errorf("interface %s: %s: %w: it needs a seccomp filter that allows bpf(2) (a container's may not), before Linux 5.11 an "+
 			"unlimited RLIMIT_MEMLOCK (ulimit -l), and no user namespace (run as root of the host; afpacket needs CAP_NET_RAW only): %w",
 			i.Name, what, nic.ErrRights, err)
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):

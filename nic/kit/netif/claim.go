@@ -97,7 +97,7 @@ func (i *Interface) claim(a netip.Addr) (int, error) {
 	case err == nil:
 		return fd, nil
 	case errors.Is(err, unix.EADDRINUSE):
-		err = fmt.Errorf("address %v: %w: %s answers for it on %s: stop that one, or use another address", a, nic.ErrBusy, claimant(fd, name), i.Name)
+		err = fmt.Errorf("address %v: %w: %s answers for it on %s: stop it, or use another address", a, nic.ErrBusy, claimant(fd, name), i.Name)
 	default:
 		err = fmt.Errorf("claim %v: %w", a, err)
 	}

@@ -22,7 +22,7 @@ func (i *Interface) PeerReceivesXDP() (bool, error) {
 	}
 	a := l.Attrs()
 	if a.ParentIndex == 0 {
-		return false, fmt.Errorf("interface %s: its peer is not known", i.Name)
+		return false, fmt.Errorf("interface %s: its peer is unknown", i.Name)
 	}
 	r := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
 	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -33,7 +33,7 @@ func (i *Interface) PeerReceivesXDP() (bool, error) {
 	}
 	answers, err := r.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
 	if err != nil {
-		return false, fmt.Errorf("interface %s: its peer cannot be asked: %w", i.Name, err)
+		return false, fmt.Errorf("interface %s: query its peer: %w", i.Name, err)
 	}
 	for _, b := range answers {
 		peer, err := netlink.LinkDeserialize(nil, b)
@@ -43,5 +43,5 @@ func (i *Interface) PeerReceivesXDP() (bool, error) {
 		x := peer.Attrs().Xdp
 		return x != nil && x.Attached && x.AttachMode == attachedByDriver, nil
 	}
-	return false, fmt.Errorf("interface %s: its peer does not answer", i.Name)
+	return false, fmt.Errorf("interface %s: query its peer: no answer", i.Name)
 }

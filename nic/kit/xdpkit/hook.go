@@ -61,7 +61,7 @@ func oneLine(err error) string { return strings.Join(strings.Fields(err.Error())
 
 // FellBack reports that the generic hook is used instead of the driver's, and what to do about it.
 func (a *Attached) FellBack(i *netif.Interface, f Features) string {
-	s := "generic XDP, since the driver's own hook refused: " + oneLine(a.Refused)
+	s := "generic XDP, because the driver's own hook refused: " + oneLine(a.Refused)
 	if missing := f.Missing(i); missing != "" {
 		s += "; " + missing
 	}
@@ -76,13 +76,13 @@ func HiddenTags(i *netif.Interface, hook string, asks, chosen bool) string {
 	case asks:
 		return ""
 	case hook == Generic && (hidden || i.Local()): // veth keeps tags outside of frames, whatever its setting
-		s := "as with rx-vlan-offload, a VLAN tag outside of the frame does not reach generic XDP, and the answer goes untagged"
+		s := "generic XDP does not see VLAN tags that the kernel keeps outside the frame, and replies to tagged frames are untagged"
 		if chosen {
 			s += " (nic.generic_xdp = false)"
 		}
 		return s
 	case hidden:
-		return fmt.Sprintf("rx-vlan-offload is on: tagged frames lose their tag before XDP sees them and are answered untagged "+
+		return fmt.Sprintf("rx-vlan-offload is on: XDP does not see VLAN tags, and replies to tagged frames are untagged "+
 			"(ethtool -K %s rxvlan off)", i.Name)
 	}
 	return ""

@@ -31,17 +31,17 @@ func Free(i *netif.Interface) error {
 	held, pin := holder(i)
 	switch {
 	case name == dispatcher:
-		how = fmt.Sprintf("libxdp's dispatcher, which runs the programs that xdp-loader or a program with libxdp put there: "+
-			"`xdp-loader status %s` lists them, `xdp-loader unload %s --all` takes them off. A responder answers in place of the "+
+		how = fmt.Sprintf("libxdp's dispatcher, which runs programs attached by xdp-loader or with libxdp: "+
+			"`xdp-loader status %s` lists them, `xdp-loader unload %s --all` removes them. A responder replaces the "+
 			"whole receive path, and does not join it", i.Name, i.Name)
 	case ours(name) && pin != "":
 		how = fmt.Sprintf("a responder pinned it as %q: start with nic.pin = %q to join and replace it, or `rebound-responder unpin %s`", pin, pin, pin)
 	case ours(name):
-		how = "another responder or bench holds it: end that one"
+		how = "another responder or bench uses it: stop that one"
 	case held:
-		how = "a process holds it by a bpf_link, or a pin in bpffs does (`bpftool link` names it): end the one or remove the other; \"ip link\" cannot"
+		how = "a process or a pin in bpffs holds it through a bpf_link (`bpftool link` names it): stop the process or remove the pin; \"ip link\" cannot detach it"
 	default:
-		how = fmt.Sprintf("detach it, if nothing needs it: ip link set %s xdp off", i.Name)
+		how = fmt.Sprintf("detach it if nothing needs it: ip link set %s xdp off", i.Name)
 	}
 	if name != "" {
 		name = fmt.Sprintf(" (%s)", name)

@@ -107,7 +107,7 @@ func TestAskFeatures(t *testing.T) {
 		if f := xdpkit.AskFeatures(1 << 30); f.Known || f.Has(0) || f.String() != "unknown" {
 			t.Errorf("no interface: %v", f)
 		}
-		if got := (xdpkit.Features{Known: true}).Missing(i); !strings.Contains(got, "runs no XDP programs") {
+		if got := (xdpkit.Features{Known: true}).Missing(i); !strings.Contains(got, "does not support XDP") {
 			t.Errorf("without a feature: %q", got)
 		}
 	})

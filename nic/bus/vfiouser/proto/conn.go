@@ -206,7 +206,7 @@ func (c *Conn) Run(request func(Message) error) error {
 			c.mu.Unlock()
 			if w == nil {
 				m.CloseFDs()
-				err = fmt.Errorf("%w: reply to %v %d, which nobody sent", ErrProtocol, m.Cmd, m.ID)
+				err = fmt.Errorf("%w: reply to %v %d, which was not sent", ErrProtocol, m.Cmd, m.ID)
 				break
 			}
 			w <- m
