@@ -158,7 +158,7 @@ func (s *Server) pathsOfAll(ctx context.Context, hosts []Series, by string, o Ma
 			for i := range next {
 				from := hosts[i].Metric[by]
 				if from == "" {
-					errs[i] = fmt.Errorf("series without the label %s: name the label of who measured by -from", by)
+					errs[i] = fmt.Errorf("series without the label %s: set -from to the label of the measuring host", by)
 				} else {
 					found[i], errs[i] = s.paths(ctx, &Source{Labels: append(slices.Clone(o.Labels), Label{by, from})}, o, tested)
 				}
