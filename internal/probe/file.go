@@ -1,4 +1,5 @@
-// Package probe collects what a device says and does while a driver brings it up, in one file that a user can send back.
+// Package probe records what a device reports and does while a driver brings it up, in one file that a user can send to
+// us.
 package probe
 
 import (
@@ -21,13 +22,13 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
-// Version is that of the files. A reader takes it and earlier ones.
+// Version is the version of the file format. Readers accept it and earlier ones.
 const Version = 1
 
-// File is what one probe found. Its JSON is probe.json, the trace is apart in trace.jsonl.
+// File is the result of one probe. Its JSON is probe.json, without the trace, which is in trace.jsonl.
 type File struct {
 	Version int       `json:"version"`
-	Program string    `json:"program"` // what was built, from which revision
+	Program string    `json:"program"` // version and source revision
 	Began   time.Time `json:"began"`
 	Stage   Stage     `json:"stage"`
 	Masked  bool      `json:"masked"` // the device's address is replaced everywhere
@@ -45,7 +46,7 @@ type File struct {
 
 	Took    time.Duration `json:"took_ns"`           // from opening to closed
 	Error   string        `json:"error,omitempty"`   // why the stage was not reached
-	Changed []string      `json:"changed,omitempty"` // what is not as it was; empty is what should be
+	Changed []string      `json:"changed,omitempty"` // what was not restored; should be empty
 
 	Log   string        `json:"-"`
 	Trace []trace.Entry `json:"-"`
@@ -70,9 +71,9 @@ type Host struct {
 type Loop struct {
 	To       string        `json:"to"`
 	Bytes    int           `json:"bytes"`
-	Sent     bool          `json:"sent"`     // the driver gave the frame to the device
+	Sent     bool          `json:"sent"`     // the driver passed the frame to the device
 	Counted  bool          `json:"counted"`  // the device counted a transmitted frame
-	Returned bool          `json:"returned"` // the frame, or the peer's reply, came back
+	Returned bool          `json:"returned"` // the frame, or the peer's reply, was received
 	After    time.Duration `json:"after_ns,omitempty"`
 }
 
@@ -128,7 +129,7 @@ func (f *File) write(w io.Writer) error {
 	return errors.Join(t.Close(), z.Close())
 }
 
-// A file comes from anyone: how long a part may be, how long all of them, and how many entries a trace may have.
+// Files are untrusted input: limits for the size of a part, the size of all parts, and the number of trace entries.
 const (
 	most         = 64 << 20
 	mostTogether = 4 * most
@@ -191,7 +192,7 @@ func Read(path string) (*File, error) {
 	return f, nil
 }
 
-// Name is what a probe's file is called.
+// Name returns the name of the probe file.
 func (f *File) Name() string {
 	return fmt.Sprintf("rebound-probe-%s-%s-%s.tar.zst", f.Driver, f.Stage, f.Began.UTC().Format("20060102T150405Z"))
 }

@@ -63,7 +63,7 @@ func collect(device string) (h Host) {
 	return h
 }
 
-// iommu says how the function's addresses are translated.
+// iommu describes how the function's addresses are translated.
 func iommu(fn pci.Function, known string) string {
 	switch {
 	case fn.Simulated():
@@ -95,7 +95,7 @@ func (h *Host) memoryTypes() (lines []string) {
 	return lines
 }
 
-// simulated begins the name of a device that a simnic serves.
+// simulated is the prefix of a device name that a simnic serves.
 const simulated = "vfio-user:"
 
 // reread reads the configuration space of a function that the probe does not have open.

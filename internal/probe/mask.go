@@ -10,17 +10,17 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
-// stand is what takes the place of the device's MAC address, and of its port's GID.
+// stand replaces the device's MAC address and its port's GID.
 var stand = [6]byte{0x02, 0, 0, 0, 0, 0x01}
 
-// mask replaces the device's addresses in everything that the file holds: as they are, as an EUI-64, and as registers hold them.
+// mask replaces the device's addresses everywhere in the file: as bytes, as EUI-64, and in register format.
 func (f *File) mask() {
 	f.Masked = true
 	f.eraseSerial()
 	for _, mac := range f.addresses() {
 		f.replace(mac)
 	}
-	for _, e := range f.Trace { // a GID need not be made of the MAC address
+	for _, e := range f.Trace { // a GID may be unrelated to the MAC address
 		if g := gid(e); g != nil {
 			f.bytes(func(b []byte) {
 				swapAll(b, g, append([]byte{0xFE, 0x80}, make([]byte, 14)...))
@@ -32,7 +32,7 @@ func (f *File) mask() {
 	}
 }
 
-// addresses are the MAC addresses that drivers found.
+// addresses returns the MAC addresses that drivers read.
 func (f *File) addresses() (all [][6]byte) {
 	add := func(b []byte) {
 		if len(b) >= 6 && [6]byte(b) != [6]byte{} && [6]byte(b) != stand {
@@ -52,7 +52,7 @@ func (f *File) addresses() (all [][6]byte) {
 	return all
 }
 
-// gid is what an EFA answers to GET_FEATURE of its network attributes.
+// gid returns the GID in an EFA's network attributes (GET_FEATURE).
 func gid(e trace.Entry) []byte {
 	if e.Kind == trace.Command && e.Name == "get network attributes" && len(e.Out) >= 24 && !bytes.Equal(e.Out[8:24], make([]byte, 16)) {
 		return bytes.Clone(e.Out[8:24])
@@ -89,7 +89,8 @@ func guid(mac [6]byte) []byte {
 	return []byte{mac[0], mac[1], mac[2], 0x03, 0x00, mac[3], mac[4], mac[5]}
 }
 
-// eraseSerial clears the Device Serial Number capability (PCI Express Base 6.0 §7.9.3), which often holds the address.
+// eraseSerial clears the Device Serial Number capability (PCI Express Base 6.0 §7.9.3), which often contains the MAC
+// address.
 func (f *File) eraseSerial() {
 	const serial, first = 0x0003, 0x100
 	for at, n := first, 0; at >= first && at+12 <= len(f.Config) && n < 64; n++ {

@@ -20,7 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
-// Stage is how far a probe goes.
+// Stage is the last step that a probe takes.
 type Stage string
 
 const (
@@ -29,7 +29,7 @@ const (
 	StageLoop Stage = "loop" // and sends one frame
 )
 
-// Effects says what a stage changes on a PCI function, and how that is undone.
+// Effects describes what a stage changes on a PCI function, and how that is undone.
 func (s Stage) Effects() []string {
 	all := []string{
 		"the function is reset, and its bus mastering is switched on: the device may then read and write memory of this process only, " +
@@ -46,11 +46,11 @@ func (s Stage) Effects() []string {
 		"if the process is killed, the kernel resets a vfio-pci function when its file is closed")
 }
 
-// Options is what a probe is asked for.
+// Options are the settings of a probe.
 type Options struct {
 	Card  cards.Config // device, driver, its settings
 	Stage Stage
-	Peer  netip.Addr    // loop: who is asked by ARP; itself if invalid
+	Peer  netip.Addr    // loop: the address to request by ARP; the device itself if invalid
 	From  netip.Addr    // loop: this end's address
 	Wait  time.Duration // for the link, and for the frame
 	Mask  bool
@@ -58,13 +58,13 @@ type Options struct {
 
 var errEnough = errors.New("the probe's last stage is done")
 
-// Run probes a device. The file is there even where the device failed, with the reason in Error; an error of Run is one of the
-// device's name or of rights, before anything was changed.
+// Run probes a device. If the device fails, the file has the reason in Error. Run returns an error only for a wrong
+// device name or missing rights, before it changes anything.
 func Run(ctx context.Context, o Options) (*File, error) {
 	f := &File{Version: Version, Program: version.Text("responder"), Began: time.Now(), Stage: o.Stage, Device: o.Card.Device,
 		Driver: o.Card.Driver, Host: collect(o.Card.Device)}
 	c := o.Card
-	var mu sync.Mutex // the watch and a register access may come at once
+	var mu sync.Mutex // the watchdog and a register access may run concurrently
 	c.Observe = func(fn pci.Function) pci.Function {
 		f.ID, f.Config = fn.ID(), space(fn)
 		f.Host.IOMMU = iommu(fn, f.Host.IOMMU)
@@ -160,7 +160,7 @@ func pause(ctx context.Context, d time.Duration) error {
 // etherProbe is the first EtherType for local experiments (IEEE 802 §9.2.3).
 const etherProbe = 0x88B5
 
-// loop sends one frame or message and looks for what comes back.
+// loop sends one frame or message and waits for its return.
 func (f *File) loop(ctx context.Context, port nic.Answerer, o Options) error {
 	l := &Loop{To: "itself"}
 	f.Loop = l
@@ -235,7 +235,7 @@ func ownFrame(mac [6]byte, at time.Time) ([]byte, func([]byte) bool) {
 	return frame, func(got []byte) bool { return len(got) >= 60 && bytes.Equal(got[:60], frame) }
 }
 
-// request asks for a peer's address (RFC 826), and knows its reply.
+// request builds an ARP request for a peer's address (RFC 826), and returns a function that recognizes the reply.
 func request(mac [6]byte, from, to netip.Addr) ([]byte, func([]byte) bool) {
 	a, b := from.As4(), to.As4()
 	frame := append([]byte{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}, mac[:]...)
@@ -248,7 +248,7 @@ func request(mac [6]byte, from, to netip.Addr) ([]byte, func([]byte) bool) {
 	}
 }
 
-// space reads configuration space as far as the function has it.
+// space reads the whole configuration space of the function.
 func space(fn pci.Config) (all ConfigHex) {
 	var word [4]byte
 	for off := 0; off < 4096; off += 4 {
@@ -260,8 +260,8 @@ func space(fn pci.Config) (all ConfigHex) {
 	return all
 }
 
-// compare opens a simulated function again, or reads the kernel's view of a real one, and says what of its configuration is not as
-// it was: commands, BARs and what capabilities control.
+// compare opens a simulated function again, or reads the kernel's view of a real one, and returns differences in its
+// configuration: commands, BARs and what capabilities control.
 func (f *File) compare(device string, before ConfigHex) (changed []string) {
 	config := f.Config
 	if before != nil {

@@ -31,7 +31,7 @@ var mac = [6]byte{0x02, 0xA1, 0xB2, 0xC3, 0xD4, 0xE5}
 // eui is the end of all its forms as an EUI-64.
 var eui = [7]byte{0xA1, 0xB2, 0xFF, 0xFE, 0xC3, 0xD4, 0xE5}
 
-// serve puts a model behind a vfio-user socket and returns its name as a device, and the port.
+// serve serves a model on a vfio-user socket and returns its device name and the port.
 func serve(t *testing.T, m sim.Model) (string, *sim.Port) {
 	t.Helper()
 	device, port, far := serveWire(t, m)
@@ -39,7 +39,7 @@ func serve(t *testing.T, m sim.Model) (string, *sim.Port) {
 	return device, port
 }
 
-// serveWire is serve with the other end of the wire, which is down.
+// serveWire is serve that also returns the other end of the wire, whose link is down.
 func serveWire(t *testing.T, m sim.Model) (string, *sim.Port, *sim.Cable) {
 	t.Helper()
 	port, err := sim.New(m, sim.Options{Name: "probed", Seed: 1})
@@ -76,8 +76,8 @@ func config(device string) (c cards.Config) {
 	return c
 }
 
-// Every stage, on every card that a driver is for: the file is whole and says nothing of the address, the device is as it was,
-// and the model has nothing against it.
+// Every stage on every supported card: the file is complete and does not contain the address, the device is restored,
+// and the model reports no violation.
 func TestProbe(t *testing.T) {
 	for _, c := range models.All {
 		if c.Driver == "" {
@@ -191,7 +191,7 @@ func TestInterruptedProbe(t *testing.T) {
 	}
 }
 
-// after is cancelled when it has been asked n times.
+// after is a context whose Err reports cancellation after n calls.
 type after struct {
 	context.Context
 	n int
@@ -204,7 +204,7 @@ func (a *after) Err() error {
 	return nil
 }
 
-// What a device refuses is in the file with its raw bytes, and the device is as it was.
+// If a device refuses a command, the file has its raw bytes, and the device is restored.
 func TestProbeOfADeviceThatFails(t *testing.T) {
 	device, _ := serve(t, enasim.New(enasim.Options{MAC: mac, Unsupported: 1 << 14, NotReady: true}))
 	f := run(t, context.Background(), device, probe.StageUp, true)

@@ -44,11 +44,12 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// interrupted sends a signal to a probe, and reports whether it came before the end of a stage that ends by itself.
+// interrupted sends a signal to a probe, and reports whether it arrived before the end of a stage that ends without
+// one.
 func interrupted(t *testing.T, stage probe.Stage, signal syscall.Signal, at string) bool {
 	m := enasim.New(enasim.Options{MAC: mac, AdminDelay: 10 * time.Millisecond})
 	device, port, far := serveWire(t, m)
-	far.SetUp(stage == probe.StageLoop) // stage up waits for a link that does not come
+	far.SetUp(stage == probe.StageLoop) // stage up waits for a link that does not come up
 	before := space(t, port)
 	reached, once := make(chan struct{}), sync.Once{}
 	m.FailAdmin(func(command string) uint8 {

@@ -24,7 +24,7 @@ type Features struct {
 const (
 	Basic    = 1 << 0 // the driver runs programs
 	Redirect = 1 << 1
-	Transmit = 1 << 2 // it sends what others redirect to it
+	Transmit = 1 << 2 // it transmits frames that other interfaces redirect to it
 	ZeroCopy = 1 << 3 // AF_XDP sockets share memory with it
 	Offload  = 1 << 4 // the card runs programs
 	Frags    = 1 << 5 // it hands over frames that are in several buffers
