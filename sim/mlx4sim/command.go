@@ -111,7 +111,7 @@ func commandTable() map[uint16]*command {
 func (m *Model) writeHCR(i int, v uint32) error {
 	h := &m.regs.hcr
 	if h[hcrStatus]&hcrGo != 0 {
-		return fmt.Errorf("the go bit is set: the register is the device's")
+		return fmt.Errorf("the go bit is set: the device owns the register")
 	}
 	if i != hcrStatus {
 		h[i] = v
@@ -121,13 +121,13 @@ func (m *Model) writeHCR(i int, v uint32) error {
 	h[i] = v
 	if v&hcrGo == 0 {
 		h[i] = old
-		return fmt.Errorf("%08x has the go bit clear: software only ever sets it", v)
+		return fmt.Errorf("%08x has the go bit clear: only the device clears it", v)
 	}
 	if v&(0xff<<24) != 0 {
-		m.host.Warnf("HCR: %08x sets bits of the status, which is the device's", v)
+		m.host.Warnf("HCR: %08x sets bits of the status, which only the device writes", v)
 	}
 	if (v^old)&hcrToggle == 0 {
-		m.host.Warnf("HCR: %s: the toggle bit is %d as for the last command: it has to flip", m.opName(uint16(v&0xfff)), v/hcrToggle&1)
+		m.host.Warnf("HCR: %s: the toggle bit is %d as in the last command: it must change", m.opName(uint16(v&0xfff)), v/hcrToggle&1)
 	}
 	if !m.fault.dead { // stores made before the command arrive before it, including those that are found only by polling
 		m.servePushes()

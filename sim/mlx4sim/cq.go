@@ -92,7 +92,7 @@ func (m *Model) newCQ(c *call) *refusal {
 		return refuse(stBadIndex, "usr_page is %#x: of %#x pages the first %d are the firmware's", in.U("usr_page"), 1<<m.hca.logUARs, reservedUARs)
 	}
 	if st := in.U("st"); st != 0 && st != 0xa {
-		m.host.Warnf("SW2HW_CQ: st is %xh, it has to be 0", st)
+		m.host.Warnf("SW2HW_CQ: st is %xh, expected 0", st)
 	}
 	q := &cq{id: id, raw: append([]byte(nil), in.B...), log: in.I("log_cq_size"), uar: in.U32("usr_page"), eqn: in.U32("c_eqn"), dbr: in.U("db_record_addr"),
 		oi: in.Is("oi"), cc: in.Is("cc"), stamps: in.Is("timestamps"), period: in.U32("cq_period"), maxCount: in.U32("cq_max_count")}
@@ -192,7 +192,7 @@ func (m *Model) cqDoorbell(u uint32, v uint64) {
 			r := be.Uint32(rec[:])
 			again := (r^want)>>28 == 0 && r>>24&7 != 0 && (r-want)&0xffffff <= 1<<q.log
 			if r != want && !again {
-				m.host.Warnf("%v: doorbell %016x, the arm record says %08x: it is written first, and says the same", q, v, r)
+				m.host.Warnf("%v: doorbell %016x, the arm record is %08x: write it first, with the same value", q, v, r)
 			}
 		}
 		q.record = want
@@ -215,7 +215,7 @@ func (m *Model) armCQ(q *cq, sn, cmd, ci uint32) {
 	}
 	if q.snKnown && sn != q.sn {
 		if sn != (q.sn-1)&3 {
-			m.host.Warnf("%v: armed with sequence number %d, expected %d: it counts the events", q, sn, q.sn)
+			m.host.Warnf("%v: armed with sequence number %d, expected %d, the number of events", q, sn, q.sn)
 		}
 		return
 	}

@@ -28,7 +28,7 @@ func TestDoorbells(t *testing.T) {
 	x.arm(1, 2, 0)
 	binary.BigEndian.PutUint32(x.rec.Bytes[68:], 0)
 	x.armDoorbell(1, 2, 0)
-	x.ExpectWarning("the arm record says 00000000")
+	x.ExpectWarning("the arm record is 00000000")
 }
 
 // An arm in flight while the device read a newer consumer counter, and one after which the driver has already armed

@@ -293,7 +293,7 @@ func (m *Model) checkTables(h *hca) *refusal {
 
 func (m *Model) closeHCA(*call) *refusal {
 	for _, left := range m.obj.left() {
-		m.host.Warnf("CLOSE_HCA: %s is left", left)
+		m.host.Warnf("CLOSE_HCA: %s still exists", left)
 	}
 	m.closePorts()
 	m.obj = newObjects()

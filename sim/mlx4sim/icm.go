@@ -136,7 +136,7 @@ func (m *Model) unmapICM(c *call) *refusal {
 		return refuse(stBadParam, "%d pages at virtual address %#x", c.mod, c.inParam)
 	}
 	if c.mod&(c.mod-1) != 0 { // Linux unmaps whole chunks of 64, iPXE rounds up to a power of two
-		m.host.Warnf("UNMAP_ICM: %d pages: the command takes a power of two", c.mod)
+		m.host.Warnf("UNMAP_ICM: %d pages, expected a power of two", c.mod)
 	}
 	if m.fw.stage == stageReady {
 		for _, held := range m.obj.contexts(m) {

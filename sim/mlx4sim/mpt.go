@@ -67,9 +67,9 @@ func (m *Model) newMPT(c *call) *refusal {
 	case in.Is("status") && in.U("status") != 0xf: // this status means that software owns it, as it does until now
 		return refuse(stBadParam, "status is %xh, expected 0 or fh", in.U("status"))
 	case k.access&localRead == 0:
-		m.host.Warnf("SW2HW_MPT: lr is clear: it is set in all entries")
+		m.host.Warnf("SW2HW_MPT: lr is clear, expected set")
 	case in.Is("lkey"):
-		m.host.Warnf("SW2HW_MPT: lkey is %#x, it has to be 0", in.U("lkey"))
+		m.host.Warnf("SW2HW_MPT: lkey is %#x, expected 0", in.U("lkey"))
 	case !k.physical && (k.logPage < 9 || k.logPage > 31 || k.len64 || k.mtt&7 != 0):
 		return refuse(stBadParam, "a translated region with entity_size %d, len64 %d, mtt_adr %#x", k.logPage, in.U("len64"), k.mtt)
 	}

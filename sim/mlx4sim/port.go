@@ -204,7 +204,7 @@ func (m *Model) setPort(c *call) *refusal {
 	case setRQPCalc:
 		in := reserved("receive QP calculation", setPortRQP)
 		if m.hca.deviceManaged {
-			m.host.Warnf("SET_PORT (0ch) of receive QP calculation: steering is by flow rules, this has no effect")
+			m.host.Warnf("SET_PORT (0ch) of receive QP calculation has no effect with flow steering")
 		}
 		p.calc = rqpCalc{set: true, base: in.U32("base_qpn"), promisc: in.U32("promisc_qpn"), promiscOn: in.Is("en_uc_promisc"), mcast: in.U32("def_mcast_qpn"),
 			mode: in.U32("mc_promisc_mode"), macMiss: in.U32("mac_miss_index")}

@@ -120,7 +120,7 @@ func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 		return m.writeHCR(int(r-regHCR)/4, v)
 	case r == regOwner:
 		if v != 0 {
-			return fmt.Errorf("a write of 0 gives the device back, nothing else is defined")
+			return fmt.Errorf("only a write of 0 is defined, which releases the device")
 		}
 		if m.regs.owned = false; m.left == m.opt.Abandoned && m.left > 0 {
 			m.left--
@@ -128,7 +128,7 @@ func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 		return nil
 	case r == regReset:
 		if v&1 == 0 {
-			return fmt.Errorf("bit 0 resets the device, it is clear")
+			return fmt.Errorf("bit 0, which resets the device, is clear")
 		}
 		m.softReset()
 		return nil

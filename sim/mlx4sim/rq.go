@@ -21,7 +21,7 @@ func (m *Model) nextRecv(q *qp) []byte {
 			}
 			v := be.Uint32(rec[:])
 			if v>>16 != 0 {
-				m.host.Warnf("%v: the doorbell record is %08x: it has 16 bits", q, v)
+				m.host.Warnf("%v: the doorbell record is %08x: only 16 bits are defined", q, v)
 			}
 			if v &= 0xffff; (v-q.rhead)&0xffff > q.recv.entries() {
 				m.host.Errorf("%v: the doorbell record says %#x, the receive queue is at %#x and has %d entries", q, v, q.rhead, q.recv.entries())

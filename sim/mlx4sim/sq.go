@@ -67,7 +67,7 @@ func (m *Model) sendDoorbell(u, v uint32) {
 		return
 	}
 	if q.state < qpRTS {
-		m.host.Warnf("send doorbell: %v is in %s, it has to be in RTS", q, qpStates[q.state])
+		m.host.Warnf("send doorbell: %v is in %s, expected RTS", q, qpStates[q.state])
 	}
 	q.kick()
 }
@@ -126,7 +126,7 @@ func (m *Model) pushed(u uint32, b []byte, whole, polled bool) {
 		if polled {
 			return
 		}
-		m.host.Warnf("%v, WQE %#x: pushed %x, the ring has %x: it is written there first, a device may drop the push", q, idx, b[:n], ring)
+		m.host.Warnf("%v, WQE %#x: pushed %x, the ring has %x: write the ring first, because a device may drop the push", q, idx, b[:n], ring)
 	}
 	q.push, q.pushAt = append([]byte(nil), b[:n]...), q.head
 }

@@ -67,7 +67,7 @@ func TestOwnershipAndReset(t *testing.T) {
 	}
 	x.firmware()
 	x.wr(0xf0010, 0)
-	x.ExpectError("bit 0 resets")
+	x.ExpectError("bit 0, which resets")
 	x.wr(0xf0010, 0x01000001)
 	x.toggle = 0
 	x.rd(0x80698)
@@ -228,7 +228,7 @@ func TestObjectRefusals(t *testing.T) {
 	}
 	x.Clean()
 	x.do(0x008, 0, 0, nil, false)
-	x.ExpectWarning("is left")
+	x.ExpectWarning("still exists")
 }
 
 // Writes by the driver to the device's contexts are detected, and so is unmapping the memory of an object in use.

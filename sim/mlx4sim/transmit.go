@@ -11,7 +11,7 @@ func (m *Model) sendFrame(q *qp, idx uint32, op uint8, w []byte) *wqeError {
 	}
 	flags := be.Uint32(w[8:])
 	if flags&ctrlNoICRC == 0 {
-		m.host.Warnf("%v, WQE %#x: bit 1 of the flags (no ICRC) is clear: it is set for frames", q, idx&0xffff)
+		m.host.Warnf("%v, WQE %#x: bit 1 of the flags (no ICRC) is clear, expected set for frames", q, idx&0xffff)
 	}
 	if be.Uint32(w)&(3<<27) != 0 {
 		return badWQE(syndLocalOp, "checksums of inner headers are asked for, tunnels are not offered")

@@ -131,8 +131,8 @@ func checkGuarantee(t *testing.T, name string, sizes []int, k, m int) {
 	}
 }
 
-// A zone's label that holds the host's name makes more pairs of zones than anybody can probe: the number of peers stays
-// bounded, each member is probed nevertheless, and the omission is reported.
+// If the zone label holds the host's name, there are more pairs of zones than the members can probe: the number of
+// peers stays bounded, each member is still probed, and the omission is reported.
 func TestZonePerHost(t *testing.T) {
 	checkGuarantee(t, "a zone for each host", even(1000, 1000), 10, 3)
 	if _, short := choices(t, fleet(even(1000, 1000)), 10, 3); short < 900_000 {
@@ -162,8 +162,8 @@ func changes(before, after map[string][]string, except string) (n, most int) {
 	return n, most
 }
 
-// A member that leaves, and joins again, changes few peers of the others: each of its probers gives it up and takes
-// another one, and few others change. The number does not grow with the fleet.
+// When a member leaves and joins again, the other members change few peers: each of its probers replaces it, and few
+// other pairs change. The number does not grow with the fleet.
 func TestMovesFew(t *testing.T) {
 	const k, m = 20, 3
 	for _, n := range []int{300, 3000} {
@@ -186,7 +186,7 @@ func TestMovesFew(t *testing.T) {
 	}
 }
 
-// The order of the list does not matter, nor do duplicates, and a name that is no member has no peers.
+// The order of the list and duplicates do not matter, and a name that is not a member has no peers.
 func TestOrderDoesNotMatter(t *testing.T) {
 	all := fleet([]int{10, 20, 3})
 	want, _ := choices(t, all, 6, 3)

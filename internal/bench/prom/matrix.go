@@ -46,7 +46,7 @@ func stat(name string) compare.Stat {
 	return st
 }
 
-// falseMarks says how often the verdicts of a whole matrix are wrong.
+// falseMarks states how often the verdicts of a whole matrix are wrong.
 const falseMarks = "If nothing changed, at most 5 % of matrices of this size show any + or -. A level that differs by more than 10 % between the two times " +
 	"anyway, as under a load that changes from day to day, counts as a change."
 
@@ -183,7 +183,7 @@ func (s *Server) pathsOfAll(ctx context.Context, hosts []Series, by string, o Ma
 
 type path struct {
 	to    string
-	zone  string // of it
+	zone  string // the target's zone
 	cell  *page.Cell
 	width float64
 	part  bool // only a part of the range has data

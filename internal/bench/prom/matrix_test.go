@@ -184,7 +184,8 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// Without names of labels, rows are the nodes that watches report of themselves and columns those of the targets, with their zones.
+// Without label names, rows are the nodes that watches report for themselves and columns are the targets' nodes, both
+// with zones.
 func TestMatrixOfAFleet(t *testing.T) {
 	truth := mesh(t, time.Unix(0, 0), "")
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -260,8 +261,8 @@ func TestMatrixWithoutLossCounters(t *testing.T) {
 	}
 }
 
-// Counters that are read at different moments, or lack what was counted before a restart, may add up to more than was sent. No more
-// probes are lost then than were sent, and it is said.
+// Counters that are scraped at different times, or were reset by a restart, may add up to more probes than were sent.
+// Then lost probes are limited to those sent, and a note says so.
 func TestCountersDisagree(t *testing.T) {
 	truth := mesh(t, time.Unix(0, 0), "")
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -386,7 +387,7 @@ func TestMatrixCalibration(t *testing.T) {
 	}
 }
 
-// The loss of a cell with several series is that of all of them, including a silent one.
+// The loss of a cell with several series covers all of them, including a silent one.
 func TestMatrixOfSeveralSeries(t *testing.T) {
 	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "instance"}
 	m, err := (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o)

@@ -306,7 +306,7 @@ func (c canned) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(bytes.NewReader(c)), Request: r}, nil
 }
 
-// Every response gives series or an error; and from series a report can be made, or an error is returned.
+// Every response yields series or an error, and every list of series yields a report or an error.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"histograms":[[1,{"count":"1","sum":"1","buckets":[[0,"1e-6","2e-6","1"]]}],[301,{"count":"3","sum":"1","buckets":[[0,"1e-6","2e-6","3"]]}]]}]}}`))
 	f.Add([]byte(`{"status":"error","error":"x"}`))

@@ -91,8 +91,9 @@ func Load(ctx context.Context, server *Server, s *Source) (*Loaded, error) {
 
 const disagree = "add up to more probes than were sent (a restart between two scrapes, or a series that begins later)"
 
-// agree bounds the parts of the probes sent, and reports whether they fitted. Each counter is read at its own moments, and what a watch
-// counted between its last scrape and a restart is in none. Where the parts do not fit, lost is a range from 0.
+// agree limits the parts to the number of probes sent, and reports whether they fitted. Each counter is scraped at a
+// different time, and all miss what a watch counted between its last scrape and a restart. If the parts do not fit,
+// lost is a range from 0.
 func agree(c *report.Counts) bool {
 	left, fits := c.Sent, true
 	for _, n := range []*int64{&c.SendFailed, &c.CorruptOnly, &c.Late, &c.Lost} {
@@ -129,7 +130,7 @@ func (l *Loaded) circumstances(ctx context.Context, server *Server, s *Source, l
 	l.Device.Driver = m["driver"]
 }
 
-// grown is by how much a counter grew, with or without restarts.
+// grown returns the increase of a counter, including across restarts.
 func grown(v []Value) (n int64) {
 	for i := 1; i < len(v); i++ {
 		if d := v[i].V - v[i-1].V; d >= 0 {

@@ -81,8 +81,8 @@ func (s *Server) Fleet(ctx context.Context, labels []Label, at time.Time) (paths
 
 func pathKey(m map[string]string) [3]string { return [3]string{m["job"], m["instance"], m["target"]} }
 
-// perPath returns by how much a counter of each path grew in a minute. With two more counters it returns what the first two grew as a
-// share of the third, where it is not zero.
+// perPath returns the increase of a counter of each path in a minute. With two more counters it returns the increase of
+// the first two as a share of the third's, if that is not zero.
 func (s *Server) perPath(ctx context.Context, counter, offset string, at time.Time, more ...string) (map[[3]string]float64, error) {
 	grown := func(selector string) string {
 		return "sum by (job, instance, target) (increase(" + selector + "[1m]" + offset + "))"

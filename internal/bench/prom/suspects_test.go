@@ -13,8 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/suspects"
 )
 
-// Paths have the prober's and the target's names and zones, and the smaller loss of two minutes. A host is silent if its watch was scraped before, others
-// probe it, and it is not scraped any more.
+// Paths have the names and zones of prober and target, and the smaller loss of two minutes. A host is silent if its
+// watch was scraped before, is not scraped now, and others probe it.
 func TestFleet(t *testing.T) {
 	type series map[string]any
 	empty := false

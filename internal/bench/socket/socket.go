@@ -22,8 +22,8 @@ import (
 type Port struct {
 	// Refused counts ICMP errors that the kernel reported on the socket.
 	Refused int64
-	// Closed is how many of them say that nothing listens at the target's port. The kernel merges errors that come in
-	// quick succession.
+	// Closed is how many of them report a closed port on the target. The kernel merges errors that arrive in quick
+	// succession.
 	Closed int64
 	// LastRefusal is the latest such error.
 	LastRefusal unix.Errno
@@ -174,7 +174,7 @@ func (p *Port) Send(b []byte) error {
 	return fmt.Errorf("send: %w", e) // a repeated error is this host's own: it has no route any more
 }
 
-// refused records the error that the kernel made of an ICMP error.
+// refused reports whether the kernel derived the error from an ICMP error, and counts it if so.
 func (p *Port) refused(e unix.Errno) bool {
 	switch e {
 	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT:
