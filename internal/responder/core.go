@@ -101,7 +101,7 @@ func keepOff(cores, online []int) ([]int, error) {
 
 // occupy makes the calling thread, which is locked, the polling thread of core: on that core only, with signals
 // blocked, and with SCHED_FIFO if priority is set. Signals go to the process's other threads, except for synchronous
-// ones caused by this thread (a page that is gone), which cannot be blocked.
+// ones caused by this thread (an access to an unmapped page), which cannot be blocked.
 func occupy(core, priority int) error {
 	var mask unix.CPUSet
 	mask.Set(core)

@@ -9,7 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
-// heritable is a port that another process can continue to use, and whose claims of addresses show where it is found.
+// heritable is a port that another process can take over. The claims of its addresses show that process where to find
+// it.
 type heritable interface {
 	nic.Heritable
 	ClaimFiles() []int

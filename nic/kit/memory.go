@@ -86,7 +86,7 @@ func (r *Rings) aligned(size, align int) (unsafe.Pointer, uint64) {
 // Pointer returns the start of b as the processor sees it. The arena keeps it mapped.
 func Pointer(b dma.Block) unsafe.Pointer { return unsafe.Pointer(&b.Bytes[0]) }
 
-// Words returns n zeroed uint32 of the driver's own, which Poll reads without bounds checks.
+// Words returns n zeroed uint32 in ordinary memory, which Poll reads without bounds checks.
 func Words(n int) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(make([]uint32, n))) }
 
 // Stride returns the distance from one buffer to the next, for buffers of size bytes in cache lines of 64: an odd number

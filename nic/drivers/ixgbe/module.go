@@ -251,7 +251,7 @@ func (b *i2c) read(at byte) (v byte, err error) {
 	return v, nil
 }
 
-// readModule reads the module's memory. A transfer that was broken off before is ended first, by nine clocks.
+// readModule reads the module's memory. It first sends nine clocks, which end a transfer that was interrupted earlier.
 func (d *Device) readModule() ([]byte, error) {
 	b := i2c{d: d, rest: d.bar.Read32(uint64(regI2CCTL)) &^ (i2cClockOut | i2cDataOut | i2cClockIn | i2cDataIn), clock: true, data: true}
 	b.setClock(false)

@@ -83,7 +83,7 @@ func (d *Device) claim() error {
 	return nil
 }
 
-// readOwner reads the ownership register, which takes it if it reads 0. Within a reset the card answers nothing.
+// readOwner reads the ownership register, which takes ownership if it reads 0. During a reset the card does not answer.
 func (d *Device) readOwner() (uint32, error) {
 	for end := kit.NewDeadline(resetTimeout, leastLooks); ; time.Sleep(resetLook) {
 		late := end.Over()

@@ -20,7 +20,7 @@ var (
 	subnetTick  = time.Second      // without, and while something is waited for
 	saTimeout   = time.Second      // for an answer of subnet administration
 	saTries     = 4
-	leaveWithin = 200 * time.Millisecond // that long is waited for an answer when a group is left
+	leaveWithin = 200 * time.Millisecond // timeout of the answer when leaving a group
 )
 
 // subnet is the subnet of an InfiniBand port: its manager assigns the port's address, and its administration makes the
@@ -64,7 +64,7 @@ func newSubnet(d *Device) *subnet {
 	return s
 }
 
-// startSubnet makes queue pairs 0 and 1 and has the port looked after.
+// startSubnet creates queue pairs 0 and 1 and starts the goroutines that manage the port.
 func (d *Device) startSubnet() (err error) {
 	s := d.subnet
 	if s == nil {
