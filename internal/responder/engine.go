@@ -146,7 +146,7 @@ func (e *engine) lockMemory() {
 		return
 	}
 	if err := resident.Lock(); err != nil {
-		e.log.Warn("memory is not locked: a page that is missing costs microseconds or more", "error", err,
+		e.log.Warn("memory is not locked: a page fault costs microseconds or more", "error", err,
 			"fix", "run as root, with CAP_IPC_LOCK, or with `ulimit -l unlimited`; cpu.lock_memory=false hides this")
 	}
 }

@@ -23,7 +23,7 @@ type Gate struct {
 // Enter registers a loop. It returns the error that ended the device, if there was one; the loop does not run then.
 func (g *Gate) Enter() error {
 	if g.joined.Swap(false) {
-		g.active.Add(-1) // the queues are the loops' now
+		g.active.Add(-1) // the loops own the queues now
 	}
 	g.active.Add(1)
 	err := g.Park()

@@ -36,8 +36,9 @@ func Count(ch chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...
 	ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 }
 
-// Histogram is a metric with these values, in seconds, and how often each occurred, native and classic at once: the format that is
-// scraped decides. sum is that of all values, schema the resolution of the native one, up to Finest.
+// Histogram is a metric with the given values, in seconds, and how often each occurred. It is both a native and a
+// classic histogram; the scraped format decides which one is sent. sum is the sum of all values, schema the resolution
+// of the native histogram, up to Finest.
 func Histogram(d *prometheus.Desc, values iter.Seq2[float64, uint64], sum float64, schema int32, since time.Time, labels ...string) prometheus.Metric {
 	native, zeros, all := map[int]int64{}, uint64(0), uint64(0)
 	cumulative := make([]uint64, len(metrics.Classic))
