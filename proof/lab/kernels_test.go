@@ -23,22 +23,38 @@ unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
 until_true 50 test -s /tmp/ns
 ns=$(cat /tmp/ns)
 there() { nsenter -t $ns -n "$@"; }
+restarts=0 # of a responder that answers no ping
 need there sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
 need there ip link set lo up
 bdf() { d=$(readlink -f $1/device); case $(basename $d) in virtio*) d=$(dirname $d);; esac; basename $d; }
+# start NAME COMMAND...: starts the responder, and waits until it is ready. It returns 1 if it does not start.
+start() {
+  local name=$1 i=0; shift
+  : >/tmp/out
+  "$@" >/tmp/out 2>/tmp/err &
+  pid=$!
+  while ! grep -q '^ready ' /tmp/out; do
+    kill -0 $pid 2>/dev/null || return 1
+    i=$((i+1)); [ $i -lt 1200 ] || { show failed cat /tmp/err; fail "$name is not ready"; }; sleep 0.1; done
+}
+# answered COUNT: whether one of so many pings is answered
+answered() {
+  local n=$1
+  until /bin/ping -q -c 1 -W 1 $peer >/dev/null 2>&1; do n=$((n-1)); [ $n -gt 0 ] || return 1; sleep 0.1; done
+}
 # way NAME NAMESPACE ARGUMENTS...: starts the responder, pings it from $dev, and ends it
 way() {
-  local name=$1 in=$2; shift 2
+  local name=$1 in=$2 again=$restarts; shift 2
   [ $in = here ] && in= || in="nsenter -t $ns -n"
-  : >/tmp/out
-  $in responder -config /lab/config.toml -set respond.addresses=[\"$peer/24\"] "$@" >/tmp/out 2>/tmp/err &
-  pid=$!
-  i=0; while ! grep -q '^ready ' /tmp/out; do
-    kill -0 $pid 2>/dev/null || { say refused "$name: $(tail -n 1 /tmp/err)"; return; }
-    i=$((i+1)); [ $i -lt 1200 ] || { show failed cat /tmp/err; fail "$name is not ready"; }; sleep 0.1; done
-  ip neigh flush dev $dev
-  up
-  until_true 100 /bin/ping -q -c 1 -W 1 $peer # attaching a program may reset the card
+  while :; do
+    start "$name" $in responder -config /lab/config.toml -set respond.addresses=[\"$peer/24\"] "$@" ||
+      { say refused "$name: $(tail -n 1 /tmp/err)"; return; }
+    ip neigh flush dev $dev
+    up
+    [ $again = 0 ] || { answered 40 && break; say silent "$name"; again=$((again-1)); stop; continue; }
+    answered 300 && break # attaching a program may reset the card
+    show failed cat /tmp/err; fail "$name answers no ping"
+  done
   for s in 16 777 1472; do pings 20 $s; done
   stop
   say way "$name"
@@ -150,7 +166,11 @@ var kernels = []struct {
 	{"trixie", "6.12", nil},
 }
 
-// ubuntu is Ubuntu 22.04's suite. Its kernel has VFIO_NOIOMMU, unlike Debian's.
+// ubuntu is Ubuntu 22.04's suite. Its kernel has VFIO_NOIOMMU, unlike Debian's. Its ixgbe leaves the queue's interrupt
+// enabled while it gives the queue a zero-copy pool. If NAPI polls then, it writes RDT before RXDCTL.ENABLE reads 1, which
+// the card ignores: the queue receives nothing until the next reset (seen in about one of four starts of afxdp). A
+// restarted responder is such a reset, so this kernel has some. Later kernels disable the interrupt
+// (ixgbe_irq_disable_single).
 const ubuntu = "jammy"
 
 // overInterfaces are the modes over a kernel's interface.
@@ -200,7 +220,7 @@ func physicalWays(t *testing.T, suite string, refused map[string]string) {
 	dir := logDir(t)
 	ways, script := []string{"ixgbe sysfs", "ixgbe vfio without IOMMU"}, kernelHelpers
 	if suite == ubuntu {
-		ways, script = append(ways, overInterfaces...), kernelHelpers+vethScript+"over=1\n"
+		ways, script = append(ways, overInterfaces...), kernelHelpers+vethScript+"over=1 restarts=4\n"
 	} else {
 		refused = map[string]string{"ixgbe vfio without IOMMU": "VFIO_NOIOMMU"} // Debian builds its kernels so
 	}
@@ -220,7 +240,7 @@ func runWays(t *testing.T, suite string, m Machine, functions []*function, ways 
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Limit = 3 * time.Minute
+	m.Limit = 4 * time.Minute
 	m.Files = map[string][]byte{
 		"responder":   build(t, m.Dir, "github.com/rebound-nic/rebound/cmd/responder"),
 		"bench":       build(t, m.Dir, "github.com/rebound-nic/rebound/cmd/bench"),
