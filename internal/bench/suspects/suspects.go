@@ -135,7 +135,7 @@ func (e effect) extra() float64 {
 // costs returns the cost of what a path does under each effect. usual is the share of probes that paths lose without a fault.
 func costs(p *Path, usual float64) (c [effects]float64) {
 	share, n, best := 0.0, min(p.Sent, mostSent), 0.0
-	likelihood := func(q float64) float64 { // logarithm of that of the probes
+	likelihood := func(q float64) float64 { // log-likelihood of the probes
 		switch {
 		case n <= 0:
 			return 0
