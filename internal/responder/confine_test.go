@@ -214,7 +214,7 @@ func TestConfinedCards(t *testing.T) {
 			if err := sim.Process.Signal(syscall.SIGUSR2); err != nil { // resets the card under its driver
 				t.Fatal(err)
 			}
-			if !p.logs("was restarted and runs") {
+			if !p.logs("the device was restarted") {
 				t.Fatalf("the card was not restarted\n%s", p.stderr)
 			}
 			if err := ping(); err != nil {

@@ -454,7 +454,7 @@ func TestExitCodes(t *testing.T) {
 		{name: "the kernel's address", args: append(good, "-set", "respond.addresses="+kernels4), code: 1, want: "the kernel owns it on port"},
 		{name: "no rights", args: good, user: 65534, code: 1, want: "not allowed"},
 		{name: "no rights, auto", args: append(good, "-set", "nic.driver=auto"), user: 65534, code: 1, want: "not allowed"},
-		{name: "no folder for a report", args: append(good, "-set", "stats.report="+readonly+"/report"), code: 1, want: "stats.report: no folder can be made"},
+		{name: "no folder for a report", args: append(good, "-set", "stats.report="+readonly+"/report"), code: 1, want: "stats.report: cannot create a folder"},
 		{name: "metrics port in use", args: append(good, "-set", "stats.listen="+inUse.Addr().String()), code: 1, want: "address already in use"},
 		{name: "bind what", args: []string{"bind"}, code: 2, want: "bind needs one PCI address"},
 		{name: "bind nothing", args: []string{"bind", "00ff:1f:1f.7"}, code: 1, want: "no such device"},

@@ -84,14 +84,14 @@ func TestKernelFails(t *testing.T) {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})
-	if summary, code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "no start helps") {
+	if summary, code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "starting again does not help") {
 		t.Errorf("exit %d\n%s%s", code, summary, p.stderr)
 	}
 }
 
 // Without a core, and without zero copy on the interface, auto selects the program in the kernel, and logs the reason.
 func TestAutoInKernel(t *testing.T) {
-	for core, why := range map[string]string{"": "no core is given away", "cpu.cores=0": "shares no memory with AF_XDP sockets"} {
+	for core, why := range map[string]string{"": "no core is dedicated to it", "cpu.cores=0": "shares no memory with AF_XDP sockets"} {
 		w := newWire(t)
 		sets := []string{"nic.driver=auto", "cpu.priority=50"} // of a loop on a core, which the kernel's program has not
 		if core != "" {
@@ -122,7 +122,7 @@ func TestCheckInKernel(t *testing.T) {
 		t.Errorf("a polling core's findings:\n%s", out)
 	}
 	p := w.start(t, nil, "nic.driver=xdp")
-	if out, _, code := w.responder(t, "check", "-set", "nic.driver=auto", "-set", "nic.device="+port); code != exitFailed || !strings.Contains(out, "another responder or bench holds it") {
+	if out, _, code := w.responder(t, "check", "-set", "nic.driver=auto", "-set", "nic.device="+port); code != exitFailed || !strings.Contains(out, "another responder or bench uses it") {
 		t.Errorf("exit %d with a responder on the interface\n%s", code, out)
 	}
 	p.stop(t, unix.SIGTERM)

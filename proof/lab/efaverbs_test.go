@@ -76,7 +76,7 @@ su -s /bin/sh nobody -c "exec responder -set cpu.lock_memory=false -set nic.driv
 pid=$!
 await_ready
 show unprivileged cat /tmp/err
-grep -q 'a device model is not recognised' /tmp/err || fail "an ordinary user's responder does not say that the backend is a guess"
+grep -q 'which recognizing a device model needs' /tmp/err || fail "an ordinary user's responder does not say that the backend is a guess"
 client nobody $srd -n 100
 stop
 say stopped

@@ -115,7 +115,7 @@ before
 begin /sys/fs/cgroup -set cpu.isolate=true
 show log grep isolation /tmp/err
 step partition "none needed: CPUs 1 are isolated since boot"
-step tick "stopped while one thread alone runs there"
+step tick "stopped while only one thread runs there"
 ours
 stop
 restored SIGTERM

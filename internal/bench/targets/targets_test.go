@@ -38,8 +38,8 @@ func TestParse(t *testing.T) {
 		"10.0.0.2": "udp:10.0.0.2:7", "10.0.0.2:99": "udp:10.0.0.2:99", "icmp:10.0.0.2:99": "icmp has no ports", "stamp:10.0.0.2": "stamp:10.0.0.2:862",
 		"fd00::2": "udp:[fd00::2]:7", "[fd00::2]:8": "udp:[fd00::2]:8", "stamp:[fd00:0::2]": "stamp:[fd00::2]:862", "icmp:fd00::2": "icmp:[fd00::2]",
 		"host.example:80": "udp:host.example:80", "stamp:a-b.example": "stamp:a-b.example:862", "::ffff:10.0.0.2": "udp:10.0.0.2:7",
-		"": "", "10.0.0": "neither", "10.0.0.2:0": "port", "10.0.0.2:": "port is missing", "[fd00::2": "bracket", "[fd00::2]x": "bracket", "[10.0.0.2]:7": "no IPv6",
-		"tcp:10.0.0.2": "port", "224.0.0.1": "no address of one host", "0.0.0.0": "no address of one host", "a b": "neither", "-x": "neither", "host:99999": "1 to 65535",
+		"": "", "10.0.0": "neither", "10.0.0.2:0": "port", "10.0.0.2:": "port is missing", "[fd00::2": "bracket", "[fd00::2]x": "bracket", "[10.0.0.2]:7": "not an IPv6 address",
+		"tcp:10.0.0.2": "port", "224.0.0.1": "not the address of one host", "0.0.0.0": "not the address of one host", "a b": "neither", "-x": "neither", "host:99999": "1 to 65535",
 	} {
 		got, err := d.Parse(text)
 		switch {

@@ -49,7 +49,7 @@ func TestRecovers(t *testing.T) {
 		{"admin completion of another command", "resets_admin_timeout", 2, func(x *pair) {
 			x.m.TamperAdmin(func(b []byte) { b[1] ^= 8 })
 			var s nic.Stats
-			if err := x.dev.ReadStats(&s); err == nil || !strings.Contains(err.Error(), "not under way") {
+			if err := x.dev.ReadStats(&s); err == nil || !strings.Contains(err.Error(), "not outstanding") {
 				x.Errorf("statistics: %v", err)
 			}
 		}},

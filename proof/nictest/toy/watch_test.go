@@ -45,7 +45,7 @@ func TestWatch(t *testing.T) {
 	}{
 		"transmitter hangs": {
 			func(m *toysim.Model, p *sim.Port, _ *sim.Function) { p.Hold(func() { m.Pause(true) }) },
-			2 * time.Second, 3 * time.Second, "resets_tx_hang", "the device stalls", nil,
+			2 * time.Second, 3 * time.Second, "resets_tx_hang", "the device is unhealthy", nil,
 		},
 		"reset by another driver": {
 			func(_ *toysim.Model, _ *sim.Port, fn *sim.Function) { fn.Reset() },
