@@ -189,7 +189,7 @@ func TestDroppedHere(t *testing.T) {
 			if other < 0 || other > 20 || exact && other != 0 || n.DroppedHere < 500 {
 				t.Errorf("%+v: %d are missing, %d were lost\n%s", n, missing, i.lost, r.out)
 			}
-			if n.LostLeast() > i.lost || n.Lost < i.lost || exact && n.LostUncertain != 0 {
+			if n.LostLeast() > i.lost || n.Lost < i.lost-other || exact && n.LostUncertain != 0 {
 				t.Errorf("%s were lost, want %d\n%s", n.LostText(), i.lost, r.out)
 			}
 			for _, want := range []string{"lost " + n.LostText() + "  ", "dropped here " + n.AtText(report.DroppedHere, func(n int64) string { return fmt.Sprint(n) })} {
