@@ -55,7 +55,7 @@ func TestBadInput(t *testing.T) {
 			{"a key that others may read", run("-target", far4, "-proto", "stamp", "-stamp-key", file), 2, "mode 0644: it has a key"},
 			{"authenticated without a key", run("-target", far4, "-proto", "stamp", "-stamp-mode", "authenticated"), 2, "needs a key: -stamp-key FILE"},
 			{"an HMAC without a key", run("-target", far4, "-proto", "stamp", "-stamp-tlv", "time+hmac"), 2, "-stamp-tlv hmac needs a key"},
-			{"TLVs of a ping", run("-target", far4, "-stamp-tlv", "time"), 2, "probes of icmp are no test packets"},
+			{"TLVs of a ping", run("-target", far4, "-stamp-tlv", "time"), 2, "probes of icmp are not test packets"},
 			{"a TLV twice", run("-target", far4, "-proto", "stamp", "-stamp-tlv", "time+time"), 2, "time is given twice"},
 			{"a TLV that there is not", run("-target", far4, "-proto", "stamp", "-stamp-tlv", "times"), 2, "want time, location"},
 			{"an SSID of 17 bits", run("-target", far4, "-proto", "stamp", "-stamp-ssid", "65536"), 2, "is not 1 to 65535"},
