@@ -322,7 +322,7 @@ func TestHooks(t *testing.T) {
 			t.Errorf("pair %d has the same hook twice: %q", i/2, said)
 		}
 	}
-	if last := "last hook\" variant=" + strings.TrimSuffix(order[15], ","); !strings.Contains(r.errors, last) {
+	if last := "last hook stays active\" variant=" + strings.TrimSuffix(order[15], ","); !strings.Contains(r.errors, last) {
 		t.Errorf("no %q in %s", last, r.errors)
 	}
 	out2 := filepath.Join(dir, "fails")

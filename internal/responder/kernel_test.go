@@ -113,7 +113,7 @@ func TestAutoInKernel(t *testing.T) {
 func TestCheckInKernel(t *testing.T) {
 	w := newWire(t)
 	out, stderr, code := w.responder(t, "check", "-set", "cpu.priority=50", "-set", "nic.driver=xdp", "-set", "nic.device="+port)
-	for _, want := range []string{"no core polls: the kernel answers on CPU", "cpu.priority: has no effect with driver xdp", "XDP features of port, driver veth: basic", "other end of port has no XDP program"} {
+	for _, want := range []string{"no core polls: the kernel answers on CPU", "cpu.priority: has no effect with driver xdp", "XDP features of port, driver veth: basic", "the peer of port has no XDP program"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("exit %d, no %q in\n%s%s", code, want, out, stderr)
 		}
@@ -211,7 +211,7 @@ func TestPinned(t *testing.T) {
 		{[]string{"status"}, exitDone, "nothing is pinned"},
 		{[]string{"status", "lab-1"}, exitFailed, `pin "lab-1": no such pin`},
 		{[]string{"unpin", "lab-1"}, exitFailed, `no such pin (pins: none)`},
-		{[]string{"unpin"}, exitUsage, "wants the name"},
+		{[]string{"unpin"}, exitUsage, "needs the name"},
 		{[]string{"unpin", "a/b"}, exitUsage, "cannot name a pin"},
 		{[]string{"status", "-x"}, exitUsage, "-x"},
 		{[]string{"-set", "nic.device=port", "-set", "respond.addresses=" + ours4, "-set", "nic.driver=afxdp", "-set", "nic.pin=x"}, exitUsage, "nic.pin"},

@@ -114,7 +114,7 @@ const bootedScript = isolateHelpers + `
 before
 begin /sys/fs/cgroup -set cpu.isolate=true
 show log grep isolation /tmp/err
-step partition "none needed: CPUs 1 are isolated since boot"
+step partition "none needed: CPUs 1 have been isolated since boot"
 step tick "stopped while only one thread runs there"
 ours
 stop
