@@ -235,7 +235,7 @@ func hiddenTag(t *testing.T, open veth.Open, hook string) {
 	sent := v.Echo(veth.Our4.Addr(), 7)
 	raw.Send(sent)
 	got := raw.Recv(func(f []byte) bool { return len(f) > 60 && string(f[:6]) == string(v.Peer.MAC) })
-	told := strings.Contains(strings.Join(s.Device.Info().Notes, " "), "rx-vlan-offload")
+	told := strings.Contains(strings.Join(s.Device.Info().Notes, " "), "replies to tagged frames are untagged")
 	tagged := len(got) == len(sent)+4 && string(got[12:16]) == "\x81\x00\x60\x07"
 	t.Logf("% x; notes %q", got[:18], s.Device.Info().Notes)
 	if tagged == told {
