@@ -182,17 +182,21 @@ type offered struct {
 	change float64 // of the total cost
 }
 
+// bestOffer returns the fault of a suspect that lowers the cost most beside the assumed ones; its change is 0 if none does.
+func (f *fleet) bestOffer(kind Kind, a, b int) (best offered) {
+	f.each(kind, a, b, func(s suspicion, change float64) {
+		if change < best.change-1e-9 {
+			best = offered{s, change}
+		}
+	})
+	return best
+}
+
 // offers returns the suspicions that lower the cost beside the assumed ones, for each suspect that which lowers it most; the best
 // ones first.
 func (f *fleet) offers() (all []offered) {
 	try := func(kind Kind, a, b int) {
-		best := offered{}
-		f.each(kind, a, b, func(s suspicion, change float64) {
-			if change < best.change-1e-9 {
-				best = offered{s, change}
-			}
-		})
-		if best.change < 0 && !slices.ContainsFunc(f.assumed, best.same) {
+		if best := f.bestOffer(kind, a, b); best.change < 0 && !slices.ContainsFunc(f.assumed, best.same) {
 			all = append(all, best)
 		}
 	}
@@ -226,13 +230,7 @@ func (f *fleet) polish(set []suspicion) []suspicion {
 		changed := false
 		for i := 0; i < len(set); i++ {
 			f.restart(slices.Concat(set[:i], set[i+1:]))
-			best := offered{}
-			f.each(set[i].kind, set[i].a, set[i].b, func(s suspicion, change float64) {
-				if change < best.change-1e-9 {
-					best = offered{s, change}
-				}
-			})
-			switch {
+			switch best := f.bestOffer(set[i].kind, set[i].a, set[i].b); {
 			case best.change == 0:
 				set, changed = slices.Delete(set, i, i+1), true
 				i--

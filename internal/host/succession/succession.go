@@ -18,7 +18,7 @@ import (
 
 // What the two say. Each message has its length in front.
 const (
-	request = "rebound: the sockets, please, 1"
+	request = "rebound take-over, version 1"
 	ready   = "ready"
 )
 
@@ -76,7 +76,7 @@ func receiveFiles(c *net.UnixConn) (in nic.Inheritance, err error) {
 		unix.CloseOnExec(fd)
 	}
 	if n < 4 || int(binary.BigEndian.Uint32(b)) > largest-4 {
-		return in, fmt.Errorf("%d bytes, and no message", n)
+		return in, fmt.Errorf("a message of %d bytes without a valid length in front", n)
 	}
 	in.State = make([]byte, binary.BigEndian.Uint32(b))
 	have := copy(in.State, b[4:n])
@@ -245,7 +245,7 @@ func receive(c *net.UnixConn) ([]byte, error) {
 		return nil, err
 	}
 	if binary.BigEndian.Uint32(n[:]) > largest {
-		return nil, errors.New("a message without end")
+		return nil, fmt.Errorf("a message of %d bytes, want at most %d", binary.BigEndian.Uint32(n[:]), largest)
 	}
 	b := make([]byte, binary.BigEndian.Uint32(n[:]))
 	_, err := io.ReadFull(c, b)
