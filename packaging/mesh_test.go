@@ -177,7 +177,7 @@ func TestMesh(t *testing.T) {
 	a := fmt.Sprintf("%s&from=%d&to=%d", target, at.Add(-2*half).Unix(), at.Add(-half).Unix())
 	b := fmt.Sprintf("%s&from=%d&to=%d", target, at.Add(-half).Unix(), at.Unix())
 	out, err = bench("compare", "-v", a, b)
-	if err != nil || strings.Contains(out, "NOT COMPARABLE") || !strings.Contains(out, "p50") || !strings.Contains(out, "stands for a run") {
+	if err != nil || strings.Contains(out, "NOT COMPARABLE") || !strings.Contains(out, "p50") || !strings.Contains(out, "counts as one run") {
 		t.Errorf("bench compare: %v\n%s", err, out)
 	}
 	panels(t, s, "prometheus/watch.json", "Loss by direction", "Changed", "Not probed")

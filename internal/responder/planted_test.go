@@ -161,6 +161,9 @@ func newPlanted(t *testing.T, c plant) *planted {
 		t.Cleanup(func() {
 			s.Close()
 			p.Stop()
+			for _, v := range p.Violations() {
+				t.Errorf("the model of %s: %s", name, v)
+			}
 			p.Close()
 		})
 		return p

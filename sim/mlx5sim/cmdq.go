@@ -50,10 +50,9 @@ func (m *Model) ringCommand(v uint32) error {
 		return fmt.Errorf("command doorbell %08x: entries %08x are the device's already", v, m.pending&v)
 	}
 	// Stores before the command take effect before it, including those that are only found by polling, such as a
-	// queue's last doorbell before the command that destroys the queue. A word without neighbours is only served in the
-	// second pass.
+	// queue's last doorbell before the command that destroys the queue.
 	m.servePushes()
-	for i := 0; i < 2 && !m.dead(); i++ {
+	if !m.dead() {
 		m.stepUARs()
 	}
 	m.pending |= v &^ m.hung

@@ -324,6 +324,57 @@ func TestPushSeenInParts(t *testing.T) {
 	x.Clean()
 }
 
+// Blocks that are stored through a pointer may become visible in any order (MOVDIR64B), so a push may contain one of
+// another push. The model then fetches the WQE from the ring.
+func TestPushWithForeignBlock(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	for i := range uint32(20) {
+		f := toPeer(98)
+		f[60] = byte(i)
+		w := x.wqe(2*i, f, len(f))
+		if i%4 == 3 {
+			w[64+26]-- // the frame's byte 60
+		}
+		x.store(0, w)
+		x.Port.Settle(1000)
+		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
+			t.Fatalf("push %d: the wire has %x", i, got)
+		}
+		x.cqe()
+	}
+	if n := x.m.Counters().Pushed; n != 15 {
+		t.Errorf("%d WQEs were taken whole, expected all but 5", n)
+	}
+	x.Clean()
+}
+
+// A push that the model still waits for is over when a command resets its queue.
+func TestResetAfterPush(t *testing.T) {
+	x := newRig(t, Options{})
+	x.open()
+	w := x.wqe(0, toPeer(98), 98)
+	w[64]++ // so that the model waits for words of a later push
+	x.store(0, w)
+	for _, state := range [][2]uint32{{1, 3}, {3, 0}, {0, 1}} { // ready to error, to reset, to ready
+		x.do(dwords(0x110, 0, 0x905<<16, 8, state[0]<<28|x.sqn, 0x20, state[1]<<20), 16)
+	}
+	x.Port.Settle(1000)
+	for x.cqe() != nil {
+	}
+	x.Far.Recv(0)
+	x.wqe(0, toPeer(99), 99)
+	x.store(0, x.sq.Bytes[:8])
+	x.Port.Settle(1000)
+	if got := x.Far.Recv(0); len(got) != 99 {
+		t.Errorf("after the reset, the wire has %x", got)
+	}
+	if x.Far.Recv(0) != nil {
+		t.Error("the wire has a frame that was not posted")
+	}
+	x.Clean()
+}
+
 func TestBadWQE(t *testing.T) {
 	x := newRig(t, Options{})
 	x.open()
@@ -369,12 +420,12 @@ func TestBadWQE(t *testing.T) {
 	x.ExpectViolation("the doorbell record says 0x1: it is written first")
 	x.Far.Recv(0)
 	x.cqe()
-	for i := range uint32(33) { // after a doorbell, the first pushes could be mixed with late words
+	for i := range uint32(33) { // the first ones could be mixed with words of another push
 		at := 2 + 2*i
 		w := x.wqe(at, frameOf(64), 64)
-		x.sq.Bytes[int(at)*64%len(x.sq.Bytes)+40]++
+		x.sq.Bytes[at%(1<<testLogSQ)*64+40]++
 		x.store(0, w)
-		x.Port.Settle(10)
+		x.Port.Settle(1000)
 		x.cqe()
 	}
 	x.ExpectViolation("the ring has")

@@ -217,22 +217,18 @@ func (m *Model) stepUARs() (busy bool) {
 			}
 		}
 		for _, h := range m.inRingOrder(u) {
-			busy = m.stepBF(u, h) || busy
+			busy = m.stepBF(u, h, false) || busy
 		}
 	}
 	return busy
 }
 
-// servePushes serves the BlueFlame registers with trapped stores, in their current state: the driver's stores to other
-// registers arrive after them.
+// servePushes serves the BlueFlame registers in their current state, because the driver's stores to other registers
+// arrive after these.
 func (m *Model) servePushes() {
 	for _, u := range m.obj.uars.m {
 		for _, h := range m.inRingOrder(u) {
-			if b := &u.bf[h]; b.open && b.trapped != 0 {
-				b.since = m.host.Now() - bfPatience
-				b.steps++
-				m.stepBF(u, h)
-			}
+			m.stepBF(u, h, true)
 		}
 	}
 }
@@ -270,8 +266,8 @@ func (m *Model) ahead(u *uar, half int) int {
 }
 
 // stepBF serves one half of a BlueFlame register: a complete WQE if all of its words are present, otherwise, when no
-// more are expected, a doorbell.
-func (m *Model) stepBF(u *uar, half int) bool {
+// more are expected or if it is due, a doorbell.
+func (m *Model) stepBF(u *uar, half int, due bool) bool {
 	b := &u.bf[half]
 	first := m.load(u.id, half, 0)
 	if first == poison {
@@ -290,10 +286,11 @@ func (m *Model) stepBF(u *uar, half int) bool {
 	}
 	want := (n + 7) &^ 7 // pushed in units of 64 bytes
 	whole := there >= want || there >= n && m.prefix(u.id, half, n)
-	// Late words of a push that was served too early make the next one look complete: pushes are not trusted until one
-	// is identical to the ring. If very many in a row differ, the cause is not timing but a driver that does not write
-	// the ring.
-	suspect := (b.torn || b.doubt) && b.mixes < 32
+	// Late words of a push that was served too early make the next one look complete. Blocks stored through a pointer may
+	// become visible in any order (MOVDIR64B), so words of another push may be among them. Such pushes are trusted only if
+	// they are identical to the ring. If very many in a row differ, the cause is not timing but a driver that does not
+	// write the ring.
+	suspect := (b.trapped == 0 || b.torn || b.doubt) && b.mixes < 32
 	mixed := suspect && whole && n > 1 && !m.inRing(m.peekBF(u.id, half, n))
 	if !whole || mixed {
 		if b.trapped == 0 && there > b.there { // a driver in a virtual machine stores slowly
@@ -303,7 +300,7 @@ func (m *Model) stepBF(u *uar, half int) bool {
 		if b.trapped != 0 {
 			patient = b.pushes && m.host.Now()-b.since < bfPatience
 		}
-		if b.steps++; patient {
+		if b.steps++; patient && !due {
 			return true
 		}
 	}
