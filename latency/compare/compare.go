@@ -268,8 +268,8 @@ func differences(a, b *report.Report) (out []string) {
 	return out
 }
 
-// Differences lists how two reports of the same kind differ apart from their results: machine, kernel, driver, version
-// of the tool, and findings that only one of the hosts has.
+// Differences lists the differences between two reports of the same kind other than their results: machine, kernel,
+// driver, version of the tool, and findings that only one of the hosts has.
 func Differences(a, b *report.Report) []string {
 	out := slices.Concat(differences(a, b), differ("driver", a, b, a.Device.Driver, b.Device.Driver), differ("version", a, b, a.Version, b.Version))
 	only := func(r, other *report.Report) {

@@ -414,8 +414,8 @@ func TestPercent(t *testing.T) {
 	}
 }
 
-// Slices measured in a fixed order, as old versions did, prove nothing: a disturbance can have the same period. The
-// same holds for slices whose schedule does not match the runs.
+// Slices measured in a fixed order, as by old versions, prove nothing: a disturbance can have the same period. The same
+// applies to slices whose schedule does not match the runs.
 func TestFixedOrder(t *testing.T) {
 	for name, change := range map[string]func(a, b *report.Report){
 		"no schedule":          func(a, b *report.Report) { a.Schedule, b.Schedule = nil, nil },

@@ -16,7 +16,7 @@ type Way struct {
 // wayStats are the rows of a Way.
 var wayStats = []Stat{{"p50", 0.5}, {"p99", 0.99}}
 
-// way is a Way to be judged.
+// way is a Way with the pair of reports that its rows are tested on.
 type way struct {
 	Way
 	pair Pair

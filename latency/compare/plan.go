@@ -31,8 +31,8 @@ func (p Plan) needs(st Stat, level float64) int {
 }
 
 // LooksAt returns the numbers of slices after which a measurement that ends at a verdict on st is tested: p.Slices
-// last, half of them before that, and so on, but none before first slices. It is empty if p.Slices are too few. Each
-// look reduces the confidence, so there are few: a measurement continues for at most its own length after it could have
+// last, half of them before that, and so on, but none below first. It is empty if p.Slices is too small. Each look
+// reduces the confidence, so there are few: a measurement continues for at most its own length after it could have
 // ended.
 func (p Plan) LooksAt(st Stat, first int) (at []int) {
 	for looks := 1; ; looks++ {

@@ -145,7 +145,8 @@ func TestLevelWithTies(t *testing.T) {
 	}
 }
 
-// Seven pairs slightly faster and one very slow do not prove a slow-down, and more pairs with outliers find more.
+// Seven slightly faster pairs and a very slow one do not prove a slow-down, and with outliers, too, more pairs find a
+// difference more often.
 func TestOutlierRuns(t *testing.T) {
 	a := []float64{100, 101, 102, 100, 101, 103, 99, 100}
 	b := []float64{99.5, 100.4, 101.3, 99.2, 100.1, 102, 98, 2000}

@@ -18,12 +18,12 @@ const (
 	// maxSamples bounds the number of samples tested: with more runs, neighbours are joined, or some are left out if
 	// the other side has few.
 	maxSamples = 64
-	// unseen is a change of level between two series of runs that may not show within them, such as a step during the
+	// unseen is the size of a step between two series of runs that may not show within either, such as one during the
 	// pause, as a share of the lower level.
 	unseen = 0.1
-	// own is by how many ns two series that a bench measures alternately may differ with nothing changed: each has its
-	// own probes and memory. On a real machine 5 of 45 comparisons of a target with itself found p50 some 25 ns slower,
-	// never faster.
+	// own is the difference in ns that two series which a bench measures alternately may have although nothing changed:
+	// each has its own probes and memory. On a real machine 5 of 45 comparisons of a target with itself found p50 some
+	// 25 ns slower, never faster.
 	own = 50
 	// together is the greatest distance between the middles of two series, in lengths of the shorter one, at which they
 	// count as measured at the same time.
@@ -138,8 +138,8 @@ func leastP(m, n int) float64 {
 }
 
 // random reports whether the slices of two reports were measured in an order drawn at random, according to both
-// schedules and consistent with the runs. Versions before schedules measured in a fixed order, ABBA. No test can tell a
-// disturbance with the period of that order from a difference between the targets.
+// schedules and consistent with the runs. Older versions, which recorded no schedule, used the fixed order ABBA. No
+// test can tell a disturbance with the period of that order from a difference between the targets.
 func random(a, b *report.Report, ra, rb []part) bool {
 	x, y := a.Schedule, b.Schedule
 	n := min(len(ra), len(rb))

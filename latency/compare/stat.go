@@ -23,7 +23,7 @@ var (
 	Mean = Stat{name: "mean"}
 )
 
-// Stats are the rows of every comparison. The mean is last: it is no headline for latency.
+// Stats are the rows of every comparison. The mean is last because it describes latency poorly.
 var Stats = []Stat{Min, {"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}, {"p99.99", 0.9999}, Max, Mean}
 
 // ParseStat returns the Stat with that name. Percentiles are above 0 and below 100.

@@ -18,7 +18,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/synthetic"
 )
 
-// bounds are a number that is known to be from least to most.
+// bounds is a number that is known to be between least and most.
 type bounds struct{ least, most int64 }
 
 // parseBounds reads a number, a range, "unknown" or "–".
@@ -35,7 +35,7 @@ func parseBounds(text string) (bounds, error) {
 	return bounds{n, n}, err
 }
 
-// randomReport is a report whose counts are derived, as a bench derives them, from what became of each probe.
+// randomReport is a report whose counts are derived from the outcome of each probe, as a bench derives them.
 func randomReport(rnd *rand.Rand, seed uint64) *report.Report {
 	r := synthetic.Link{Seed: seed, Median: 4000, Seconds: 1, Rate: 40}.Report()
 	c := &r.Counts
@@ -190,7 +190,7 @@ func TestNumbersAgree(t *testing.T) {
 	}
 }
 
-// A series without samples has no percentiles: it does not show those of 0 ns.
+// A series without samples has no percentiles: none is shown as 0 ns.
 func TestNoPercentilesOfNothing(t *testing.T) {
 	r := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 40}.Report()
 	r.Add(latency.UncorrectedSeries, latency.Merge())

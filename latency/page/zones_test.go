@@ -14,7 +14,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/browser"
 )
 
-// fleet is the matrix of hosts of several zones, each of which probes 20 others. One path is silent, one loses a half.
+// fleet is the matrix of hosts of several zones, each of which probes 20 others. One path is silent, one loses half of
+// its probes.
 func fleet(hosts, zones int) *Matrix {
 	r := rand.New(rand.NewPCG(1, 2))
 	m := &Matrix{Title: "Mesh", Summary: "A fleet.", Cells: map[Pair]*Cell{}, Zones: map[string]string{}}
@@ -37,8 +38,8 @@ func fleet(hosts, zones int) *Matrix {
 	return m
 }
 
-// The page of a large matrix is one of zones. It is a few MB, has no table of all pairs of hosts, and shows the worst paths of
-// each pair of zones without a script.
+// The page of a large matrix shows zones. It is a few MB, has no table of all pairs of hosts, and shows the worst paths
+// of each pair of zones without a script.
 func TestMatrixByZone(t *testing.T) {
 	m := fleet(1000, 5)
 	var b bytes.Buffer

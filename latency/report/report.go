@@ -92,7 +92,7 @@ type Schedule struct {
 	Looks int `json:"looks,omitempty"`
 }
 
-// Marks returns those of VLAN tag, DSCP, ECN and TTL that differ from the default, such as "VLAN 5" and "TTL 3".
+// Marks returns which of VLAN tag, DSCP, ECN and TTL differ from the default, such as "VLAN 5" and "TTL 3".
 func (t *Traffic) Marks() (out []string) {
 	for _, m := range []struct {
 		name  string

@@ -57,7 +57,7 @@ func Main(args []string) int {
 	return exit.Printed(code, "campaign", stdout, os.Stderr)
 }
 
-// options are the command line's.
+// options are the command-line options.
 type options struct {
 	duration time.Duration
 	seed     uint64

@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// Apart from a fixed few at the start and end, a run does not allocate, and nothing per probe.
+// A run allocates a few times at its start and end, and not at all per probe.
 func TestRunAllocatesNothing(t *testing.T) {
 	for _, rate := range []float64{0, 1e6} {
 		var data [64]byte

@@ -9,9 +9,9 @@ import (
 	"github.com/rebound-nic/rebound/latency/schedule"
 )
 
-// No arrivals have coordinated omission: the sender is delayed once for 20 ms at a mean rate of 10000 probes per
-// second, and the probes that should have been sent in the first 10 ms of it count as longer than 10 ms. A Poisson
-// process has 100 of them on average, and fewer than 40 with a probability of 10^-11.
+// No arrival process suffers from coordinated omission: the sender is delayed once for 20 ms at a mean rate of 10000
+// probes per second, and the probes that should have been sent in the first 10 ms of it count as longer than 10 ms. A
+// Poisson process has 100 of them on average, and fewer than 40 with a probability of 10^-11.
 func TestArrivalsAreTimedFromTheSchedule(t *testing.T) {
 	burst, err := schedule.ParseArrivals("burst:20")
 	if err != nil {

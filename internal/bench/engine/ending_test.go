@@ -33,7 +33,7 @@ func TestPortFails(t *testing.T) {
 	}
 }
 
-// A port that fails while probes are outstanding has not lost them: they are no longer in Sent.
+// Probes that are outstanding when the port fails are not lost: they are no longer in Sent.
 func TestPortFailsWhileWaiting(t *testing.T) {
 	f := &fake{}
 	f.onSend = func(n int, b []byte) error {

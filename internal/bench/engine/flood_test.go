@@ -64,7 +64,7 @@ func TestFlood(t *testing.T) {
 					binary.BigEndian.PutUint32(g[46:], rnd.Uint32N(uint32(n+1)))
 					g[60] ^= 1
 					corrupt++
-				case 4: // a router's: a probe to another host has expired
+				case 4: // an ICMP error from a router: a probe to another host has expired
 					g = append(g[:42:42], b[14:42]...)
 					g[23], g[34] = 1, 11
 					g[58] ^= 1

@@ -86,7 +86,7 @@ func newStampState(rec *latency.Recorder, f probe.Flow, stop bool) *stampState {
 	return s
 }
 
-// anchor is the same moment by both clocks.
+// anchor is one moment on both clocks.
 type anchor struct {
 	tick uint64
 	wall time.Time

@@ -21,7 +21,7 @@ type mirror struct {
 	*fake
 	stateful    bool
 	count       uint32
-	there, back []int // the sends, from 0 on, that are lost in each direction
+	there, back []int // the sends, counted from 0, that are lost in each direction
 	offset      time.Duration
 	ptp         bool
 	tai         int64
@@ -147,8 +147,8 @@ func TestResidence(t *testing.T) {
 	}
 }
 
-// One-way delays are computed from the two clocks: if the reflector's is an hour ahead, the way there takes an hour
-// more, and the delay of the way back is negative, which counts as 0 and is reported.
+// One-way delays are computed from the two clocks: if the reflector's is an hour ahead, the delay to it is an hour too
+// long, and the delay back is negative, which counts as 0 and is reported.
 func TestOneWay(t *testing.T) {
 	const hour = int64(time.Hour)
 	for name, m := range map[string]*mirror{

@@ -139,8 +139,8 @@ func (s *Stream) PayloadSize() int { return s.codec.PayloadSize() }
 // ErrSend is returned when the port accepts no frame within the timeout.
 var ErrSend = errors.New("no frame could be sent")
 
-// Run measures until the limit or until stop is set. It returns when every probe is answered or overdue. An error is
-// the port's; earlier measurements are kept. The caller has locked the thread, pinned it to a core, and switched the
+// Run measures until the limit or until stop is set. It returns when every probe is answered or overdue. Errors come
+// from the port; earlier measurements are kept. The caller has locked the thread, pinned it to a core, and switched the
 // garbage collector off.
 func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
 	polling.Pin()

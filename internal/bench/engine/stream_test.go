@@ -210,7 +210,7 @@ func TestGapOfTheMeasuredPart(t *testing.T) {
 			t.Errorf("rate %v: %d gaps of %v, which were the warm-up's", rate, n, heldFor)
 		}
 		if top := s.Gap.Load(&counts); testClock.Nanoseconds(top) > int64(time.Hour) {
-			t.Errorf("rate %v: a gap of %d ticks", rate, top) // started after the end of the gap
+			t.Errorf("rate %v: a gap of %d ticks", rate, top) // the start of a gap was later than its end
 		}
 	}
 }
@@ -285,8 +285,7 @@ func TestQuestionsAreAnswered(t *testing.T) {
 	}
 }
 
-// Every time that the bench itself was delayed is in Gap, whatever it was doing: polling for a reply, sending, or in
-// between.
+// Gap includes every delay of the bench itself: while it polls for a reply, while it sends, and in between.
 func TestEveryStallIsRecorded(t *testing.T) {
 	const stall = 30 * time.Millisecond
 	for _, rate := range []float64{0, 1000, 100000} {
@@ -320,7 +319,7 @@ func TestEveryStallIsRecorded(t *testing.T) {
 	}
 }
 
-// The pause between two runs is not a gap of the measurement: Discard, which polls the ring after it, records none.
+// The pause between two runs does not count as a gap: Discard, which polls the ring after it, records none.
 func TestPauseBetweenRunsIsNoGap(t *testing.T) {
 	f := &fake{}
 	f.onSend = func(n int, b []byte) error { f.reply(b, 0); return nil }

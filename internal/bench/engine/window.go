@@ -48,7 +48,7 @@ type Counts struct {
 	CorruptInWarmup int64 `json:"corrupt_in_warmup"`     // of Corrupt
 	Unsummed        int64 `json:"unsummed"`              // good replies whose UDP checksum was absent or left to an offload
 	Refused         int64 `json:"icmp_errors"`           // ICMP errors
-	Closed          int64 `json:"port_unreachable"`      // of Refused, those that say that nothing listens at the port or protocol
+	Closed          int64 `json:"port_unreachable"`      // those in Refused that report that nothing listens at the port or protocol
 	Stray           int64 `json:"stray"`                 // replies to probes that the window has forgotten, or that were never sent
 	Unsent          int64 `json:"send_failed"`           // the driver refused the frame: included in Sent
 	Abandoned       int64 `json:"abandoned"`             // not awaited until the timeout, because the Run was interrupted or the port failed: not included in Sent

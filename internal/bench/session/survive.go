@@ -19,7 +19,8 @@ type survivor struct {
 	failed  error
 }
 
-// share of the time that writing parts may take: if runs are short, several are written together
+// share is the inverse of the share of the time that writing parts may take: if runs are short, several are written
+// together.
 const share = 20
 
 // save adds the run that just ended to the unfinished report of the k-th series. The measuring thread calls it between
@@ -69,7 +70,7 @@ func (s *session) flush(k int, planned report.Unfinished) error {
 	return nil
 }
 
-// kept says where a part of a report that could not be written remains.
+// kept adds to an error where the runs saved so far can be found.
 func (v *survivor) kept(dir string, err error) error {
 	if err == nil || v.journal == nil {
 		return err

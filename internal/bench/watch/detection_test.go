@@ -11,10 +11,10 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/peers"
 )
 
-// TestDetection prints the tables of docs/fleet.md with -v: after what time a fleet of 1,000 hosts notices a fault, and how
-// often it reports one that is none. Outages are decided by the rule of this package, on simulated times of probes.
-// Loss is decided by the alert ReboundZoneLoss of packaging/prometheus: more than 0.5 %
-// of the probes of ten minutes and at least three of them, seen every 15 s.
+// TestDetection prints the tables of docs/fleet.md with -v: how soon a fleet of 1,000 hosts notices a fault, and how
+// often it reports a fault that does not exist. Outages are decided by the rule of this package, on simulated times of
+// probes. Loss is decided by the alert ReboundZoneLoss of packaging/prometheus: more than 0.5 % of the probes of ten
+// minutes and at least three of them, evaluated every 15 s.
 func TestDetection(t *testing.T) {
 	const timeout, hosts, trials = time.Second, 1000, 300
 	random := rand.New(rand.NewPCG(1, 2))
@@ -40,7 +40,7 @@ func TestDetection(t *testing.T) {
 			if got := mean(third); math.Abs(got-want) > 0.6*i {                // intervals below a second may need one probe more
 				t.Errorf("k=%d every %v: known by three after %.2f s, want %.2f", k, interval, got, want)
 			}
-			rate := math.Pow(0.01, float64(losses)) * 0.99 / i // of a path's false outages, a second
+			rate := math.Pow(0.01, float64(losses)) * 0.99 / i // false outages of a path per second
 			single := rate * 86400 * hosts * float64(k)
 			down := rate * i // share of the time that a path is falsely down
 			choose3 := float64(k) * float64(k-1) * float64(k-2) / 6
@@ -77,7 +77,7 @@ func mean(of []float64) (sum float64) {
 	return sum / float64(len(of))
 }
 
-// linkPaths is the least number of paths of an ordered pair of zones of equal size.
+// linkPaths is the smallest number of paths of an ordered pair of zones of equal size.
 func linkPaths(hosts, zones, k int) int {
 	var all []peers.Member
 	for i := range hosts {
@@ -101,8 +101,8 @@ func linkPaths(hosts, zones, k int) int {
 	return least
 }
 
-// knownBy returns after which times, ascending, paths report that their target is down, which is so from 0 on. Each path
-// is one of 20 of its watch, which sends in a random half of its slot.
+// knownBy returns the times, ascending, at which paths report that their target, down since 0, is down. Each path is
+// one of 20 of its watch, which sends in a random half of its slot.
 func knownBy(random *rand.Rand, paths int, interval, timeout time.Duration) (seconds []float64) {
 	origin := time.Unix(1000, 0)
 	for range paths {
@@ -121,8 +121,8 @@ func knownBy(random *rand.Rand, paths int, interval, timeout time.Duration) (sec
 	return seconds
 }
 
-// lossSeen returns after how many seconds the loss of the last ten minutes is seen, if a share of the probes is lost from
-// now on.
+// lossSeen returns the number of seconds until the loss of the last ten minutes is noticed, if a share of the probes is
+// lost from now on.
 func lossSeen(random *rand.Rand, probes, share float64) float64 {
 	var window []int
 	lost := 0

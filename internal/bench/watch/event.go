@@ -51,7 +51,8 @@ type ring struct {
 
 func newRing(size int) *ring { return &ring{buf: make([]event, size)} } // a power of two
 
-// ringSize is the size of a ring for so many probes a second: for 20 seconds of them, within bounds.
+// ringSize returns the size of a ring that holds the events of 20 seconds at this many probes per second, within
+// bounds.
 func ringSize(rate float64) int {
 	n := 1 << 13
 	for n < 1<<16 && float64(n) < 20*rate {

@@ -13,7 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/targets"
 )
 
-// FewestProbers is how many members of a fleet probe each member and each ordered pair of zones, at least.
+// FewestProbers is the minimum number of fleet members that probe each member and each ordered pair of zones.
 const FewestProbers = 3
 
 // Labels of a fleet's targets.
@@ -26,10 +26,10 @@ const (
 // fleet chooses which of a fleet's targets this watch probes. One goroutine uses it at a time, except for now.
 type fleet struct {
 	k       int      // 0 for all targets
-	names   []string // by which this host may be listed
+	names   []string // names under which this host may be listed
 	log     *slog.Logger
 	me      peers.Member // the last one found
-	missing bool         // was reported
+	missing bool         // the message that this host is not listed was logged
 	short   int          // was reported
 	now     atomic.Pointer[fleetState]
 }
@@ -40,8 +40,8 @@ type fleetState struct {
 	members, short int
 }
 
-// newFleet determines by which names this host may be listed: self, or if it is empty the host's name, its first part and
-// its addresses.
+// newFleet determines the names under which this host may be listed: self or, if it is empty, the host's name, its
+// first part and its addresses.
 func newFleet(k int, self string, log *slog.Logger) *fleet {
 	f := &fleet{k: k, log: log}
 	if f.k == 0 {

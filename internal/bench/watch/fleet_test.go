@@ -18,8 +18,8 @@ func fleetOf(n int) (all []targets.Target) {
 	return all
 }
 
-// A watch probes its peers among the targets, with all targets of each; it finds itself by its name or its address, and keeps
-// its place while the list lacks it.
+// A watch probes its peers among the targets, with all targets of each. It finds itself by its name or its address, and
+// keeps its place while it is missing from the list.
 func TestPick(t *testing.T) {
 	all := fleetOf(100)
 	all = append(all, targets.Target{Host: "fd00::7", Labels: all[7].Labels})

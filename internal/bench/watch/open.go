@@ -210,7 +210,7 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 		w.mu.Lock()
 		mac := w.learned[e.path.Next]
 		if mac == [6]byte{} {
-			w.learned[e.path.Next] = mac // wanted
+			w.learned[e.path.Next] = mac // its MAC address is needed
 		}
 		w.mu.Unlock()
 		if mac != [6]byte{} {

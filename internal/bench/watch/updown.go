@@ -12,7 +12,7 @@ const (
 	downFor    = time.Second
 )
 
-// health is the state of whether a target answers.
+// health tracks whether a target answers.
 type health struct {
 	heard  bool      // it has answered at least once
 	down   bool      // it is down, or has never answered and was reported

@@ -31,12 +31,12 @@ import (
 type Options struct {
 	Sources targets.Sources
 
-	Peers int    // of the members of the fleet that the targets are; 0 probes all targets
+	Peers int    // how many members of the fleet to probe, if the targets are a fleet; 0 probes all targets
 	Self  string // this host's name in the fleet; empty for the host's name or its addresses
 
 	Timeout   time.Duration
 	ECN, TTL  uint8
-	Source    []netip.Addr // at most one of each family; they need not be the kernel's
+	Source    []netip.Addr // at most one of each family; the kernel need not have them
 	Gateway   []netip.Addr // at most one of each family
 	Transport string       // "raw" or "socket"
 	NIC       cards.Config
@@ -75,7 +75,7 @@ const (
 	soonEvery         = 200 * time.Millisecond
 	neighbourPatience = 3 * time.Second  // before an unknown MAC address is a warning
 	routeEvery        = 30 * time.Second // resolves names and paths again
-	garbage           = 25               // GOGC: memory stays small; most scrapes have a collection, which stops the loop for some microseconds
+	garbage           = 25               // GOGC: memory stays small; most scrapes include a collection, which stops the loop for some microseconds
 	stopPatience      = 30 * time.Second
 	fewReplies        = 1000 // a second
 	smallRing         = 512  // an AF_XDP ring for them: nothing but replies to the watch gets into it
