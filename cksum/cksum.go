@@ -23,8 +23,8 @@ func Sum(b []byte, acc uint16) uint16 {
 	return sumWords(b, s)
 }
 
-// Blocks returns the sum of the n bytes at p as little-endian words, n a multiple of 32: a number that is the sum modulo 65535, and 0 only over
-// zeros. It is what a loop calls that adds the rest by itself.
+// Blocks returns the sum of the n bytes at p as little-endian words, n a multiple of 32: a number that is the sum
+// modulo 65535, and 0 only over zeros. It is for loops that add the rest themselves.
 func Blocks(p *byte, n int) uint64 {
 	if vector {
 		return sumVector(p, n)

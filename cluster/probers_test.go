@@ -81,7 +81,7 @@ func (c *cluster) matrix(nodes ...*node) {
 	})
 }
 
-// probed waits until every pair of nodes has sent so many more probes.
+// probed waits until every pair of nodes has sent that many more probes.
 func (c *cluster) probed(more float64, nodes ...*node) {
 	c.t.Helper()
 	begin := map[string]float64{}

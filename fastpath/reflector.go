@@ -11,8 +11,8 @@ import (
 // Reflector configures a STAMP reflector. Its zero value is a stateless and unauthenticated one.
 type Reflector struct {
 	// Sessions makes it stateful (RFC 8762 §4.2): replies are numbered by session, so that the sender can tell in which
-	// direction a packet was lost. It is the number of sessions that find a place, and separately of authenticated
-	// ones; a new session beyond them displaces one that has been silent for longer than four times its duration, or is
+	// direction a packet was lost. It is the maximum number of unauthenticated sessions, and also of authenticated
+	// ones; a new session beyond it displaces one that has been silent for longer than four times its duration, or is
 	// refused. 0 is stateless. A session belongs to one Responder, so all of its packets have to arrive at the same
 	// queue. Cards and the kernel ensure this by spreading packets by addresses and ports.
 	Sessions int

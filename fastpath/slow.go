@@ -27,8 +27,9 @@ const MinBuffer = 128
 
 // Slow is for the frames that Reply has not answered. It answers the frame of n bytes at h in place if it is for us and
 // passes every guard, and returns the reply's length, which is n except for two kinds: the reply to duplicate address
-// detection, and what Config.STAMPBase permits. It returns 0 if there is nothing to send; the frame is then unchanged,
-// and the reason is counted. It accepts any bytes, and answers every kind, including those of Reply.
+// detection, and replies that are longer because of Config.STAMPBase. It returns 0 if there is nothing to send; the
+// frame is then unchanged, and the reason is counted. It accepts any bytes, and answers every kind, including those of
+// Reply.
 //
 //go:noinline
 func (r *Responder) Slow(h *[64]byte, n int) int {

@@ -31,8 +31,8 @@ func open(mac [6]byte, wire *sim.Cable) (d nic.Device, undo func(), err error) {
 	return d, func() { port.Stop(); port.Close() }, err
 }
 
-// One device answers on its own thread, and another, at the other end of the wire, sends an echo request and waits for the reply. Any driver
-// does: all of them are a nic.Device.
+// One device answers on its own thread, and another, at the other end of the wire, sends an echo request and waits for
+// the reply. Any driver can be used, because each implements nic.Device.
 func Example() {
 	near, far := sim.Pair()
 	here, undo, err := open([6]byte{2, 0, 0, 0, 0, 1}, near)

@@ -106,8 +106,8 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// Datagrams that others sent to the queue pair while nobody received do not keep the answer out, and those that they send without a pause
-// do not put off the end of a request.
+// Datagrams that others sent to the queue pair while nothing was receiving do not displace the answer, and a continuous
+// stream of them does not delay the end of a request.
 func TestClientInFlood(t *testing.T) {
 	foreign := make([]byte, MADSize)
 	const room = 32

@@ -19,7 +19,7 @@ func (c *Card) Allocate(size int) (err error) {
 	return err
 }
 
-// Deallocate frees all DMA memory. The device must do no DMA.
+// Deallocate frees all DMA memory. The device must not do DMA any more.
 func (c *Card) Deallocate() error {
 	if c.Arena == nil {
 		return nil

@@ -163,7 +163,7 @@ func (t *traffic) judge(seq uint32, wrong string, now time.Time) {
 	}
 }
 
-// fill sends requests while the window has room, and gives up requests that are too old.
+// fill sends requests while the window has room, and gives up on requests that are too old.
 func (t *traffic) fill(now time.Time) (any bool) {
 	for i := range t.slots {
 		s := &t.slots[i]

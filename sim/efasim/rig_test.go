@@ -78,7 +78,7 @@ func (x *rig) open() {
 
 type fields = amazontest.Fields
 
-// with returns f with another field.
+// with returns f with one field set to v.
 func with(f fields, at int, v any) fields {
 	g := fields{}
 	for k, w := range f {

@@ -173,7 +173,7 @@ func (m *Model) pump(o *op) (busy bool) {
 	return busy
 }
 
-// retransmit sends unacknowledged frames again, and gives up those that were retried for too long.
+// retransmit sends unacknowledged frames again, and gives up on those that were retried for too long.
 func (m *Model) retransmit(p *peer) (busy bool) {
 	now := m.Host.Now()
 	for _, seq := range slices.Clone(p.order) {

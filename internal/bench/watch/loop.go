@@ -259,7 +259,7 @@ func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 	l.events.put(e)
 }
 
-// expire gives up the probes whose timeout has expired.
+// expire gives up on probes whose timeout has expired.
 func (l *loop) expire(now uint64) {
 	for ; l.head != l.tail; l.head++ {
 		e := &l.pending[l.head%uint64(len(l.pending))]

@@ -31,7 +31,7 @@ type change struct {
 
 	TID    int    `json:",omitempty"` // task
 	Start  uint64 `json:",omitempty"` // of the task, in ticks since boot: its number may be another's by then
-	Newest uint64 `json:",omitempty"` // the greatest such of all threads when it was moved: what began later may be its child
+	Newest uint64 `json:",omitempty"` // the latest start of any thread when this one was moved: a thread that started later may be its child
 }
 
 type kind string

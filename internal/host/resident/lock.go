@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	heapBits = 38      // address bits of Go's heap: no other mapping has the same ones above
+	heapBits = 38      // number of low address bits that differ within Go's heap: no other mapping has the same bits above them
 	sparse   = 4 << 20 // bytes of a writable mapping outside of the heap of which only the pages in use are locked
 	first    = 1 << 20 // bytes of variables that are locked before their first use
 )

@@ -164,7 +164,7 @@ func (o *Offer) accept(l net.Listener) {
 func (o *Offer) serve(c *net.UnixConn) error {
 	c.SetDeadline(time.Now().Add(patience))
 	if b, err := receive(c); err != nil || string(b) != request {
-		return fmt.Errorf("no request: %w", err) // who only looks at whose claim it is
+		return fmt.Errorf("no request: %w", err) // a client that only checks who has the claim
 	}
 	peer, err := userOf(c)
 	if err != nil {

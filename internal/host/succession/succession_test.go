@@ -111,7 +111,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// Another user gets nothing, and neither does who says something else.
+// Another user gets nothing, and neither does a client that sends something else.
 func TestRefused(t *testing.T) {
 	fd, name := claimed(t)
 	o, stopped := offer(t, fd, port{fd}, os.Geteuid()+1)

@@ -54,7 +54,7 @@ func (d *Device) startQueue(q *Queue) error {
 	q.entry, q.maxInline = d.entry, d.inline
 	q.sqMask, q.sqShift = d.sqDepth-1, uint32(bits.TrailingZeros32(d.sqDepth))
 	q.burst = d.sqDepth
-	if d.queue.minSQDepth != 0 { // the device then holds one entry less than the ring size
+	if d.queue.minSQDepth != 0 { // the device then holds one entry fewer than the ring size
 		q.burst = d.sqDepth - 1
 	}
 	if batch := uint32(d.queue.maxBatch) * 64 / d.entry; d.queue.maxBatch != 0 {

@@ -214,7 +214,7 @@ type hostInfo struct {
 
 const (
 	osLinux     = 1
-	driverMajor = 2 // firmware is known that makes completion queues for no other (iPXE, ENA_HOST_INFO_VERSION_WTF; Linux's and DPDK's is 2)
+	driverMajor = 2 // some firmware creates completion queues for no other version (iPXE, ENA_HOST_INFO_VERSION_WTF; Linux's and DPDK's is 2)
 	specVersion = 2 << 8
 )
 

@@ -31,7 +31,7 @@ func harness(o mlx4sim.Options, own mlx4.Options) nictest.Harness {
 
 func TestConformance(t *testing.T) { nictest.Run(t, harness(mlx4sim.Options{}, mlx4.Options{})) }
 
-// The same without push, with the other steering mode, on the other card: the other path to the wire.
+// The suite without push, with the other steering mode and on the other card: frames take the other path to the wire.
 func TestConformanceWithoutPush(t *testing.T) {
 	h := harness(mlx4sim.Options{Profile: mlx4sim.ConnectX3Pro, Steering: mlx4sim.MACTable}, mlx4.Options{Push: "off"})
 	h.Lacks = slow("waits for time-outs that are the same with push")

@@ -227,7 +227,7 @@ func (b *benchDatagrams) ask(t *testing.T, r *fastpath.Responder, payload []byte
 }
 
 // Packets received through a group are answered if they are ARP or neighbour discovery, and refused otherwise, as on
-// Ethernet. So are packets that are not for us.
+// Ethernet. Packets that are not for us are refused, too.
 func TestDatagramGuards(t *testing.T) {
 	b, r := newBenchDatagrams(t, nil, false), subnetResponder(t)
 	group := ib.BroadcastGroup(ib.ScopeLink, 0xFFFF)

@@ -11,7 +11,7 @@ func init() {
 	resetSettle, resetLook, ownerPause, ownerTimeout = time.Millisecond, time.Millisecond, time.Millisecond, 50*time.Millisecond
 }
 
-// SetAdministration sets for a test how long an answer of subnet administration is waited for, and how often is tried.
+// SetAdministration sets for a test how long to wait for an answer of subnet administration, and how often to try.
 func SetAdministration(t *testing.T, timeout, tick time.Duration) {
 	a, b := saTimeout, subnetTick
 	saTimeout, subnetTick = timeout, tick

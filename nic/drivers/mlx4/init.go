@@ -13,7 +13,7 @@ import (
 )
 
 // start brings the device from any state to polling, in the order of Linux's mlx4_load_one and mlx4_en_start_port. It
-// allocates all memory again, because firmware that died keeps what it had.
+// allocates all memory again, because firmware that died does not return what it had.
 func (d *Device) start() error {
 	if err := d.card.Do("reset the function", d.quiet); err != nil {
 		return err
@@ -420,8 +420,8 @@ func (d *Device) initialize() error {
 		return err
 	}
 	d.board = boardID(a[0x20:][0xD0:][:16])
-	// QP0 and QP1 of both ports. Ethernet uses neither, but every known driver configures them, so cards have not been
-	// seen without.
+	// QP0 and QP1 of both ports. Ethernet uses neither, but every known driver configures them, so it is unknown
+	// whether a card works without.
 	if err := d.commands.run(command{op: opSpecialQP, modifier: m.specialQP}); err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ const (
 	firstUAR = 128   // pages below are left to others: to event queues, and by Linux to virtual functions
 )
 
-// Command interface revisions that this driver speaks. Before 3 a port was started with other fields.
+// Command interface revisions that this driver supports. Revisions before 3 start a port with different fields.
 const cmdifRev = 3
 
 // opcode is a firmware command (Linux, include/linux/mlx4/cmd.h).

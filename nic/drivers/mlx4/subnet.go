@@ -17,7 +17,7 @@ import (
 // them.
 var (
 	subnetLook  = 10 * time.Second // with them
-	subnetTick  = time.Second      // without, and while something is waited for
+	subnetTick  = time.Second      // without them, and while the driver waits for something
 	saTimeout   = time.Second      // for an answer of subnet administration
 	saTries     = 4
 	leaveWithin = 200 * time.Millisecond // timeout of the answer when leaving a group

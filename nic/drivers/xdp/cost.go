@@ -174,7 +174,7 @@ func (b *Bench) Close() {
 	}
 }
 
-// Guard is a guard, with a configuration that lacks it.
+// Guard is a guard that a configuration can omit.
 type Guard struct {
 	Name    string
 	Without func(*fastpath.Config)

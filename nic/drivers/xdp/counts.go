@@ -13,7 +13,7 @@ import (
 // compiler is the version of clang that built the committed object.
 const compiler = "14.0.6"
 
-// The program's buckets are those of package polling, and its verdicts fit.
+// The program has the buckets of package polling, and room for fastpath's verdicts.
 var (
 	_ [polling.Buckets]uint64 = programCpuCounts{}.Turnaround.Counts
 	_ [64 - fastpath.Verdicts]struct{}

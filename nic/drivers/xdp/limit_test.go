@@ -69,7 +69,7 @@ func pings(a netip.Addr) [2][]byte {
 }
 
 // A flood from random sources, far above the total rate of all places, does not use up the rate of senders that were
-// there before, and does not get more replies than the places permit.
+// known before it, and does not get more replies than the places permit.
 func TestFloodSparesKnownSources(t *testing.T) {
 	const known, burst, second = 100, 4, 1_000_000_000
 	rnd := rand.New(rand.NewPCG(3, 4))

@@ -180,7 +180,7 @@ func (i *Interface) LRO() bool { return i.flag(15) } // ETH_FLAG_LRO
 //	tun                     a process: a virtual machine, a tunnel
 //	virtio_net              another guest of the host (VIRTIO_NET_HDR_F_NEEDS_CSUM)
 //	xen_netfront, vif       another domain, seen from the guest and from the host (XEN_NETRXF_csum_blank)
-//	"" (tells none)         not a card's driver, which all tell; it may be any of the above
+//	"" (reports none)       not a card's driver, because all of those report a name; it may be any of the above
 var local = []string{"veth", "netkit", "bridge", "macvlan", "ipvlan", "tun", "virtio_net", "xen_netfront", "vif", ""}
 
 // Local reports whether frames can come from a kernel on this machine, with checksums that were left to a device.
