@@ -115,7 +115,7 @@ type Info struct {
 	Backend Backend  `json:"backend"`         //
 	Via     string   `json:"via,omitempty"`   // "verbs" beside the kernel's driver of the card
 	Push    string   `json:"push"`            // how a reply reaches the device: "xdp-drv zero-copy", "tail", "blueflame full", "llq 128"
-	Notes   []string `json:"notes,omitempty"` // what is in force or was fallen back to, in words
+	Notes   []string `json:"notes,omitempty"` // settings in force and fallbacks, in words
 
 	// PartialChecksums reports that received frames may come from a kernel on this machine with UDP checksums left for a device
 	// to complete. The responder passes it to fastpath.Config.

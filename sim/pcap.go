@@ -74,7 +74,7 @@ func (c *Capture) write(now time.Duration, frame []byte) {
 	var n int
 	if n, c.err = c.out.Write(append(append(h, frame...), c.tail...)); c.err == nil {
 		c.size += int64(n)
-	} else if f, ok := c.out.(interface{ Truncate(int64) error }); ok && n > 0 { // a full disk: what the file has is whole
+	} else if f, ok := c.out.(interface{ Truncate(int64) error }); ok && n > 0 { // a full disk: remove the incomplete packet
 		c.err = errors.Join(c.err, f.Truncate(c.size))
 	}
 }

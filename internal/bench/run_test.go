@@ -76,7 +76,7 @@ func TestKernelEcho(t *testing.T) {
 				{"-driver", "auto", "-source", map[string]string{far4: "10.98.0.78", far6: "fd98::78"}[target], "-rate", "5k"},
 			} {
 				if (i+j+k)%2 != 0 {
-					continue // each two of a family, a protocol and a way meet once
+					continue // each pair of a family, a protocol and a way occurs once
 				}
 				name := strings.Join(append([]string{target, proto}, way...), " ")
 				t.Run(name, func(t *testing.T) {

@@ -103,7 +103,7 @@ func reread(device string) (ConfigHex, error) {
 	if path, ok := strings.CutPrefix(device, simulated); ok {
 		var fn *vfiouser.Function
 		var err error
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) { // the server may still take the last client's end in
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) { // the server may not have noticed yet that its last client left
 			if fn, err = vfiouser.Dial(path); err == nil || time.Now().After(end) {
 				break
 			}

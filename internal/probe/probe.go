@@ -119,7 +119,7 @@ func (f *File) run(ctx context.Context, c *cards.Config, o Options) (err error) 
 	defer func() { err = errors.Join(err, port.Close()) }()
 	info := port.Info()
 	f.Info, f.Driver, f.Host.MemoryTypes = &info, info.Driver, f.Host.memoryTypes()
-	if o.Stage == StageRead { // a driver of the kernel's: there is nothing between reading and being up
+	if o.Stage == StageRead { // the kernel drives the device: there is no stage between read and up
 		return nil
 	}
 	for end := time.Now().Add(o.Wait); ; {

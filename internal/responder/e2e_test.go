@@ -222,7 +222,7 @@ func TestRuntimeStaysAway(t *testing.T) {
 	if same, after := pollingThread(t, p.Process.Pid, core); same != thread || after != switches {
 		t.Errorf("the polling thread %d gave its core away %d times", thread, after-switches)
 	}
-	w.run(t, "ping", "-c", "1", "-W", "60", ours4) // not in a hurry: it waits, and all before it were answered by then
+	w.run(t, "ping", "-c", "1", "-W", "60", ours4) // waits for up to a minute: by then all earlier requests are answered
 	before, since := collections()
 	if len(before) == 0 {
 		t.Error("gctrace shows nothing: the test would see no collection whatever happens")

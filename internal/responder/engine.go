@@ -153,7 +153,7 @@ func (e *engine) lockMemory() {
 
 // poll runs one loop, from occupying its core to releasing it.
 func (e *engine) poll(l *loop, entering func()) error {
-	runtime.LockOSThread() // and never unlocked: the thread, bent to its purpose, ends with the goroutine
+	runtime.LockOSThread() // never unlocked: the thread's settings are changed, so it ends with the goroutine
 	if e.join != nil {
 		if err := e.join(); err != nil {
 			return err

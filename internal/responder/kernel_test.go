@@ -93,7 +93,7 @@ func TestKernelFails(t *testing.T) {
 func TestAutoInKernel(t *testing.T) {
 	for core, why := range map[string]string{"": "no core is dedicated to it", "cpu.cores=0": "shares no memory with AF_XDP sockets"} {
 		w := newWire(t)
-		sets := []string{"nic.driver=auto", "cpu.priority=50"} // of a loop on a core, which the kernel's program has not
+		sets := []string{"nic.driver=auto", "cpu.priority=50"} // of a loop on a core, which the program in the kernel does not have
 		if core != "" {
 			sets = append(sets, core)
 		}

@@ -18,7 +18,7 @@ type common struct {
 	answered, refused, turnaround, frames, bytes, trouble, own *metrics.Family
 
 	counters nic.Stats
-	ticks    ticks // of the histogram that is written: it is too large for a stack, and stays
+	ticks    ticks // of the histogram being written: too large for a stack, so it is kept
 }
 
 func newCommon(p *metrics.Page, turnaround string) common {

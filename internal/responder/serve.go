@@ -31,7 +31,7 @@ import (
 )
 
 func serveCommand(args []string, stdout, stderr io.Writer) error {
-	debug.SetGCPercent(50) // what the start takes is not needed later, and the heap stays as large as it once was
+	debug.SetGCPercent(50) // memory for the start is not needed later, and the heap would keep its largest size
 	file, sets, err := configFlags(args)
 	if err != nil {
 		return err

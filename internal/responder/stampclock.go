@@ -20,7 +20,7 @@ type stampClock struct {
 	rate uint64        // the counter's own, as in fastpath.Clock
 	err  time.Duration // maximum error of the clock, 0 to use the kernel's estimate
 
-	timex unix.Timex // of the update that runs: garbage stops the loops in the end
+	timex unix.Timex // used by each update: garbage would cause collections, which stop the loops
 }
 
 // related is the interval at which the two clocks are related. A clock discipline changes the rate of the time of day

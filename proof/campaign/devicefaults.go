@@ -74,7 +74,7 @@ var deviceFaults = []fault{
 	}},
 	{name: "write-backs with a bit flipped", on: []string{"model"}, ends: true, do: func(s *session) error {
 		s.traffic.mu.Lock()
-		s.traffic.bears = true // a flipped length truncates a frame, and a short frame is no longer than a completion
+		s.traffic.bears = true // a flipped length truncates a frame, and frames no longer than a completion are flipped, too
 		s.traffic.mu.Unlock()
 		d, every := s.device(), 2+s.r.IntN(100)
 		s.note("one in %d", every)

@@ -106,7 +106,7 @@ func (m *Model) closePorts() {
 // linkChanged reports to the driver that the link went up or down.
 func (m *Model) linkChanged() {
 	up := m.port.wire && m.port.initiated
-	if m.port.link != Ethernet { // a subnet manager brings it further, and then there is an event
+	if m.port.link != Ethernet { // a subnet manager then makes the port active, which an event reports
 		switch ib := &m.port.ib; {
 		case up && ib.state == stateDown:
 			ib.state = stateInit

@@ -247,7 +247,7 @@ func (f *fleet) polish(set []suspicion) []suspicion {
 
 const (
 	pool         = 12  // suspicions that are tried in all sets of up to three
-	mostParts    = 4   // suspects of an explanation of which all subsets are replaced
+	mostParts    = 4   // only explanations with at most this many suspects have all of their subsets replaced
 	likeness     = 2.0 // explanations of the measurements whose costs differ by less than this cannot be distinguished
 	alternatives = 6
 )

@@ -82,7 +82,7 @@ func TestHourContinues(t *testing.T) {
 			now = now.Add(time.Minute)
 			k.turn(now, false)
 		}
-		feed(k, sa, r, 10, 0, 20e3) // an interval that the end of the program shortens
+		feed(k, sa, r, 10, 0, 20e3) // an interval cut short by the end of the program
 		now = now.Add(10 * time.Second)
 		k.turn(now, true)
 		k.dir.close()

@@ -306,7 +306,7 @@ func (l *loop) send(now uint64) {
 		t1 = engine.NTP(time.Now())
 	}
 	s := &f.slots[seq&uint64(len(f.slots)-1)]
-	if s.state == waiting { // more are outstanding than the flow remembers, which its size makes impossible
+	if s.state == waiting { // more probes are outstanding than the flow has slots, which its size makes impossible
 		l.giveUp(f, s)
 	}
 	frame := f.codec.Build(uint32(seq), t1)

@@ -19,8 +19,8 @@ import (
 
 // Needs describes what a process keeps, in addition to what every Go program needs to run and to exit.
 type Needs struct {
-	Read  []string // files and folders that may be read, with all below them; those that are not there are left out
-	Write []string // that may be written, too, and files made and removed in
+	Read  []string // files and folders that may be read, with everything below them; missing ones are left out
+	Write []string // that may also be written, and in which files may be created and removed
 
 	// Capabilities to keep, if the process has them.
 	Capabilities []Capability

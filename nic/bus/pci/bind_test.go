@@ -111,7 +111,7 @@ func TestBindRefuses(t *testing.T) {
 		"ssh over a VLAN on a bond": {func(k *kernel) {
 			k.link("sys/class/net/eth1/upper_bond0", "../bond0")
 			k.link("sys/class/net/bond0/upper_bond0.7", "../bond0.7")
-			k.link("sys/class/net/bond0.7/upper_bond0", "../bond0") // a circle, which the kernel never has, must not hang
+			k.link("sys/class/net/bond0.7/upper_bond0", "../bond0") // a cycle, which the kernel never has, must not cause a hang
 			needed["bond0.7"] = "carries ssh"
 		}, ErrInUse, "under bond0.7"},
 		"interface elsewhere": {func(k *kernel) {

@@ -28,7 +28,7 @@ type Function interface {
 	BARWC(n int) (*mmio.Window, error)
 
 	SetBusMaster(on bool) error
-	Reset() error // function-level reset, or the closest that the function has
+	Reset() error // function-level reset, or the closest equivalent that the function supports
 
 	// Simulated reports whether the device is one of our models.
 	Simulated() bool

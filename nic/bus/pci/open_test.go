@@ -305,7 +305,8 @@ func TestIOVA(t *testing.T) {
 		}
 		all = append(all, iova)
 	}
-	// 2 to 16 MiB less a byte gives three, 16 MiB less a byte three more.
+	// The low range, from 2 MiB to 16 MiB less a byte, has room for three; the high one, 16 MiB less a byte, for three
+	// more.
 	if len(all) != 6 || all[0] != 2<<20 || all[3] != 1<<33 {
 		t.Errorf("4 MiB at %#x", all)
 	}

@@ -36,7 +36,7 @@ const (
 	NewFD              // Value becomes a new file
 	FD                 // Value is a file descriptor
 	Const              // Value is a 64-bit number
-	Enum               // Value selects an alternative, which Data is of
+	Enum               // Value selects an alternative, to which Data belongs
 )
 
 // Attr is one attribute of a call.

@@ -140,7 +140,7 @@ func probe(t *testing.T, v *veth.Pair, open func(nic.Options) (nic.Device, error
 				t.Error(err)
 				return
 			}
-			for polls := 0; ; polls++ { // not by time: another process may have the core for long
+			for polls := 0; ; polls++ { // not by time: another process may use the core for long
 				n, at, err := d.Recv(buf)
 				if err != nil || polls > 1<<27 {
 					var st nic.Stats

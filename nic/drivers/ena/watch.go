@@ -19,7 +19,7 @@ const (
 	resetInvalidRxID    = 4
 	resetInvalidTxID    = 5
 	resetInit           = 7  // "init error"
-	resetFatal          = 13 // "generic": the published drivers report fatal errors so
+	resetFatal          = 13 // "generic", which the published drivers use for fatal errors
 	resetForeign        = 8  // "driver invalid state": another process reset the function
 	resetShutdown       = 11
 	resetReasons        = 16

@@ -223,7 +223,7 @@ func (q *DatagramQueue) neighbour(r *fastpath.Responder, p []byte, n int, dst, s
 	if m, ok = ib.FromEthernet(p, f[:m], *own, sender); !ok {
 		return 0
 	}
-	if f[0]&1 != 0 { // the answer to duplicate address detection, which is for all
+	if f[0]&1 != 0 { // the answer to duplicate address detection, which is sent to all nodes
 		all := q.group.Load()
 		if all == nil {
 			return 0

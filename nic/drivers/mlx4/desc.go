@@ -47,7 +47,7 @@ const (
 	cqeKind  = 56 // from here up: opcode, with the owner bit on top
 
 	kindMask    = 0x7F
-	kindReceive = 3    // opcodes up to this one are of frames that were received
+	kindReceive = 3    // opcodes up to this one are those of received frames
 	kindSend    = 0x40 // set for send completions
 
 	opcodeMask  = 0x1F

@@ -67,7 +67,7 @@ type icm struct {
 
 	// Numbers of our objects.
 	rxQP, rssQP, txQP uint32 // of the first of each
-	specialQP         uint32 // of the first that InfiniBand's management would use
+	specialQP         uint32 // of the first QP for InfiniBand's management
 	cq, eq, mpt       uint32
 	groupLog          uint32
 	managed           bool // device-managed flow steering
@@ -114,7 +114,7 @@ func (d *Device) plan() error {
 	set(resALTC, c.altcSize, qps, qps)
 	set(resAUXC, c.auxcSize, qps, qps)
 	set(resSRQ, c.srqSize, 2*uint64(c.reservedSRQs), uint64(c.reservedSRQs))
-	cqs, pages := 2*n, n*d.queuePages()+2 // and of the event queue and the QP that spreads
+	cqs, pages := 2*n, n*d.queuePages()+2 // and those of the event queue and of the RSS QP
 	if d.subnet != nil {
 		cqs, pages = cqs+gsiCQs, pages+gsiPages
 	}

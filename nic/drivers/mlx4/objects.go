@@ -26,7 +26,7 @@ func (d *Device) memoryKey() error {
 	)
 	in.set32(0x00, software|moderate|write|read|physical|region)
 	in.set32(0x08, index)
-	in.set32(0x0C, d.pd|3<<24) // remote invalidation may be: as Linux has it
+	in.set32(0x0C, d.pd|3<<24) // permits remote invalidation, as Linux does
 	in.set64(0x18, ^uint64(0)) // length
 	in.set32(0x38, 12)         // log of the page size
 	if err := d.commands.run(command{op: opSW2HWMPT, modifier: index, in: in}); err != nil {
@@ -102,7 +102,7 @@ const (
 
 	serviceUD    = 3 << 16 // unreliable datagrams
 	serviceMLX   = 7 << 16 // raw frames, and packets whose headers software builds
-	migrated     = 3 << 11 // of paths: the state without an alternate one
+	migrated     = 3 << 11 // path migration state of a QP without an alternate path
 	qpRSS        = 1 << 13
 	keepVLAN     = 1 << 30 // in param3: tags stay in received frames
 	noCounter    = 0xFF

@@ -59,7 +59,7 @@ type Queue struct {
 
 	txTail   uint32 // blocks before it were posted
 	txDone   uint32 // blocks before it were sent, and are stamped
-	txRung   uint32 // without BlueFlame: blocks before it were rung for
+	txRung   uint32 // without BlueFlame: blocks before it were announced by a doorbell
 	txAsked  uint32 // the block after the last WQE that requested a completion
 	txMask   uint32 // blocks - 1
 	txShift  uint32

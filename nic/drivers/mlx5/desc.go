@@ -18,7 +18,7 @@ const (
 
 // cqe is a completion (PRM, CQE Format). All fields are big-endian.
 type cqe struct {
-	tunneled   uint8 // lowest bit: parsed as a tunnel, whose inner headers the flags are of
+	tunneled   uint8 // lowest bit: parsed as a tunnel; the flags then refer to its inner headers
 	_          [27]byte
 	headers    uint16 // hds_ip_ext and l4_l3_hdr_type, as loaded by a little-endian host
 	_          [14]byte

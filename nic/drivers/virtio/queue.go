@@ -42,7 +42,7 @@ type Queue struct {
 	// One writer, this loop; ReadStats and the watch load them.
 	rxFrames, rxBytes, txFrames, txBytes polling.Counter
 	txFull, badLength                    polling.Counter
-	distrusted                           uint32 // a wrong* below: the device lied, and the queue stalls until it is reset
+	distrusted                           uint32 // a wrong* below: the device broke the protocol, and the queue stalls until it is reset
 	culprit                              uint32 // the invalid number
 
 	sendBuf  unsafe.Pointer // queue 0: one buffer for each transmit descriptor, for Send

@@ -33,7 +33,7 @@ const (
 	regNumQueues           reg = 0x12 // num_queues             RO  16
 	regDeviceStatus        reg = 0x14 // device_status          RW   8
 	regConfigGeneration    reg = 0x15 // config_generation      RO   8  changes with the device configuration
-	regQueueSelect         reg = 0x16 // queue_select           RW  16  which queue the fields below are of
+	regQueueSelect         reg = 0x16 // queue_select           RW  16  which queue the fields below belong to
 	regQueueSize           reg = 0x18 // queue_size             RW  16  the largest after a reset; 0 for no queue
 	regQueueEnable         reg = 0x1C // queue_enable           RW  16
 	regQueueNotifyOff      reg = 0x1E // queue_notify_off       RO  16  in units of notify_off_multiplier

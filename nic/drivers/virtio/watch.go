@@ -91,7 +91,7 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 		if d.gone() {
 			return d.card.Gone("device_status")
 		}
-		*out = d.card.Totals.Read(nic.Stats{}) // restarts; the queues' counters go on over them
+		*out = d.card.Totals.Read(nic.Stats{}) // restarts, across which the queues' counters continue
 		for _, q := range d.queues {
 			out.RxFrames += q.rxFrames.Load()
 			out.RxBytes += q.rxBytes.Load()

@@ -84,7 +84,7 @@ func (w *Watch) parse(b []byte) {
 			flags := binary.NativeEndian.Uint32(b[header+8:])
 			removed := kind == unix.RTM_DELLINK && b[header] == unix.AF_UNSPEC
 			if index == w.i.Index && (removed || kind == unix.RTM_NEWLINK && flags&unix.IFF_UP == 0) {
-				w.ask() // an interface goes down before it is removed: ask which of both happened
+				w.ask() // an interface goes down before it is removed: ask which of the two happened
 			}
 		}
 		b = b[min(len(b), (size+3)&^3):]

@@ -46,7 +46,7 @@ type Entry struct {
 	Width int    `json:"width,omitempty"` // of a register, in bytes
 	Times int    `json:"times,omitempty"` // number of reads in a row with the same answer; 0 for one
 
-	In  Bytes `json:"in,omitempty"`  // the request; a Ring keeps the first 64 bytes, and of a refused one only
+	In  Bytes `json:"in,omitempty"`  // the request; a Ring keeps the first 64 bytes of refused ones only
 	Out Bytes `json:"out,omitempty"` // the answer; a Ring keeps none
 
 	Took time.Duration `json:"took_ns,omitempty"`
