@@ -136,7 +136,7 @@ func TestResponder(t *testing.T) {
 		for j, proto := range []string{"icmp", "udp", "stamp"} {
 			for k, more := range [][]string{nil, {"-rate", "3k", "-size", "1200"}, {"-transport", "socket"}} {
 				if (i+j+k)%2 != 0 {
-					continue // each two of them meet at least once
+					continue // any two of them occur together at least once
 				}
 				t.Run(strings.Join(append([]string{target, proto}, more...), " "), func(t *testing.T) {
 					dir := filepath.Join(t.TempDir(), "r")

@@ -17,7 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/suspects"
 )
 
-// A dead host is named, on stdout and with -listen in the log and on the metrics page, until it answers again; while the
+// A dead host is named, on stdout and with -listen in the log and on the metrics page, until it answers again; while
 // Prometheus cannot be reached there is no verdict.
 func TestSuspects(t *testing.T) {
 	state := "dead"

@@ -158,7 +158,8 @@ func unlimited() bool {
 	return unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) == nil && l.Cur == unix.RLIM_INFINITY
 }
 
-// setCapabilities drops all capabilities but kept from every thread. remark reports a bounding set with more.
+// setCapabilities drops all capabilities but kept from every thread. remark is set if the bounding set still contains
+// more.
 func setCapabilities(kept []Capability) (remark string, err error) {
 	header := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	data := new(sets)

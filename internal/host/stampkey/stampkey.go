@@ -75,7 +75,7 @@ func Read(path string) (Key, error) {
 	return Key{b, false}, nil
 }
 
-// Private returns an error if others than its owner may read or write the file f.
+// Private returns an error if anyone but its owner may read or write the file f.
 func Private(f fs.File) error {
 	i, err := f.Stat()
 	if err != nil {

@@ -19,7 +19,7 @@ const (
 	saturationAgain = 2   // additional trials for a rate that failed, because a single stall of the machine does not show a peer's limit
 )
 
-// saturate searches the highest rate without loss of each peer.
+// saturate searches for the highest rate without loss of each peer.
 func (c *contest) saturate(some []*peer) error {
 	for _, p := range some {
 		if err := c.turnTo(p); err != nil {
