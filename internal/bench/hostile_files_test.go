@@ -53,7 +53,7 @@ func TestHostileFiles(t *testing.T) {
 		}
 		b = b[:min(len(b), 200<<10)]
 		all := texts.FindAllIndex(b, -1)
-		step := max(len(all)/7, 1)
+		step := max(len(all)/4, 1)
 		for i := 0; i < len(all); i += step {
 			at := all[(i+i/step)%len(all)] // another column each time
 			text := word

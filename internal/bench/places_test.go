@@ -57,7 +57,7 @@ func TestLate(t *testing.T) {
 				}
 			}()
 			dir := filepath.Join(t.TempDir(), "out")
-			c := command(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-duration", "1h", "-rate", "200",
+			c := command(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-duration", "1h", "-rate", "500",
 				"-warmup", "0s", "-timeout", timeout.String(), "-out", dir), how)...)
 			var out, said bytes.Buffer
 			c.Stdout, c.Stderr = &out, &said
@@ -165,7 +165,7 @@ const counted = 5000 // probes, in under two seconds
 func (n *network) startCounting(dir string) *counting {
 	n.t.Helper()
 	c := &counting{n: n, Cmd: command(quick("-target", "10.98.0.3", "-proto", "udp", "-driver", "afpacket", "-count", fmt.Sprint(counted), "-runs", "1", "-rate", "3000",
-		"-warmup", "0s", "-timeout", "3s", "-responder-metrics", "http://"+far4+":9470/metrics", "-out", dir)...)}
+		"-warmup", "0s", "-timeout", "2s", "-responder-metrics", "http://"+far4+":9470/metrics", "-out", dir)...)}
 	c.Stdout, c.Stderr = &c.out, &c.said
 	c.start = n.received()
 	n.startAsking(c.Cmd)

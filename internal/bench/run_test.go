@@ -82,9 +82,9 @@ func TestKernelEcho(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					// At a rate, a bench that was descheduled sends all due probes in one burst, which must fit into a
 					// socket.
-					count := int64(300)
+					count := int64(100)
 					if strings.Contains(name, "-rate") {
-						count = 60
+						count = 30
 					}
 					dir := filepath.Join(t.TempDir(), "r")
 					r := n.bench(quick(append([]string{"-target", target, "-proto", proto, "-count", fmt.Sprint(count), "-out", dir}, way...)...)...)
@@ -140,7 +140,7 @@ func TestResponder(t *testing.T) {
 				}
 				t.Run(strings.Join(append([]string{target, proto}, more...), " "), func(t *testing.T) {
 					dir := filepath.Join(t.TempDir(), "r")
-					rep := read(t, dir, n.bench(quick(append([]string{"-target", target, "-proto", proto, "-count", "300", "-out", dir}, more...)...)...))
+					rep := read(t, dir, n.bench(quick(append([]string{"-target", target, "-proto", proto, "-count", "60", "-out", dir}, more...)...)...))
 					if proto != "stamp" {
 						return
 					}
@@ -257,7 +257,7 @@ func TestSeries(t *testing.T) {
 	t.Run("compare and report", func(t *testing.T) {
 		dir := t.TempDir()
 		for _, name := range []string{"a", "b"} {
-			read(t, filepath.Join(dir, name), n.bench(quick("-target", far4, "-count", "200", "-runs", "8", "-out", filepath.Join(dir, name))...))
+			read(t, filepath.Join(dir, name), n.bench(quick("-target", far4, "-count", "30", "-runs", "8", "-out", filepath.Join(dir, name))...))
 		}
 		a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 		page := filepath.Join(dir, "c.html")
@@ -334,12 +334,25 @@ func TestHooks(t *testing.T) {
 
 // One measurement is divided into the runs that a comparison needs, if they are long enough.
 func TestRunsByDefault(t *testing.T) {
-	n := newNetwork(t)
-	for want, args := range map[int][]string{10: {"-count", "10000"}, 3: {"-duration", "300ms"}, 1: {"-count", "900"}, 2: {"-count", "30", "-runs", "2"}} {
-		dir := filepath.Join(t.TempDir(), "r")
-		rep := read(t, dir, n.bench(quick(append([]string{"-target", far4, "-out", dir}, args...)...)...))
-		if len(rep.Runs) != want {
-			t.Errorf("%v: %d runs, want %d", args, len(rep.Runs), want)
+	type runs struct {
+		n        int
+		count    int64 // of each run
+		duration time.Duration
+	}
+	for args, want := range map[string]runs{
+		"":                  {10, 0, time.Second},
+		"-duration 300ms":   {3, 0, 100 * time.Millisecond},
+		"-duration 1m":      {24, 0, 2500 * time.Millisecond},
+		"-count 10001":      {10, 1001, 0},
+		"-count 2999":       {2, 1500, 0},
+		"-count 900":        {1, 900, 0},
+		"-count 30 -runs 2": {2, 30, 0},
+	} {
+		o, err := new(env).runFlags(strings.Fields("10.0.0.1 " + args))
+		if err != nil {
+			t.Errorf("%q: %v", args, err)
+		} else if got := (runs{o.Runs, o.Count, o.Duration}); got != want {
+			t.Errorf("%q: %+v, want %+v", args, got, want)
 		}
 	}
 }
@@ -422,12 +435,12 @@ func TestWorse(t *testing.T) {
 	n.udpEcho(8, 20*time.Millisecond)
 	dir := t.TempDir()
 	// Sizes that -ab varies are compared; those of separate runs are not.
-	r := n.bench(quick("-ab", "name=small,size=60,target="+far4, "-ab", "name=big,size=1514,target="+far4, "-count", "400", "-slice", "20ms", "-v", "-out", dir)...)
+	r := n.bench(quick("-ab", "name=small,size=60,target="+far4, "-ab", "name=big,size=1514,target="+far4, "-count", "40", "-slice", "20ms", "-v", "-out", dir)...)
 	if r.code != 0 || strings.Contains(r.out, "NOT COMPARABLE") || !strings.Contains(r.out, "note: frame size: small has 60, big has 1514") {
 		t.Fatal(r)
 	}
 	b := filepath.Join(t.TempDir(), "b")
-	if r = n.bench(quick("-target", far4, "-size", "1514", "-count", "400", "-out", b)...); r.code != 0 {
+	if r = n.bench(quick("-target", far4, "-size", "1514", "-count", "40", "-out", b)...); r.code != 0 {
 		t.Fatal(r)
 	}
 	r = n.bench("compare", "-fail-if", "p50>+0.000001%", filepath.Join(dir, "01-small"), b)
@@ -472,18 +485,16 @@ func TestAutoEnds(t *testing.T) {
 
 func TestInterrupted(t *testing.T) {
 	n := newNetwork(t)
-	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGTERM} {
-		for _, load := range []string{"-closed", "-rate=500"} {
-			dir := filepath.Join(t.TempDir(), "r")
-			c := command(quick("-target", far4, "-duration", "1h", "-warmup", "0", "-out", dir, load)...)
-			var out, said bytes.Buffer
-			c.Stdout, c.Stderr = &out, &said
-			n.startAsking(c)
-			n.must(c.Process.Signal(sig))
-			rep := read(t, dir, wait(t, c, &out, &said))
-			if !strings.Contains(strings.Join(rep.Warnings, " "), "interrupted") {
-				t.Errorf("%v %s: notes %v", sig, load, rep.Notes)
-			}
+	for load, sig := range map[string]unix.Signal{"-closed": unix.SIGINT, "-rate=1k": unix.SIGTERM} {
+		dir := filepath.Join(t.TempDir(), "r")
+		c := command(quick("-target", far4, "-duration", "1h", "-warmup", "0", "-out", dir, load)...)
+		var out, said bytes.Buffer
+		c.Stdout, c.Stderr = &out, &said
+		n.startAsking(c)
+		n.must(c.Process.Signal(sig))
+		rep := read(t, dir, wait(t, c, &out, &said))
+		if !strings.Contains(strings.Join(rep.Warnings, " "), "interrupted") {
+			t.Errorf("%v %s: notes %v", sig, load, rep.Notes)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func TestReflector(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "r")
-			r := n.bench(quick(append([]string{"-proto", "stamp", "-count", "200", "-clock-error", "5us", "-out", dir}, c.args...)...)...)
+			r := n.bench(quick(append([]string{"-proto", "stamp", "-count", "50", "-clock-error", "5us", "-out", dir}, c.args...)...)...)
 			rep := read(t, dir, r)
 			s := rep.STAMP
 			if s == nil || !s.Stateful || s.Mode != c.mode || s.ZeroSSID || len(s.TLVs) != c.tlvs {

@@ -24,8 +24,8 @@ func TestStoppedBench(t *testing.T) {
 		ways [][]string
 		end  bool // by Ctrl-C
 	}{
-		{"ab", []string{"-rate", "4000", "-ab", "name=a", "-ab", "name=b", "-slice", "2s", "-duration", "2s"}, ways, false},
-		{"sweep", []string{"-rate", "3000,4000", "-count", "4000", "-runs", "1"}, ways[1:2], false},
+		{"ab", []string{"-rate", "4000", "-ab", "name=a", "-ab", "name=b", "-slice", "1s", "-duration", "1s"}, ways, false},
+		{"sweep", []string{"-rate", "3000,4000", "-count", "3000", "-runs", "1"}, ways[1:2], false},
 		{"interrupted", []string{"-rate", "5000", "-duration", "1h"}, ways[2:], true},
 	} {
 		for _, how := range c.ways {

@@ -160,10 +160,10 @@ func TestKilledWatch(t *testing.T) {
 		return sum
 	}
 	written := int64(0)
-	for i, driver := range []string{"afpacket", "afxdp", "afpacket", "afxdp", "afpacket"} {
+	for i, driver := range []string{"afpacket", "afxdp", "afpacket"} {
 		before := intervals()
 		w := n.watch(9490, "-driver", driver, "-target", far4, "-target", far6, "-rate", "50", "-dir", logs, "-interval", "1s")
-		for range i + 1 { // intervals
+		for range 1 + i%2 { // intervals
 			from := intervals()
 			await.Until(t, "an interval in the log", func() bool { return intervals() > from }, w.log.String)
 		}

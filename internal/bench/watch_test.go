@@ -189,7 +189,7 @@ func TestWatch(t *testing.T) {
 	}
 	write(sd, "- targets: ["+far4+"]\n  labels: {site: ams}\n")
 	write(list, "icmp:"+far6+"\nstamp:"+far4+"\n")
-	args := []string{"-driver", "afpacket", "-file", list, "-file-sd", sd, "-dir", logs, "-interval", "1s", "-rate", "20"}
+	args := []string{"-driver", "afpacket", "-file", list, "-file-sd", sd, "-dir", logs, "-interval", "1s", "-rate", "50"}
 	w := n.watch(9470, args...)
 	icmp4, icmp6, stamp := `rebound_probes_total{proto="icmp",site="ams",target="icmp:`+far4+`"}`, of("rebound_probes_total", "icmp:["+far6+"]"), "stamp:"+far4+":862"
 	forward, backward := of("rebound_lost_oneway_total", stamp, `direction="forward"`), of("rebound_lost_oneway_total", stamp, `direction="backward"`)
@@ -239,7 +239,7 @@ func TestWatchAuthenticated(t *testing.T) {
 		n.must(os.Rename(list+".new", list))
 	}
 	write(key)
-	w := n.watch(9471, "-driver", "afpacket", "-file", list, "-rate", "20", "-timeout", "20s")
+	w := n.watch(9471, "-driver", "afpacket", "-file", list, "-rate", "50", "-timeout", "20s")
 	sealed, plain := "stamp:10.98.0.3:863", `rebound_rtt_seconds_count{proto="stamp",site="ams",target="stamp:[fd98::3]:862"}`
 	v := w.until("both modes have replies", func(v map[string]float64) bool {
 		return v[of("rebound_rtt_seconds_count", sealed)] > 20 && v[plain] > 20
@@ -309,7 +309,7 @@ func TestWatchTransports(t *testing.T) {
 		{"afpacket, its own address", []string{"-driver", "afpacket", "-iface", nearIface, "-source", "10.98.0.77", "-source", "fd98::77"}},
 		{"afxdp, its own address", []string{"-driver", "afxdp", "-iface", nearIface, "-source", "10.98.0.78", "-source", "fd98::78", "-idle", "poll"}},
 	} {
-		w := n.watch(9471+i, append(c.args, "-target", far4, "-target", far6, "-target", "stamp:"+far4, "-target", "10.98.0.99", "-rate", "10")...)
+		w := n.watch(9471+i, append(c.args, "-target", far4, "-target", far6, "-target", "stamp:"+far4, "-target", "10.98.0.99", "-rate", "50")...)
 		w.until(c.name, func(v map[string]float64) bool {
 			for _, target := range []string{"icmp:" + far4, "icmp:[" + far6 + "]", "stamp:" + far4 + ":862"} {
 				if v[of("rebound_rtt_seconds_count", target)] < 10 {
