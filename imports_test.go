@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 const module = "github.com/rebound-nic/rebound"
@@ -28,7 +30,7 @@ var imports = []struct {
 	{"nic/kit/...", "nic nic/kit/... nic/bus/... fastpath"},
 	{"nic/ib", "cksum"},
 	{"nic/drivers/...", "nic nic/kit/... nic/ib nic/bus/pci nic/bus/verbs/... nic/bus/dma nic/bus/mmio fastpath cksum polling"}, // no other driver
-	{"internal/cards", "internal/host/... nic/..."},                                                           // alone names drivers, but for the program in the kernel, which responder shows
+	{"internal/cards", "internal/host/... nic/..."}, // alone names drivers, but for the program in the kernel, which responder shows
 	{"internal/responder", "internal/... nic/bus/... nic/kit/... nic nic/drivers/xdp latency/... fastpath cksum polling"},
 	{"internal/...", "internal/... nic/bus/... nic/kit/... nic nic/ib latency/... fastpath cksum polling"},
 	{"cmd/responder", "internal/responder"},
@@ -44,6 +46,7 @@ var imports = []struct {
 const lowLevel = "golang.org/x/sys"
 
 func TestImports(t *testing.T) {
+	needs.Tree(t)
 	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "./...").Output()
 	if err != nil {
 		var exit *exec.ExitError

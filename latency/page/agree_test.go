@@ -23,7 +23,7 @@ type bounds struct{ least, most int64 }
 
 // parseBounds reads a number, a range, "unknown" or "–".
 func parseBounds(text string) (bounds, error) {
-	text = regexp.MustCompile(`[\x{202f},]`).ReplaceAllString(strings.TrimSpace(text), "")
+	text = separators.ReplaceAllString(strings.TrimSpace(text), "")
 	if text == "unknown" || text == "–" {
 		return bounds{}, nil
 	}
@@ -78,16 +78,26 @@ func (s shown) read(t *testing.T, where, name, text string) {
 }
 
 var (
-	tags   = regexp.MustCompile(`<[^>]*>`)
-	parts  = []string{"received", "lost", "not sent", "dropped here", "refused there", "dropped there", "corrupt only", "late"}
-	counts = regexp.MustCompile(`(sent|received|lost|not sent|dropped here|refused there|dropped there|corrupt only|late|duplicates|reordered|corrupt) (\d+|between \d+ and \d+|unknown)  `)
+	tags              = regexp.MustCompile(`<[^>]*>`)
+	separators        = regexp.MustCompile(`[\x{202f},]`)
+	term              = regexp.MustCompile(`<dt>([^<]*)</dt><dd>([^<]*)</dd>`)
+	line              = regexp.MustCompile(`^ *(\w+(?: \w+)*?)  +(\S.*?)  +\S`)
+	row               = regexp.MustCompile(`<tr><th scope="row">(\w+(?: \w+)?)</th><td>([^<]*)</td><td>[^<]*</td></tr>`)
+	headCell, rowCell = regexp.MustCompile(`<th scope="col">([^<]*)</th>`), regexp.MustCompile(`<td>([^<]*)</td>`)
+	zero              = regexp.MustCompile(`(^|.{0,80}[^\d.])0 ns`)
+	parts             = []string{"received", "lost", "not sent", "dropped here", "refused there", "dropped there", "corrupt only", "late"}
+	counts            = regexp.MustCompile(`(sent|received|lost|not sent|dropped here|refused there|dropped there|corrupt only|late|duplicates|reordered|corrupt) (\d+|between \d+ and \d+|unknown)  `)
 )
 
 // Text, page, comparison, sweep and JSON show the same numbers of frames, the parts add up to the probes sent, and the percentiles are those of
 // the samples.
 func TestNumbersAgree(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(22, 5))
-	for i := range 150 {
+	n := 60
+	if testing.Short() {
+		n = 15
+	}
+	for i := range n {
 		r := randomReport(rnd, uint64(i+1))
 		var text, page, both, bothPage, sweep bytes.Buffer
 		other := randomReport(rnd, 1<<20+uint64(i))
@@ -101,22 +111,22 @@ func TestNumbersAgree(t *testing.T) {
 		for _, m := range counts.FindAllStringSubmatch(text.String(), -1) {
 			all["text"].read(t, "text", m[1], m[2])
 		}
-		for _, m := range regexp.MustCompile(`<dt>([^<]*)</dt><dd>([^<]*)</dd>`).FindAllStringSubmatch(page.String()[strings.Index(page.String(), "<h2>Frames</h2>"):strings.Index(page.String(), "What was not ideal")], -1) {
+		for _, m := range term.FindAllStringSubmatch(page.String()[strings.Index(page.String(), "<h2>Frames</h2>"):strings.Index(page.String(), "What was not ideal")], -1) {
 			all["page"].read(t, "page", m[1], html.UnescapeString(m[2]))
 		}
-		for _, line := range strings.Split(both.String()[strings.Index(both.String(), "frames"):], "\n")[1:] {
-			if m := regexp.MustCompile(`^ *(\w+(?: \w+)*?)  +(\S.*?)  +\S`).FindStringSubmatch(line); m != nil {
+		for _, text := range strings.Split(both.String()[strings.Index(both.String(), "frames"):], "\n")[1:] {
+			if m := line.FindStringSubmatch(text); m != nil {
 				all["comparison"].read(t, "comparison", m[1], m[2])
 			}
 		}
-		for _, m := range regexp.MustCompile(`<tr><th scope="row">(\w+(?: \w+)?)</th><td>([^<]*)</td><td>[^<]*</td></tr>`).FindAllStringSubmatch(bothPage.String(), -1) {
+		for _, m := range row.FindAllStringSubmatch(bothPage.String(), -1) {
 			for _, name := range append(parts, "sent", "duplicates", "reordered", "corrupt") {
 				if strings.EqualFold(m[1], name) {
 					all["page of the comparison"].read(t, "page of the comparison", m[1], html.UnescapeString(m[2]))
 				}
 			}
 		}
-		heads, cells := regexp.MustCompile(`<th scope="col">([^<]*)</th>`).FindAllStringSubmatch(sweep.String(), -1), regexp.MustCompile(`<td>([^<]*)</td>`).FindAllStringSubmatch(sweep.String(), -1)
+		heads, cells := headCell.FindAllStringSubmatch(sweep.String(), -1), rowCell.FindAllStringSubmatch(sweep.String(), -1)
 		for k, h := range heads[1:] {
 			if k >= 6 {
 				all["sweep"].read(t, "sweep", h[1], html.UnescapeString(cells[k][1]))
@@ -205,7 +215,7 @@ func TestNoPercentilesOfNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		for where, shown := range map[string]string{"text": text.String(), "page": strings.ReplaceAll(page.String(), "\u00a0", " ")} {
-			if found := regexp.MustCompile(`(^|.{0,80}[^\d.])0 ns`).FindString(shown); found != "" {
+			if found := zero.FindString(shown); found != "" {
 				t.Errorf("%s of %s shows 0 ns: %s", where, name, found)
 			}
 		}

@@ -2,9 +2,12 @@
 package needs
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -37,9 +40,27 @@ func Programs(t testing.TB, names ...string) {
 	}
 }
 
-// NPM returns the folder of an npm package that scripts/install-deps installs, and skips the test if it is missing.
-func NPM(t testing.TB, name string) string {
+// Tree makes every file of the module an input of the test: go test reuses a result (make check) only if nothing that the
+// test process itself opened has changed. A test needs it if its child processes read the sources, such as go list.
+func Tree(t testing.TB) {
 	t.Helper()
+	top := root()
+	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error { // the list of a folder has its files' times
+		if d != nil && d.IsDir() && path != top && (strings.HasPrefix(d.Name(), ".") || path == filepath.Join(top, "out") || path == filepath.Join(top, "bin")) {
+			return fs.SkipDir
+		}
+		if errors.Is(err, fs.ErrNotExist) { // a file of a test that runs beside this one
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// root is the module's folder, above the test's.
+func root() string {
 	dir, err := filepath.Abs(".")
 	for err == nil {
 		if _, missing := os.Stat(filepath.Join(dir, "go.mod")); missing == nil || dir == filepath.Dir(dir) {
@@ -47,7 +68,13 @@ func NPM(t testing.TB, name string) string {
 		}
 		dir = filepath.Dir(dir)
 	}
-	at := filepath.Join(dir, ".cache", "npm", "node_modules", name)
+	return dir
+}
+
+// NPM returns the folder of an npm package that scripts/install-deps installs, and skips the test if it is missing.
+func NPM(t testing.TB, name string) string {
+	t.Helper()
+	at := filepath.Join(root(), ".cache", "npm", "node_modules", name)
 	if _, err := os.Stat(at); err != nil {
 		t.Skipf("needs the npm package %s, which is not installed (run scripts/install-deps)", name)
 	}

@@ -3,6 +3,8 @@ package nictest
 import (
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 const hotPackage = "github.com/rebound-nic/rebound/proof/nictest/testdata/hot"
@@ -29,6 +31,7 @@ func TestAnswerIsHot(t *testing.T) {
 }
 
 func TestHotLoopRefuses(t *testing.T) {
+	needs.Long(t)
 	for fn, want := range map[string]string{
 		"(*Queue).Map":       "calls runtime.mapaccess",
 		"(*Queue).Interface": "calls indirect",

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 var built sync.Map // by name, func() (string, error)
@@ -19,6 +21,7 @@ var built sync.Map // by name, func() (string, error)
 // again only if its sources have changed.
 func Path(t testing.TB, name string) string {
 	t.Helper()
+	needs.Tree(t)
 	once, _ := built.LoadOrStore(name, sync.OnceValues(func() (string, error) { return build(name) }))
 	path, err := once.(func() (string, error))()
 	if err != nil {

@@ -55,6 +55,7 @@ type reader struct {
 	ended func(pkg, test string, o outcome, seconds float64)
 	// finished is called for each package that has tests.
 	finished func(pkg string, o outcome, t tally, took time.Duration)
+	reused   int // packages whose results are those of an earlier run
 
 	packages map[string]*pkg
 	builds   map[string]*strings.Builder // compiler output by import path
@@ -158,6 +159,9 @@ func (r *reader) end(p *pkg, e event) {
 		}
 		r.failure(p.name, "", text)
 		p.fail(p.name, "")
+	}
+	if strings.Contains(p.output.String(), "\t(cached)") {
+		r.reused++
 	}
 	r.finished(p.name, o, p.tally, time.Duration(e.Elapsed*float64(time.Second)))
 }

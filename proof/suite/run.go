@@ -150,6 +150,9 @@ func (r *runner) one(ctx context.Context, j job) {
 				fmt.Fprintln(&in.rest, err)
 			}
 			errs.WriteString(in.rest.String())
+			if in.reused > 0 {
+				fmt.Fprintf(r.out, "%d of these packages are unchanged since their last run, whose results are shown\n", in.reused)
+			}
 		}()
 		defer out.Close()
 	} else {

@@ -138,6 +138,18 @@ func TestRepeated(t *testing.T) {
 	}
 }
 
+func TestReusedResultsAreCounted(t *testing.T) {
+	var total tally
+	r := reader{finished: func(_ string, _ outcome, t tally, _ time.Duration) { total.add(t) }}
+	for _, p := range []string{"\t(cached)", "\t0.1s"} {
+		r.read(strings.NewReader(`{"Action":"pass","Package":"p","Test":"TestA"}` + "\n" + `{"Action":"output","Package":"p","Output":"ok  \tp` + strings.ReplaceAll(p, "\t", `\t`) + `\n"}` + "\n" +
+			`{"Action":"pass","Package":"p"}` + "\n"))
+	}
+	if r.reused != 1 || total.Passed != 2 {
+		t.Errorf("%d packages reused, %d tests passed; want 1 and 2", r.reused, total.Passed)
+	}
+}
+
 func TestKilledPackageFails(t *testing.T) {
 	var total tally
 	r := reader{failure: func(string, string, string) {}, finished: func(_ string, o outcome, t tally, _ time.Duration) {
@@ -223,6 +235,7 @@ func TestInterruptedRunStartsNothingMore(t *testing.T) {
 // Every package with tests is in exactly one job of make test, not counting the sampled variants, and in make check,
 // unless that lists it as left out.
 func TestPlansHaveEveryPackage(t *testing.T) {
+	needs.Tree(t)
 	t.Chdir("../..")
 	pkgs, err := packages()
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // base is a module without findings. Its external test needs the package's variant with tests, in which hidden is
@@ -22,6 +24,7 @@ var base = map[string]string{
 }
 
 func TestCheck(t *testing.T) {
+	needs.Long(t)
 	for _, c := range []struct {
 		name, file, text string
 		arch, want       string // want is the finding, "" for none

@@ -50,6 +50,9 @@ func TestDissector(t *testing.T) {
 		t.Skip("no tshark on this host (package tshark)")
 	}
 	script, err := filepath.Abs("../../docs/efa-wire.lua")
+	if err == nil {
+		_, err = os.Stat(script) // tshark's input is the test's, too
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

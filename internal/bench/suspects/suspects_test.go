@@ -251,6 +251,9 @@ func plantFaults(t *testing.T, n int) {
 		} {
 			first, either, alike, unmeasured := 0, 0, 0, 0
 			trials := kind.trials * 100 / n
+			if testing.Short() {
+				trials /= 10
+			}
 			for range trials {
 				var faults []fault
 				for _, draw := range kind.plans {
