@@ -20,6 +20,7 @@ var realTime = map[string]string{
 
 	"internal/bench/net_test.go":            "a server that answers late",
 	"internal/bench/series/models_test.go":  "steps a fabric on virtual time, in a function that synctest.Test calls",
+	"internal/bench/trace/trace_test.go":    "waits on virtual time, in functions that synctest.Test calls",
 	"internal/host/metrics/flood_test.go":   "runs on virtual time, in functions that synctest.Test calls",
 	"nic/drivers/efa/rig_test.go":           "the loop runs freely",
 	"nic/drivers/ena/faults_test.go":        "the loop runs freely",

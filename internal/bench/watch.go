@@ -134,7 +134,7 @@ func newWatchSettings() *watchSettings {
 		setting.Strings("targets.list", &s.targets.list, text, "Targets, each [PROTO:]HOST[:PORT]: \"10.0.0.2\", \"udp:10.0.0.2:7\", \"stamp:[fd00::2]:862\", \"host.example\". A name is looked "+
 			"up again every 30 seconds.").Flag("target", ""),
 		setting.String("targets.file", &s.targets.file, "", nil, "A FILE with one target per line, followed by labels of its metrics: \"stamp:10.0.0.2 site=ams rack=12\". Text after a # is a comment. Labels that are not "+
-			"exported: __param_interval=200ms, __param_size=1514 and __param_dscp=46 override -rate, -size and -dscp for this target; __param_stamp_ssid=7 and "+
+			"exported: __param_interval=200ms, __param_size=1514, __param_dscp=46 and __param_source_ports=8 override -rate, -size, -dscp and -source-ports for this target; __param_stamp_ssid=7 and "+
 			"__param_stamp_key=FILE are the session identifier and the key of this STAMP target; a key selects the authenticated mode."),
 		setting.Strings("targets.file_sd", &s.targets.fileSD, text, "Files in the formats of Prometheus' file_sd: lists of groups with targets and labels, in JSON (.json) or YAML (.yml, .yaml). The last "+
 			"part of a path may have a *. The label __param_proto is the protocol of its group, the others are as in targets.file. A port is for UDP and STAMP; "+
@@ -165,6 +165,9 @@ func newWatchSettings() *watchSettings {
 		probe("stamp_ssid", "The session identifier of STAMP's probes (RFC 8972 §3) to targets without the label __param_stamp_ssid, 1 to 65535; 0 is none."),
 		probe("stamp_key", "The FILE with the key (64 hexadecimal digits, readable only by its owner) of STAMP targets without the label "+
 			"__param_stamp_key; their probes use authenticated mode (RFC 8762 §4.2.2). Empty: unauthenticated."),
+		setting.Range("probe.source_ports", &s.probe.Ports, 1, targets.MostSourcePorts, 0, "1", "UDP source ports to rotate through, for UDP and STAMP targets without the label "+
+			"__param_source_ports: equal-cost paths, which routers choose by a hash of the ports (ECMP), all get probes. Each port has its own counters; if the probes from some "+
+			"ports are lost and those from others are not, the log says which, and a trace with the same ports shows after which hop.").In("probe.transport=socket"),
 		setting.Strings("probe.source", &s.probe.source, netip.ParseAddr, "The address to send from, or one of each family; with raw "+
 			"frames it need not be configured in the kernel. Empty: the kernel's choice."),
 		setting.Strings("probe.gateway", &s.probe.gateway, netip.ParseAddr, "The gateway, or one of each family. Empty: from the "+
@@ -253,7 +256,7 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 		return nil, exit.Usagef("%w", s.table.Fail(key, format, a...))
 	}
 	d := targets.Defaults{Proto: s.probe.Proto, Port: s.probe.Port, SSID: s.probe.STAMP.SSID, Key: s.probe.STAMP.Key,
-		Probes: targets.Probes{Interval: time.Duration(float64(time.Second) / s.probe.rate), Size: s.probe.size, DSCP: s.probe.DSCP}}
+		Probes: targets.Probes{Interval: time.Duration(float64(time.Second) / s.probe.rate), Size: s.probe.size, DSCP: s.probe.DSCP, SourcePorts: s.probe.Ports}}
 	o := &watch.Options{Sources: targets.Sources{Defaults: d, List: s.targets.file, FileSD: s.targets.fileSD, Refresh: s.targets.refresh},
 		Peers: s.targets.peers, Self: s.targets.self, Timeout: s.probe.Timeout, ECN: s.probe.ECN, TTL: s.probe.TTL,
 		Source: s.probe.source, Gateway: s.probe.gateway, Transport: s.probe.Transport, NIC: s.nic, Core: s.cpu.core, Idle: s.cpu.idle,
@@ -292,6 +295,9 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 	}
 	if cards.IsPCIDevice(s.nic.Device) && s.probe.Transport == "socket" {
 		return fail("probe.transport", "%s is not a kernel interface, which sockets need: use raw", s.nic.Device)
+	}
+	if s.probe.Ports > 1 && s.probe.Transport != "socket" {
+		return fail("probe.source_ports", "%d source ports need -transport socket", s.probe.Ports)
 	}
 	if s.probe.rate*s.probe.Timeout.Seconds() > watch.MostUnderWay {
 		return fail("probe.rate", "%g probes a second for a timeout of %v: too many would be in flight to one target", s.probe.rate, s.probe.Timeout)

@@ -40,6 +40,9 @@ func NewPeer(a netip.AddrPort, scope uint32) Peer {
 	return p
 }
 
+// Scope is the interface of a link-local address, otherwise 0 or any interface.
+func (p *Peer) Scope() uint32 { return p.raw.Scope_id }
+
 // OpenShared opens a socket of source's family; source may be unspecified (0.0.0.0, ::). ping opens it for echo
 // requests: the kernel then chooses the identifier, which Local().Port() returns, and the caller's group has to be in
 // net.ipv4.ping_group_range.
@@ -54,11 +57,15 @@ func OpenShared(source netip.Addr, ping bool, device string) (*Shared, error) {
 	case ping:
 		proto = unix.IPPROTO_ICMP
 	}
-	fd, err := bound(family, proto, source, device)
+	fd, err := bound(family, proto, netip.AddrPortFrom(source, 0), device)
 	if err != nil {
 		return nil, err
 	}
-	s := &Shared{fd: fd}
+	return shared(fd)
+}
+
+func shared(fd int) (s *Shared, err error) {
+	s = &Shared{fd: fd}
 	if s.local, err = local(fd); err != nil {
 		unix.Close(fd)
 		return nil, err
@@ -75,13 +82,19 @@ func (s *Shared) Local() netip.AddrPort { return s.local }
 // Send sends one datagram to a peer. It returns nic.ErrFull if the socket's buffer or the device's queue is full, and
 // another error if this host currently has no route to the peer; the socket remains usable.
 func (s *Shared) Send(to *Peer, b []byte) error {
-	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0,
-		uintptr(unsafe.Pointer(&to.raw)), to.size)
-	switch e {
-	case 0:
-		return nil
-	case unix.EAGAIN, unix.ENOBUFS:
-		return nic.ErrFull
+	var e unix.Errno
+	for range 3 {
+		_, _, e = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0,
+			uintptr(unsafe.Pointer(&to.raw)), to.size)
+		switch {
+		case e == 0:
+			return nil
+		case e == unix.EAGAIN || e == unix.ENOBUFS:
+			return nic.ErrFull
+		case !fromICMP(e): // otherwise perhaps about an earlier datagram: reported once, then the call works
+			s.Refused++
+			return e
+		}
 	}
 	s.Refused++
 	return e
@@ -93,9 +106,9 @@ func (s *Shared) Recv(buf []byte) (n int, from netip.AddrPort, at int64, err err
 	got, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0,
 		uintptr(unsafe.Pointer(&s.from)), uintptr(unsafe.Pointer(&size)))
 	at = int64(polling.TSC())
-	switch e {
-	case 0:
-	case unix.EAGAIN, unix.EINTR, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT:
+	switch {
+	case e == 0:
+	case e == unix.EAGAIN || e == unix.EINTR || fromICMP(e):
 		return 0, from, at, nil
 	default:
 		return 0, from, at, fmt.Errorf("receive: %w", e)

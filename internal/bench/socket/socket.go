@@ -62,7 +62,7 @@ func open(target netip.AddrPort, source netip.Addr, device string, proto int) (_
 	if target.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	fd, err := bound(family, proto, source, device)
+	fd, err := bound(family, proto, netip.AddrPortFrom(source, 0), device)
 	if err != nil {
 		return nil, err
 	}
@@ -81,8 +81,9 @@ func open(target netip.AddrPort, source netip.Addr, device string, proto int) (_
 	return p, nil
 }
 
-// bound opens a non-blocking datagram socket, and binds it, which gives a ping socket its identifier.
-func bound(family, proto int, source netip.Addr, device string) (_ int, err error) {
+// bound opens a non-blocking datagram socket, and binds it, which gives a ping socket its identifier. With a source port
+// an IPv6 socket leaves the port to IPv4 sockets.
+func bound(family, proto int, source netip.AddrPort, device string) (_ int, err error) {
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
 	if errors.Is(err, unix.EACCES) && proto != unix.IPPROTO_UDP {
 		return -1, fmt.Errorf("ping socket: %w: sysctl net.ipv4.ping_group_range has to include the group %d: %w", nic.ErrRights, unix.Getegid(), err)
@@ -99,7 +100,12 @@ func bound(family, proto int, source netip.Addr, device string) (_ int, err erro
 			return -1, fmt.Errorf("bind the socket to interface %s: %w", device, err)
 		}
 	}
-	if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(source, 0))); err != nil {
+	if source.Port() != 0 && source.Addr().Is6() {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			return -1, fmt.Errorf("IPV6_V6ONLY: %w", err)
+		}
+	}
+	if err := unix.Bind(fd, sockaddr(source)); err != nil {
 		return -1, fmt.Errorf("source address %v: %w", source, err)
 	}
 	return fd, nil

@@ -35,6 +35,8 @@ type Probes struct {
 	Interval time.Duration // from one to the next
 	Size     int           // bytes of the frame without FCS; 0 for the smallest
 	DSCP     uint8
+
+	SourcePorts int // UDP and STAMP: the number of source ports that the probes rotate through; 0 is one
 }
 
 // Name is the target as users write it: "icmp:10.0.0.2", "stamp:[fd00::2]:862". Targets with the same name are the
@@ -79,6 +81,9 @@ func (d Defaults) Parse(text string) (Target, error) {
 	if err == nil {
 		err = t.portless(text)
 	}
+	if err == nil && t.Proto == probe.ICMP && d.SourcePorts > 1 {
+		err = fmt.Errorf("target %q: icmp has no ports to send from: use udp or stamp, or one source port", text)
+	}
 	if err != nil {
 		return Target{}, err
 	}
@@ -98,6 +103,7 @@ func (t *Target) portless(text string) error {
 // parse is Parse without the defaults of the protocol, which labels may still change.
 func (d Defaults) parse(text string) (Target, error) {
 	t := Target{Proto: d.Proto, Probes: d.Probes}
+	t.SourcePorts = 0 // until complete: a label on an ICMP target is an error
 	rest := text
 	if name, after, ok := strings.Cut(text, ":"); ok {
 		if p, err := probe.ParseProto(name); err == nil {
@@ -173,6 +179,9 @@ func (d Defaults) complete(t Target) Target {
 	if d.Port != 0 {
 		t.Port = d.Port
 	}
+	if t.Proto != probe.ICMP && t.SourcePorts == 0 {
+		t.SourcePorts = d.SourcePorts
+	}
 	switch {
 	case t.Proto == probe.ICMP:
 		t.Port = 0
@@ -185,7 +194,7 @@ func (d Defaults) complete(t Target) Target {
 }
 
 // reserved are the labels that the metrics themselves use.
-var reserved = []string{"target", "proto", "direction", "kind", "stat", "le", "quantile"}
+var reserved = []string{"target", "proto", "direction", "kind", "stat", "source_port", "hop", "le", "quantile"}
 
 // Bounds of a target's interval.
 const (
@@ -193,13 +202,17 @@ const (
 	Slowest = 100 * time.Second
 )
 
+// MostSourcePorts bounds a target's source ports: each has its own metrics, and costs the loop a system call per poll.
+const MostSourcePorts = 64
+
 // maxValue bounds a label's value, because each of a target's metrics has it.
 const maxValue = 4 << 10
 
 // setLabel adds a label. Its value is escaped, because metrics, logs and pages show it, and metrics must be UTF-8.
 // Labels that start with two underscores are internal to Prometheus: __param_proto is the protocol, __param_interval the
-// time between probes, __param_size and __param_dscp their size and DSCP, __param_stamp_ssid the session identifier,
-// __param_stamp_key the file of the key; the others are dropped, as Prometheus does.
+// time between probes, __param_size and __param_dscp their size and DSCP, __param_source_ports the number of their source
+// ports, __param_stamp_ssid the session identifier, __param_stamp_key the file of the key; the others are dropped, as
+// Prometheus does.
 func (t *Target) setLabel(name, value string) error {
 	switch {
 	case name == "__param_stamp_ssid":
@@ -232,6 +245,12 @@ func (t *Target) setLabel(name, value string) error {
 			return fmt.Errorf("label %s: %q is not 0 to 63", name, value)
 		}
 		t.DSCP = uint8(n)
+	case name == "__param_source_ports":
+		n, err := strconv.ParseUint(value, 10, 16)
+		if err != nil || n == 0 || n > MostSourcePorts {
+			return fmt.Errorf("label %s: %q is not 1 to %d", name, value, MostSourcePorts)
+		}
+		t.SourcePorts = int(n)
 	case name == "__param_proto":
 		p, err := probe.ParseProto(value)
 		if err != nil {
@@ -255,8 +274,11 @@ func (t *Target) setLabel(name, value string) error {
 	return nil
 }
 
-// settled rejects STAMP labels on a target of another protocol.
+// settled rejects STAMP labels on a target of another protocol, and source ports on one that has none.
 func (t *Target) settled() error {
+	if t.Proto == probe.ICMP && t.SourcePorts > 0 {
+		return fmt.Errorf("target %q: icmp has no ports: __param_source_ports is for udp and stamp", t.Host)
+	}
 	if t.Proto != probe.STAMP && (t.SSID != 0 || t.Key.Bytes() != nil) {
 		return fmt.Errorf("target %q: %v has neither session identifier nor key: __param_stamp_ssid and __param_stamp_key are for stamp", t.Host, t.Proto)
 	}

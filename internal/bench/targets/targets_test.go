@@ -142,7 +142,9 @@ func TestFormatErrors(t *testing.T) {
 		"udp:10.0.0.2 __param_stamp_ssid=7": "x:1: target \"10.0.0.2\": udp has neither", "10.0.0.2 site": "x:1: \"site\" after", "\n\n10.0.0.2 9=x": "x:3: label",
 		"10.0.0.2 __param_interval=0s": "x:1: label __param_interval: \"0s\" is not a time from 100µs to 1m40s", "10.0.0.2 __param_interval=2": "x:1: label __param_interval",
 		"10.0.0.2 __param_interval=1h": "x:1: label __param_interval", "10.0.0.2 __param_size=65536": "x:1: label __param_size: \"65536\" is not 0 to 65535",
-		"10.0.0.2 __param_size=-1": "x:1: label __param_size", "10.0.0.2 __param_dscp=64": "x:1: label __param_dscp: \"64\" is not 0 to 63"} {
+		"10.0.0.2 __param_size=-1": "x:1: label __param_size", "10.0.0.2 __param_dscp=64": "x:1: label __param_dscp: \"64\" is not 0 to 63",
+		"udp:10.0.0.2 __param_source_ports=65": "x:1: label __param_source_ports: \"65\" is not 1 to 64", "udp:10.0.0.2 __param_source_ports=0": "x:1: label __param_source_ports: \"0\" is",
+		"10.0.0.2 __param_source_ports=2": "x:1: target \"10.0.0.2\": icmp has no ports: __param_source_ports is for udp and stamp", "10.0.0.2 hop=x": "x:1: label \"hop\" is used"} {
 		if _, err := d.parseList("x", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
@@ -155,6 +157,11 @@ func TestProbesOfATarget(t *testing.T) {
 	got, err := d.parseList("x", []byte("10.0.0.2 __param_interval=20ms __param_size=0 __param_dscp=0\n10.0.0.2\n10.0.0.2 __param_dscp=46\n"))
 	if err != nil || len(got) != 3 || got[0].Probes != (Probes{Interval: 20 * time.Millisecond}) || got[1].Probes != d.Probes || got[2].DSCP != 46 || got[2].Size != 100 {
 		t.Fatalf("%+v, %v", got, err)
+	}
+	d.SourcePorts = 8
+	ports, err := d.parseList("x", []byte("10.0.0.2\nudp:10.0.0.2\nudp:10.0.0.3 __param_source_ports=1\n"))
+	if err != nil || len(ports) != 3 || ports[0].SourcePorts != 0 || ports[1].SourcePorts != 8 || ports[2].SourcePorts != 1 {
+		t.Errorf("%+v, %v", ports, err)
 	}
 	if got[0].Equal(got[1]) || got[1].SameProbes(got[2]) || got[0].Labels != nil {
 		t.Error("other probes make no difference, or are labels")

@@ -36,6 +36,7 @@ type state struct {
 	now       latency.Tally // in the current interval
 	direction direction
 	health    health
+	paths     *paths // nil if there is one source port
 	recent    recent
 
 	judged   time.Time // the hour of the verdicts
@@ -62,6 +63,7 @@ type archive struct {
 
 	missing   []overdueProbe // in the order of their timeouts
 	undecided map[probeKey]bool
+	wanted    []wantedTrace    // oldest first
 	dropped   map[string]int64 // frames that this host dropped, by wire
 
 	unwritten int64 // lines that could not be written
@@ -69,6 +71,14 @@ type archive struct {
 	removed   int64 // number of files
 	bytes     int64 // of all files
 	failing   error // error of the last write
+}
+
+// way is the direction of loss of the probes from a source port.
+func (s *state) way(path uint8) *direction {
+	if s.paths == nil {
+		return &s.direction
+	}
+	return &s.paths.of(path).direction
 }
 
 func newArchive(interval time.Duration, dir *hours, days int, now time.Time, log *slog.Logger) *archive {
@@ -111,10 +121,19 @@ func (k *archive) take(e *event) {
 		return
 	}
 	s.recent.count(e)
+	if s.paths != nil {
+		c, failed := s.paths.count(e, k.now, k.timeout)
+		if k.report(s, c); failed {
+			k.wantTrace(s, e.path)
+		}
+	}
 	switch e.kind {
 	case missed:
 		k.miss(e)
-		k.report(s, s.health.missed(k.now, k.timeout))
+		c := s.health.missed(k.now, k.timeout)
+		if k.report(s, c); c != nil {
+			k.wantTrace(s, e.path)
+		}
 		return
 	case refused:
 		s.closed = s.closed || e.closed
@@ -159,7 +178,7 @@ func (k *archive) take(e *event) {
 		s.now.Record(e.ns)
 	}
 	if e.stamped {
-		s.direction.reply(e.seq, e.far)
+		s.way(e.path).record(e.seq, e.far, e.copied)
 	}
 }
 

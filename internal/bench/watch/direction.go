@@ -23,8 +23,12 @@ const copiesNeeded = 3
 
 // reply processes the numbers of one reply. Replies that were overtaken are ignored: the later one has already shown
 // both counts.
-func (d *direction) reply(sender, far uint32) {
-	if sender == far {
+func (d *direction) reply(sender, far uint32) { d.record(sender, far, sender == far) }
+
+// record is reply if the sender's number on the wire, which copied compares with far, is not the one that counts its
+// probes: a reflector counts those from each source port.
+func (d *direction) record(sender, far uint32, copied bool) {
+	if copied {
 		d.copies++
 	} else {
 		d.copies = 0
@@ -35,7 +39,7 @@ func (d *direction) reply(sender, far uint32) {
 	case d.copies >= copiesNeeded:
 		d.stateful, d.seen = false, false
 		return
-	case sender == far:
+	case copied:
 		return
 	}
 	d.stateful = true

@@ -25,8 +25,10 @@ type event struct {
 	untimed   bool   // it arrived while the loop slept, so ns is meaningless
 	closed    bool   // refused: by the target, because nothing listens at the port
 	stamped   bool   // seq and far are set
+	copied    bool   // STAMP: the reflector's number is the probe's own
+	path      uint8  // index of the probe's source port; 0 if there is only one
 	ns        int64  // answered, late: the round trip from the actual send
-	seq, far  uint32 // STAMP: the probe's number, and the reflector's own
+	seq, far  uint32 // STAMP: the probe's number, among those from its source port if there are several, and the reflector's own
 
 	corrupt bool // missed: a corrupt reply came
 	// For missed and late: the probe's number. For missed: its wire, when it was sent, and the time until which a reply

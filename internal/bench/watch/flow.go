@@ -1,6 +1,8 @@
 package watch
 
 import (
+	"sync/atomic"
+
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/socket"
 )
@@ -14,6 +16,9 @@ type flow struct {
 	stamp    bool
 	wire     *wire
 	peer     socket.Peer // if wire is a socket
+	paths    []uint32    // number of probes from each source port; nil if there is only one
+	at       int         // index of the next probe's source port
+	tracing  atomic.Pointer[tracing]
 
 	turn   uint64 // of the schedule: when the next probe is due; 0 if it is new
 	next   uint64 // of the next probe
@@ -28,8 +33,10 @@ type slot struct {
 	sent    uint64 // ticks
 	t1      uint64 // STAMP: the timestamp in the probe
 	state   progress
-	corrupt bool // a corrupt reply came
-	awaited bool // the loop polls for its reply without sleeping
+	path    uint8  // index of its source port
+	nth     uint32 // STAMP: its number for the direction of loss
+	corrupt bool   // a corrupt reply came
+	awaited bool   // the loop polls for its reply without sleeping
 }
 
 type progress uint8
@@ -40,6 +47,10 @@ const (
 	overdue
 	done
 )
+
+// firstNth is the first number of a source port's probes for the direction of loss, which ignores those before the
+// skipped one.
+const firstNth = 2
 
 // patience is the number of consecutive losses after which the loop sleeps while it waits for a flow's next reply.
 const patience = 3
@@ -61,6 +72,25 @@ func (f *flow) take() uint64 {
 	seq := f.next
 	f.next++
 	return seq
+}
+
+// from sets the source port of the next probe, whose number on the wire is seq.
+func (f *flow) from(s *slot, seq uint64) {
+	if s.nth = uint32(seq); f.paths == nil {
+		return
+	}
+	s.path, s.nth = uint8(f.at), firstNth+f.paths[f.at]
+}
+
+// rotate continues with the next source port, after a probe was sent from s.path or could not be sent.
+func (f *flow) rotate(s *slot, sent bool) {
+	if f.paths == nil {
+		return
+	}
+	if sent {
+		f.paths[s.path]++
+	}
+	f.at = (f.at + 1) % len(f.paths)
 }
 
 // find returns the slot of the probe with that number on the wire, nil if it was forgotten or never sent.

@@ -217,6 +217,9 @@ func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 		l.events.put(e)
 		return
 	case probe.Corrupt:
+		if f.traced(b) {
+			return
+		}
 		e.kind = corrupt
 		l.events.put(e)
 		if l.reply.HasSeq {
@@ -226,6 +229,8 @@ func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 	}
 	s := f.find(l.reply.Seq)
 	switch {
+	case s == nil && f.traced(b):
+		return
 	case s == nil:
 		e.kind = duplicate // for a forgotten probe nothing else is known
 		l.events.put(e)
@@ -240,7 +245,7 @@ func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 		l.events.put(e)
 		return
 	}
-	e.kind = answered
+	e.kind, e.path = answered, s.path
 	if s.state == overdue {
 		e.kind, e.probe = late, s.seq
 	}
@@ -254,7 +259,8 @@ func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 	e.reordered = s.seq < f.high
 	f.high = max(f.high, s.seq+1)
 	if f.stamp {
-		e.stamped, e.seq, e.far = true, uint32(s.seq), l.reply.Stamped.Seq
+		e.stamped, e.seq, e.far = true, s.nth, l.reply.Stamped.Seq
+		e.copied = e.far == uint32(s.seq)
 	}
 	l.events.put(e)
 }
@@ -281,7 +287,7 @@ func (l *loop) giveUp(f *flow, s *slot) {
 		l.awaited--
 	}
 	f.missed++
-	l.events.put(event{flow: f.id, kind: missed, probe: s.seq, sent: s.sent, until: s.sent + 2*l.timeout, wire: f.wire, corrupt: s.corrupt})
+	l.events.put(event{flow: f.id, kind: missed, path: s.path, probe: s.seq, sent: s.sent, until: s.sent + 2*l.timeout, wire: f.wire, corrupt: s.corrupt})
 }
 
 // send sends the probe that is due, and determines when the next one is due. Each has a separate time slot and is sent
@@ -311,13 +317,16 @@ func (l *loop) send(now uint64) {
 	}
 	frame := f.codec.Build(uint32(seq), t1)
 	*s = slot{seq: seq, sent: polling.TSC(), t1: t1, state: waiting, awaited: f.missed < patience}
-	err := f.wire.send(f, frame)
-	l.events.put(event{flow: f.id, kind: sent})
+	f.from(s, seq)
+	path := s.path
+	err := f.wire.send(f, path, frame)
+	f.rotate(s, err == nil)
+	l.events.put(event{flow: f.id, kind: sent, path: path})
 	if err != nil {
 		*s = slot{}
 		f.next = seq // the number was not used: a reflector's count would show it as lost on the way there
 		f.missed++
-		l.events.put(event{flow: f.id, kind: unsent})
+		l.events.put(event{flow: f.id, kind: unsent, path: path})
 		if f.wire.device != nil && !errors.Is(err, nic.ErrFull) {
 			f.wire.fail(err)
 		}

@@ -255,6 +255,9 @@ func (m *manager) wireKey(e *entry) string {
 	if d := m.options.NIC.Device; d != "" {
 		key += " " + d
 	}
+	if e.SourcePorts > 1 {
+		key += fmt.Sprintf(" %d ports", e.SourcePorts)
+	}
 	if e.DSCP != m.options.Sources.DSCP { // a socket sends with one DSCP
 		key += fmt.Sprint(" dscp ", e.DSCP)
 	}

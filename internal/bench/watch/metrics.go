@@ -88,10 +88,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			"corrupt_only": n.CorruptOnly} {
 			registry.Count(ch, d.trouble, uint64(count), kind)
 		}
-		if s.direction.stateful {
-			registry.Count(ch, d.oneWay, uint64(s.direction.forward), "forward")
-			registry.Count(ch, d.oneWay, uint64(s.direction.backward), "backward")
+		if there, back, known := s.oneWay(); known {
+			registry.Count(ch, d.oneWay, uint64(there), "forward")
+			registry.Count(ch, d.oneWay, uint64(back), "backward")
 		}
+		s.collectPaths(d, func(d *prometheus.Desc, n int64, port string) { registry.Count(ch, d, uint64(n), port) }, gauge)
 		ch <- native(d.rtt, s.rtt.Histogram(), c.options.Schema, s.since)
 		for stat, j := range s.verdicts {
 			if j.verdict != compare.Unknown {
@@ -124,6 +125,7 @@ func native(d *prometheus.Desc, h *latency.Histogram, schema int32, since time.T
 // descs are the metrics of one target.
 type descs struct {
 	ready, up, probes, lost, uncertain, places, trouble, oneWay, rtt, change, shift *prometheus.Desc
+	pathUp, pathProbes, pathLost, lastHop                                           *prometheus.Desc // with several source ports
 }
 
 func describe(t targets.Target) descs {
@@ -144,6 +146,11 @@ func describe(t targets.Target) descs {
 		rtt:       of("rebound_rtt_seconds", "Round trips, from the actual send."),
 		change:    of("rebound_change", "This hour against the same hour on previous days: 1 slower, -1 faster, 0 no change seen. At most 5 % of unchanged hours of a target show any 1 or -1.", "stat"),
 		shift:     of("rebound_change_shift_seconds", "By how much this hour exceeds the same hour on previous days.", "stat"),
+
+		pathUp:     of("rebound_path_up", "0 while probes from this source port are lost and those from other ports are not, otherwise 1. Only with several source ports, like all rebound_path metrics.", "source_port"),
+		pathProbes: of("rebound_path_probes_total", "Of rebound_probes_total, the probes from this source port.", "source_port"),
+		pathLost:   of("rebound_path_lost_total", "Of rebound_lost_total, the probes from this source port.", "source_port"),
+		lastHop:    of("rebound_path_last_hop", "Number of the last hop that answered a trace from this source port, 0 for none. Only while the path or the target is down.", "source_port", "hop"),
 	}
 }
 

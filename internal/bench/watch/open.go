@@ -79,13 +79,8 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 				source = netip.IPv6Unspecified()
 			}
 		}
-		var err error
-		w.echo = of[0].Proto == probe.ICMP
-		if w.socket, err = socket.OpenShared(source, w.echo, o.NIC.Device); err != nil {
+		if err := w.openSockets(of[0], source, m.tos(of[0]), o); err != nil {
 			return nil, err
-		}
-		if err := w.socket.Mark(m.tos(of[0]), o.TTL); err != nil {
-			return nil, errors.Join(err, w.socket.Close())
 		}
 		return w, nil
 	}
@@ -148,6 +143,28 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 	return w, nil
 }
 
+// openSockets opens the socket for targets like e, or one for each source port.
+func (w *wire) openSockets(e *entry, source netip.Addr, tos uint8, o *Options) (err error) {
+	w.echo, w.ending = e.Proto == probe.ICMP, make(chan struct{})
+	opened := all{nil}
+	if e.SourcePorts > 1 {
+		opened, err = socket.OpenPorts(source, e.SourcePorts, o.NIC.Device)
+		w.ports = opened
+	} else {
+		opened[0], err = socket.OpenShared(source, w.echo, o.NIC.Device)
+	}
+	if err != nil {
+		return err
+	}
+	w.socket = opened[0]
+	for _, s := range opened {
+		if err := s.Mark(tos, o.TTL); err != nil {
+			return errors.Join(err, opened.close())
+		}
+	}
+	return nil
+}
+
 // perSecond returns the number of probes that the entries send in a second.
 func perSecond(of []*entry) (n float64) {
 	for _, e := range of {
@@ -167,6 +184,9 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 	size := max(e.Size, probe.MinSize(e.Proto, e.addr.Is6())+more)
 	if o.Timeout/e.Interval > MostUnderWay {
 		return fmt.Errorf("an interval of %v with a timeout of %v: too many probes would be in flight to one target", e.Interval, o.Timeout)
+	}
+	if e.SourcePorts > 1 && w.socket == nil {
+		return fmt.Errorf("%d source ports need -transport socket", e.SourcePorts)
 	}
 	if e.flow == nil {
 		f := probe.Flow{Proto: e.Proto, Src: e.path.Source.WithZone(""), Dst: e.addr.WithZone(""), DstPort: e.Port, Run: rand.Uint32(), Size: size,
@@ -196,6 +216,10 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 		e.flow.interval = max(m.loop.clock.Ticks(e.Interval), 1)
 		e.flow.wire = w
 		e.flow.peer = socket.NewPeer(netip.AddrPortFrom(e.addr, e.Port), uint32(e.path.Index))
+		if w.ports != nil {
+			e.flow.paths = make([]uint32, len(w.ports))
+		}
+		m.archive.follow(e)
 	}
 	switch {
 	case w.socket != nil:

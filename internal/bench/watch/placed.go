@@ -110,6 +110,7 @@ type overdueProbe struct {
 	key         probeKey
 	sent, until uint64
 	wire        *wire
+	path        uint8
 	closed      bool // the target had reported that nothing listens at the port
 	corrupt     bool // a corrupt reply came
 }
@@ -121,7 +122,7 @@ type probeKey struct {
 
 // miss records an overdue probe.
 func (k *archive) miss(e *event) {
-	p := overdueProbe{key: probeKey{e.flow, e.probe}, sent: e.sent, until: e.until, wire: e.wire, closed: k.byID[e.flow].closed, corrupt: e.corrupt}
+	p := overdueProbe{key: probeKey{e.flow, e.probe}, path: e.path, sent: e.sent, until: e.until, wire: e.wire, closed: k.byID[e.flow].closed, corrupt: e.corrupt}
 	k.missing = append(k.missing, p)
 	k.undecided[p.key] = true
 }
@@ -150,6 +151,9 @@ func (k *archive) decide(all bool) {
 			if s := k.byID[p.key.flow]; s != nil {
 				for _, t := range []*tally{&s.all, &s.part} {
 					t.unanswered(p.corrupt, moved, p.closed || s.closed)
+				}
+				if s.paths != nil && !p.corrupt && !moved && !p.closed && !s.closed {
+					s.paths.of(p.path).lost++
 				}
 			}
 		}

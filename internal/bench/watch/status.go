@@ -92,6 +92,9 @@ func (w *watch) status(now time.Time) *page.Status {
 	if s.Answer == "" {
 		s.Answer = "no target"
 	}
+	if n := k.withBadPaths(); n > 0 {
+		s.Alerts = append(s.Alerts, plain.Count(n, "target")+" with loss from some source ports only: equal-cost paths differ")
+	}
 	if n := w.loop.events.dropped.Load(); n > 0 {
 		s.Alerts = append(s.Alerts, fmt.Sprintf("%d events of the measuring loop could not be counted: this machine is overloaded", n))
 	}
@@ -144,6 +147,7 @@ func (s *state) row() page.StatusRow {
 	if !s.ready {
 		since = append(since, plain.Text(s.why))
 	}
+	since = append(since, s.pathLines()...)
 	now := s.recent.current()
 	r.Values = append(r.Values, since, now.lines())
 	for i := 1; i <= minutes; i++ {

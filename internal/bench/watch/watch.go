@@ -183,6 +183,11 @@ func (w *watch) serve(ctx context.Context, m *manager, service *notify.Manager, 
 		defer close(done)
 		m.follow(ctx, updates)
 	}()
+	traced := make(chan struct{})
+	go func() {
+		defer close(traced)
+		w.archive.traceAll(ctx)
+	}()
 	judged := make(chan struct{}, 1)
 	judged <- struct{}{}
 	var alive time.Time
@@ -191,6 +196,7 @@ func (w *watch) serve(ctx context.Context, m *manager, service *notify.Manager, 
 		select {
 		case <-ctx.Done():
 			<-done
+			<-traced
 			<-judged // a log being written is completed
 			_ = service.Stopping()
 			return

@@ -19,10 +19,14 @@ import (
 // wire is an open device or a socket, with all flows that use it.
 type wire struct {
 	key    string
-	iface  string         // the kernel's, or the driver's name for it
-	device nic.Device     // nil for a socket
-	socket *socket.Shared // nil for a device
-	echo   bool           // socket: for echo requests
+	iface  string           // the kernel's, or the driver's name for it
+	device nic.Device       // nil for a socket
+	socket *socket.Shared   // nil for a device
+	echo   bool             // socket: for echo requests
+	ports  []*socket.Shared // sockets of all source ports, the first is socket; nil if there is only one
+
+	ending chan struct{}  // closed when the wire is closed
+	traces sync.WaitGroup // those that use the sockets
 
 	drops        samples
 	stopCounting func()
@@ -61,7 +65,10 @@ func (f *flow) key() flowKey {
 
 func (w *wire) fail(err error) { w.failure.CompareAndSwap(nil, &err) }
 
-func (w *wire) send(f *flow, frame []byte) error {
+func (w *wire) send(f *flow, path uint8, frame []byte) error {
+	if w.ports != nil {
+		return w.ports[path].Send(&f.peer, frame)
+	}
 	if w.socket != nil {
 		return w.socket.Send(&f.peer, frame)
 	}
@@ -72,6 +79,9 @@ func (w *wire) send(f *flow, frame []byte) error {
 func (w *wire) recv(buf []byte, flows map[flowKey]*flow) (n int, at int64, f *flow, err error) {
 	if w.socket != nil {
 		n, from, at, err := w.socket.Recv(buf)
+		for i := 1; i < len(w.ports) && n == 0 && err == nil; i++ {
+			n, from, at, err = w.ports[i].Recv(buf)
+		}
 		if n == 0 || err != nil {
 			return 0, at, nil, err
 		}
@@ -206,7 +216,9 @@ func keyOf(b []byte) (k flowKey, ok bool) {
 // counters are the sources of this host's drop counters for the wire's frames.
 func (w *wire) counters() drops.Source {
 	s := drops.Source{Interface: w.iface}
-	if w.socket != nil {
+	if w.ports != nil {
+		s.Socket = all(w.ports)
+	} else if w.socket != nil {
 		s.Socket = w.socket
 	} else {
 		s.Device = w.device
@@ -224,5 +236,31 @@ func (w *wire) close() (err error) {
 	if w.device != nil {
 		return w.device.Close()
 	}
+	w.mu.Lock()
+	close(w.ending)
+	w.mu.Unlock()
+	w.traces.Wait()
+	if w.ports != nil {
+		return all(w.ports).close()
+	}
 	return w.socket.Close()
+}
+
+// all are the sockets of one wire.
+type all []*socket.Shared
+
+// Drops is the sum of all sockets.
+func (a all) Drops() (sum uint64, err error) {
+	for _, s := range a {
+		n, e := s.Drops()
+		sum, err = sum+n, errors.Join(err, e)
+	}
+	return sum, err
+}
+
+func (a all) close() (err error) {
+	for _, s := range a {
+		err = errors.Join(err, s.Close())
+	}
+	return err
 }

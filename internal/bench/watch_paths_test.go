@@ -1,0 +1,317 @@
+package bench
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/testbed"
+	"github.com/rebound-nic/rebound/proof/await"
+)
+
+// fork is a network with two equal-cost paths: near, a router that chooses one of two others by a hash of the ports, and
+// far, which answers through the first.
+type fork struct {
+	*network
+	router, a, b *testbed.Namespace
+}
+
+const (
+	forkFar4, forkFar6 = "10.98.9.1", "fd98:9::1"
+	routerHop4         = "10.98.1.2"
+	routerHop6         = "fd98:1::2"
+	bHop4, bHop6       = "10.98.3.2", "fd98:3::2"
+)
+
+func newFork(t *testing.T) *fork {
+	needRoot(t)
+	f := &fork{network: &network{t: t}}
+	for _, s := range []**testbed.Namespace{&f.near, &f.router, &f.a, &f.b, &f.far} {
+		n, err := testbed.NewNamespace()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(n.Close)
+		*s = n
+		f.must(n.Do(func() error {
+			lo, err := netlink.LinkByName("lo")
+			err = errors.Join(err, netlink.LinkSetUp(lo))
+			for _, key := range []string{"ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1", "ipv4/conf/all/rp_filter=0", "ipv4/conf/default/rp_filter=0", "ipv4/icmp_ratelimit=0",
+				"ipv6/icmp/ratelimit=0", "ipv4/fib_multipath_hash_policy=1", "ipv6/fib_multipath_hash_policy=1"} {
+				name, value, _ := strings.Cut(key, "=")
+				err = errors.Join(err, os.WriteFile("/proc/sys/net/"+name, []byte(value), 0))
+			}
+			return err
+		}))
+	}
+	// Link i has the subnets 10.98.i.0/24 and fd98:i::/64. Its first side has .1, the second .2.
+	for i, link := range [][2]*testbed.Namespace{{f.near, f.router}, {f.router, f.a}, {f.router, f.b}, {f.a, f.far}, {f.b, f.far}} {
+		i++
+		f.must(link[0].Do(func() error {
+			pair := netlink.NewVeth(netlink.LinkAttrs{Name: fmt.Sprintf("l%d", i)})
+			pair.PeerName, pair.PeerNamespace = pair.Name, netlink.NsFd(link[1].FD)
+			return netlink.LinkAdd(pair)
+		}))
+		for side, n := range link {
+			f.must(n.Do(func() error {
+				l, err := netlink.LinkByName(fmt.Sprintf("l%d", i))
+				if err != nil {
+					return err
+				}
+				return errors.Join(address(l, fmt.Sprintf("10.98.%d.%d/24", i, side+1)), address(l, fmt.Sprintf("fd98:%d::%d/64", i, side+1)), netlink.LinkSetUp(l))
+			}))
+		}
+	}
+	f.must(f.far.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		return errors.Join(err, address(lo, forkFar4+"/32"), address(lo, forkFar6+"/128"))
+	}))
+	route := func(n *testbed.Namespace, to string, via ...string) {
+		f.must(n.Do(func() error {
+			_, dst, err := net.ParseCIDR(to)
+			if err != nil {
+				return err
+			}
+			r := &netlink.Route{Dst: dst}
+			for _, v := range via {
+				r.MultiPath = append(r.MultiPath, &netlink.NexthopInfo{Gw: net.ParseIP(v)})
+			}
+			if len(via) == 1 {
+				r.Gw, r.MultiPath = net.ParseIP(via[0]), nil
+			}
+			return netlink.RouteAdd(r)
+		}))
+	}
+	for far, mid := range map[string]string{forkFar4 + "/32": "10.98.%d.%d", forkFar6 + "/128": "fd98:%d::%d"} {
+		at := func(link, side int) string { return fmt.Sprintf(mid, link, side) }
+		route(f.near, far, at(1, 2))
+		route(f.router, far, at(2, 2), at(3, 2))
+		route(f.a, far, at(4, 2))
+		route(f.b, far, at(5, 2))
+		back := "10.98.1.0/24"
+		if strings.Contains(far, ":") {
+			back = "fd98:1::/64"
+		}
+		route(f.far, back, at(4, 1))
+		route(f.a, back, at(2, 1))
+		route(f.b, back, at(3, 1))
+	}
+	return f
+}
+
+func address(l netlink.Link, prefix string) error {
+	a, err := netlink.ParseAddr(prefix)
+	if err != nil {
+		return err
+	}
+	a.Flags = unix.IFA_F_NODAD
+	return netlink.AddrAdd(l, a)
+}
+
+// drop makes b send all packets to a MAC address that far does not have; restore removes that.
+func (f *fork) drop(restore bool) {
+	f.t.Helper()
+	f.must(f.b.Do(func() error {
+		l, err := netlink.LinkByName("l5")
+		if err != nil {
+			return err
+		}
+		for _, next := range []string{"10.98.5.2", "fd98:5::2"} {
+			n := &netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(next), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}}
+			if restore {
+				err = errors.Join(err, netlink.NeighDel(n))
+			} else {
+				err = errors.Join(err, netlink.NeighSet(n))
+			}
+		}
+		return err
+	}))
+}
+
+// byPort returns the values of a metric of a target, by source port.
+func byPort(v map[string]float64, metric, target string) map[int]float64 {
+	out := map[int]float64{}
+	for name, value := range v {
+		if m := regexp.MustCompile(`^` + metric + `\{.*source_port="(\d+)",target="` + regexp.QuoteMeta(target) + `"\}$`).FindStringSubmatch(name); m != nil {
+			port, _ := strconv.Atoi(m[1])
+			out[port] = value
+		}
+	}
+	return out
+}
+
+func sum(of map[int]float64) (n float64) {
+	for _, v := range of {
+		n += v
+	}
+	return n
+}
+
+// One of two equal-cost paths drops all packets: the watch names the source ports whose probes take it and the last hop
+// that answers, counts no loss for the others, and notices that it works again.
+func TestWatchPaths(t *testing.T) {
+	t.Parallel()
+	f := newFork(t)
+	echo, reflector := f.server(forkFar4+":4100", false), f.server("["+forkFar6+"]:862", true)
+	const ports = 16
+	udp, stamp := "udp:"+forkFar4+":4100", "stamp:["+forkFar6+"]:862"
+	w := f.watch(9520, "-transport", "socket", "-target", udp, "-target", stamp, "-rate", "40", "-timeout", "3s", "-source-ports", strconv.Itoa(ports))
+	w.until("all ports are answered", func(v map[string]float64) bool {
+		for _, target := range []string{udp, stamp} {
+			up := byPort(v, "rebound_path_up", target)
+			if len(up) != ports || sum(up) != ports || v[of("rebound_rtt_seconds_count", target)] < 10*ports {
+				return false
+			}
+		}
+		return true
+	})
+	f.drop(false)
+	var named map[string][]int
+	v := w.until("some ports are down, and each target has a trace", func(v map[string]float64) bool {
+		named = map[string][]int{}
+		for _, target := range []string{udp, stamp} {
+			lost := byPort(v, "rebound_path_lost_total", target)
+			for port, up := range byPort(v, "rebound_path_up", target) {
+				if up == 0 {
+					named[target] = append(named[target], port)
+				} else if lost[port] > 0 {
+					return false
+				}
+				if up == 0 && lost[port] < 5 {
+					return false
+				}
+			}
+			slices.Sort(named[target])
+			if len(named[target]) == 0 || len(named[target]) == ports || len(byPortHop(v, target)) == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	for target, hop := range map[string]string{udp: bHop4, stamp: bHop6} {
+		router := routerHop4
+		if target == stamp {
+			router = routerHop6
+		}
+		hops := byPortHop(v, target)
+		for port, at := range hops {
+			if !slices.Contains(named[target], port) || at != hop+" 2" {
+				t.Errorf("%s: the trace of port %d ends after hop %s, want %s 2", target, port, at, hop)
+			}
+		}
+		for _, says := range []string{`result="nothing answers after hop 2, ` + hop + `"`, `hops="` + router + " " + hop + `"`} {
+			w.says(says)
+		}
+		if all, lost := v[of("rebound_lost_total", target)], sum(byPort(v, "rebound_path_lost_total", target)); all != lost {
+			t.Errorf("%s: %v lost, %v by port", target, all, lost)
+		}
+		if all, sent := v[of("rebound_probes_total", target)], sum(byPort(v, "rebound_path_probes_total", target)); all != sent {
+			t.Errorf("%s: %v sent, %v by port", target, all, sent)
+		}
+		if v[of("rebound_target_up", target)] != 1 || v[of("rebound_replies_trouble_total", target, `kind="corrupt"`)]+v[of("rebound_replies_trouble_total", target, `kind="duplicate"`)] != 0 {
+			t.Errorf("%s: %v", target, v)
+		}
+		for _, port := range named[target] {
+			w.says(fmt.Sprintf("target=%s source_port=%d", target, port))
+		}
+	}
+	for target, server := range map[string]*portServer{udp: echo, stamp: reflector} {
+		server.forget()
+		missing := func() (ports []int) {
+			for port := range byPort(v, "rebound_path_up", target) {
+				if server.count(port) == 0 {
+					ports = append(ports, port)
+				}
+			}
+			slices.Sort(ports)
+			return ports
+		}
+		await.Until(t, "the target receives probes from all other ports", func() bool { return slices.Equal(missing(), named[target]) },
+			func() string {
+				return fmt.Sprintf("%s: ports %v are named, nothing arrives from %v", target, named[target], missing())
+			})
+	}
+	f.drop(true)
+	w.until("all ports are answered again", func(v map[string]float64) bool {
+		return sum(byPort(v, "rebound_path_up", udp)) == ports && sum(byPort(v, "rebound_path_up", stamp)) == ports
+	})
+	forward, backward := of("rebound_lost_oneway_total", stamp, `direction="forward"`), of("rebound_lost_oneway_total", stamp, `direction="backward"`)
+	w.until("all loss was on the way there", func(v map[string]float64) bool {
+		return v[forward] > 0 && v[forward] == v[of("rebound_lost_total", stamp)] && v[backward] == 0
+	})
+	w.end()
+	t.Log(w.log.String())
+}
+
+// byPortHop returns the last hop of each trace of a target and its number, by source port.
+func byPortHop(v map[string]float64, target string) map[int]string {
+	out := map[int]string{}
+	for name, value := range v {
+		if m := regexp.MustCompile(`^rebound_path_last_hop\{hop="([^"]*)",.*source_port="(\d+)",target="` + regexp.QuoteMeta(target) + `"\}$`).FindStringSubmatch(name); m != nil {
+			port, _ := strconv.Atoi(m[2])
+			out[port] = fmt.Sprint(m[1], " ", value)
+		}
+	}
+	return out
+}
+
+// portServer answers UDP, and counts datagrams by source port.
+type portServer struct {
+	mu  sync.Mutex
+	got map[int]uint32
+}
+
+func (s *portServer) forget() { s.mu.Lock(); defer s.mu.Unlock(); clear(s.got) }
+
+func (s *portServer) count(port int) uint32 { s.mu.Lock(); defer s.mu.Unlock(); return s.got[port] }
+
+// server starts an echo server in far, or a STAMP reflector that counts the packets from each source port.
+func (f *fork) server(address string, stamp bool) *portServer {
+	f.t.Helper()
+	s := &portServer{got: map[int]uint32{}}
+	var conn *net.UDPConn
+	f.must(f.far.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(address)))
+		return err
+	}))
+	f.t.Cleanup(func() { conn.Close() })
+	go func() {
+		b, sessions := make([]byte, 2000), map[uint16]uint32{}
+		for {
+			n, from, err := conn.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			s.mu.Lock()
+			s.got[int(from.Port())]++
+			s.mu.Unlock()
+			out := slices.Clone(b[:n])
+			if stamp {
+				now := uint64(time.Now().Unix()+2208988800) << 32
+				binary.BigEndian.PutUint32(out, sessions[from.Port()])
+				sessions[from.Port()]++
+				binary.BigEndian.PutUint64(out[4:], now)
+				binary.BigEndian.PutUint16(out[12:], 0x0101)
+				clear(out[14:])
+				binary.BigEndian.PutUint64(out[16:], now)
+				copy(out[24:], b[:14])
+				out[40] = 64
+			}
+			conn.WriteToUDPAddrPort(out, from)
+		}
+	}()
+	return s
+}
