@@ -61,7 +61,7 @@ func (c *Config) DebugSettings() []setting.Setting {
 	}
 	flag := func(key string, to *bool, doc string) setting.Setting { return setting.Bool(key, to, false, doc) }
 	return For([]setting.Setting{
-		setting.Parsed("debug.host_version", &d.ena.HostVersion, "auto", number(0xFFFFFF), "The major version of the driver in the host information. Firmware is known that accepts 2 alone, which is auto."),
+		setting.Parsed("debug.host_version", &d.ena.HostVersion, "auto", number(0xFFFFFF), "The major version of the driver in the host information. Some firmware accepts only 2, which is the default."),
 		setting.Parsed("debug.os_type", &d.ena.OSType, "auto", number(255), "The operating system in the host information: 1 Linux, which is auto, 2 Windows, 3 DPDK, "+
 			"4 FreeBSD, 5 iPXE."),
 		flag("debug.vector", &d.ena.Vector, "Create completion queues with interrupt vector 0 instead of all ones."),

@@ -91,13 +91,13 @@ func (s *settings) user() (*confine.User, confine.Hold) {
 func (s *settings) needsRoot() string {
 	switch {
 	case s.cpu.isolate:
-		return "cpu.isolate restores files of root in /sys and /proc at exit"
+		return "cpu.isolate restores root-owned files in /sys and /proc at exit"
 	case s.lift():
-		return "cpu.realtime_guard = \"lift\" restores a file of root at exit"
+		return "cpu.realtime_guard = \"lift\" restores a root-owned file at exit"
 	case s.nic.Pin != "":
 		return "nic.pin uses the BPF file system, which belongs to root"
 	case s.nic.UnsafeNoIOMMU && cards.IsPCIDevice(s.nic.Device):
-		return "nic.unsafe_no_iommu disables the function at exit by a file of root in /sys"
+		return "nic.unsafe_no_iommu disables the function at exit through a root-owned file in /sys"
 	}
 	return ""
 }

@@ -222,7 +222,7 @@ func uneven(st Stat, a, b []part) string {
 		return median(n)
 	}
 	if na, nb := count(a), count(b); st.Single() && max(na, nb) > 1.1*min(na, nb) {
-		return fmt.Sprintf("%s depends on the number of samples, and a run of the one has %.0f, of the other %.0f: compare at a fixed rate", st, na, nb)
+		return fmt.Sprintf("%s not compared: sample counts differ (%.0f and %.0f per run), measure at a fixed rate (-rate)", st, na, nb)
 	}
 	return ""
 }

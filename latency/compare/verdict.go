@@ -221,7 +221,7 @@ func (p *Pair) Confidence() string {
 	case asked != "":
 		each = asked + " each"
 	}
-	text := fmt.Sprintf("intervals are at %s, so that at most %.0f %% of tables that compare a thing with itself show any + or -; p is adjusted for that", each, 100*tableLevel)
+	text := fmt.Sprintf("intervals are at %s, so that at most %.0f %% of tables without a real change show any + or -; p is adjusted for that", each, 100*tableLevel)
 	if n := p.looks(); n > 1 {
 		text += fmt.Sprintf(" and for %d tests, any of which could end the measurement (-auto)", n)
 	}

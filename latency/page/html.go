@@ -165,7 +165,7 @@ func Report(w io.Writer, rep *report.Report) error {
 		for _, st := range stripStats(rep) {
 			strips = append(strips, stripFigure(st, []side{{legend{0, "", string(rep.Metric)}, rep}}, unit))
 		}
-		p.Plots = append(p.Plots, joined("Runs", "A dot for each run: what they differ by is the spread that a comparison has to exceed.", nil, strips)...)
+		p.Plots = append(p.Plots, joined("Runs", "A dot for each run. A comparison has to exceed their spread.", nil, strips)...)
 	}
 	for _, s := range rep.Series {
 		name := s.Name

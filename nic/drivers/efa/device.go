@@ -162,7 +162,7 @@ func (d *Device) pushName() string {
 
 func (d *Device) notes() []string {
 	notes := slices.Clone(d.features)
-	notes = append(notes, fmt.Sprintf("messages up to %d bytes are pushed whole by %v; of longer ones a pointer", d.queues[0].maxInline,
+	notes = append(notes, fmt.Sprintf("messages up to %d bytes are pushed whole by %v; for longer ones, a pointer is pushed", d.queues[0].maxInline,
 		mmio.PushMethod()))
 	return notes
 }

@@ -93,7 +93,7 @@ func (d *Device) open() (err error) {
 		return d.card.Errorf("%w", err)
 	}
 	if n := d.card.Options.Queues; n&(n-1) != 0 {
-		return d.card.Errorf("%d queue pairs asked for: the card spreads frames over 1, 2, 4, 8, 16, 32 or 64", n)
+		return d.card.Errorf("%d queue pairs requested: the card spreads frames over 1, 2, 4, 8, 16, 32 or 64", n)
 	}
 	d.port = uint32(max(d.own.Port, 1))
 	d.listen(d.card.Options)

@@ -144,7 +144,7 @@ func (d *Device) plan() error {
 		{"MPTs", m.tables[resDMPT].used, uint64(c.maxMPTs)},
 	} {
 		if most.n > most.of {
-			return d.card.Errorf("%w: %d %s are wanted, with the device's own in front; it has %d", nic.ErrHardware, most.n, most.what, most.of)
+			return d.card.Errorf("%w: %d %s are needed, including the device's own; it has %d", nic.ErrHardware, most.n, most.what, most.of)
 		}
 	}
 	bytes := func(r resource) uint64 { return max(m.tables[r].entry*m.tables[r].entries, icmPage) }
@@ -157,7 +157,7 @@ func (d *Device) plan() error {
 		m.size += bytes(r)
 	}
 	if m.size > c.maxICM {
-		return d.card.Errorf("%w: %#x bytes of context memory are wanted, the device has room for %#x", nic.ErrHardware, m.size, c.maxICM)
+		return d.card.Errorf("%w: %#x bytes of context memory are needed, the device has room for %#x", nic.ErrHardware, m.size, c.maxICM)
 	}
 	return nil
 }
@@ -291,7 +291,7 @@ func (d *Device) translate(b dma.Block) (uint64, error) {
 	m := &d.icm
 	first, pages := m.mttEnd, uint64(len(b.Bytes)+icmPage-1)/icmPage
 	if first+pages > m.tables[resMTT].used {
-		return 0, d.card.Errorf("%d pages are wanted, %d MTTs are left", pages, m.tables[resMTT].used-first)
+		return 0, d.card.Errorf("%d pages are needed, %d MTTs are left", pages, m.tables[resMTT].used-first)
 	}
 	m.mttEnd += pages
 	for i := range pages {

@@ -119,7 +119,7 @@ func (d *Device) pushNotes() []string {
 	if d.subnet != nil {
 		what = "payloads"
 	}
-	return []string{fmt.Sprintf("%s up to %d bytes go whole into their work queue entry, of longer ones a pointer", what, q.inlineMax)}
+	return []string{fmt.Sprintf("%s up to %d bytes go whole into their work queue entry, longer ones by a pointer", what, q.inlineMax)}
 }
 
 // layout sets a queue's sizes.

@@ -205,7 +205,7 @@ func TestRefusals(t *testing.T) {
 		"BlueFlame":        {spoil: change(opQueryDevCap, func(m mailbox) { m.set8(0x4D, 30) }), is: nic.ErrHardware, says: "BlueFlame registers have 2^30 bytes"},
 		"few UARs":         {spoil: change(opQueryDevCap, func(m mailbox) { m.set8(0x48, 0xF0); m.set8(0x49, 0); m.set8(0x1E, 15) }), is: nic.ErrHardware, says: "pages of doorbells (UAR)"},
 		"RSS over two":     {o: nic.Options{Queues: 4}, spoil: change(opQueryDevCap, func(m mailbox) { m.set8(0x2E, 0x11) }), is: nic.ErrHardware, says: "4 queue pairs are asked for, the card spreads frames over 2"},
-		"three queues":     {o: nic.Options{Queues: 3}, says: "3 queue pairs asked for: the card spreads frames over 1, 2, 4"},
+		"three queues":     {o: nic.Options{Queues: 3}, says: "3 queue pairs requested: the card spreads frames over 1, 2, 4"},
 		"long ring":        {o: nic.Options{RingSize: 4096}, spoil: change(opQueryDevCap, func(m mailbox) { m.set8(0x11, 13) }), says: "queues of 16384 entries, the device has QPs of 8192"},
 		"group address":    {spoil: change(opQueryPort, func(m mailbox) { m.set64(0x10, 0x010000000001) }), says: "is not a unicast address"},
 		"push mode":        {own: Options{Push: "header"}, says: `push mode "header": want one of auto, full, off`},

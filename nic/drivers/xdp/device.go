@@ -325,7 +325,7 @@ func (d *Device) attach(c fastpath.Config, own Options, joined *pin) error {
 	case v.stamps:
 		d.note("times of receipt are the card's")
 	case len(c.STAMPPorts) > 0:
-		d.note("times of receipt are the program's start: the card's are not to be had here")
+		d.note("times of receipt are when the program starts: the card's are not available here")
 	}
 	return nil
 }
@@ -387,7 +387,7 @@ func (d *Device) letIn(own Options, joined *pin, mac [6]byte, c *fastpath.Config
 	}
 	a.Since = joined.about.Since
 	d.since = a.Since
-	d.note("joined pin %q of %v: its counts go on", own.Pin, a.Since)
+	d.note("joined pin %q of %v: its counts continue", own.Pin, a.Since)
 	return writeAbout(joined.notes, a)
 }
 
