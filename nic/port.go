@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"golang.org/x/net/bpf"
+
 	"github.com/rebound-nic/rebound/fastpath"
 )
 
@@ -66,6 +68,10 @@ type Options struct {
 	// receives every frame, which suits a port with no other user.
 	Match *fastpath.Config
 	Steer *Steer
+
+	// Filter is a classic BPF program (linux/filter.h) that afpacket attaches to its sockets, so that its ring and its count of
+	// dropped frames are free of other traffic. nil for its own, which excludes TCP. Other drivers ignore it.
+	Filter []bpf.RawInstruction
 
 	// Inherited has afpacket continue with the sockets of another process; nil opens new ones.
 	Inherited *Inheritance

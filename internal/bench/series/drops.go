@@ -28,7 +28,7 @@ func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 	for i := range drops {
 		d := &drops[i]
 		// A filter or a flow rule before the ring is no proof. Foreign counts frames that passed it and were not ours.
-		d.Ours = d.Ours && n.Foreign == 0 && n.Stray == 0 && s.VLAN == 0
+		d.Ours = d.Ours && n.Foreign == 0 && n.Stray == 0 && s.VLAN == 0 && !s.port.mixed
 		if d.Place == report.NotSent && d.Ours { // a refused frame is in both
 			d.Frames = max(d.Frames-n.Unsent, 0)
 		}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/internal/bench/drops"
@@ -39,6 +40,7 @@ type port struct {
 	stamper *engine.Stamper
 	stamps  nic.Timestamping
 	series  []*Series
+	mixed   bool  // the ring also has the host's other traffic
 	holds   []int // kernel sockets on our UDP ports, which prevent the kernel's "port unreachable"
 }
 
@@ -142,8 +144,19 @@ func (p *port) open(o Options) (err error) {
 		}
 		return p.enableStamps(o, nil)
 	}
+	for _, s := range p.series {
+		if err := s.known(); err != nil {
+			return err
+		}
+	}
 	if do.Steer, err = p.steer(); err != nil {
 		return err
+	}
+	if do.Driver == "afpacket" {
+		if do.Filter, err = p.filter(); err != nil {
+			return err
+		}
+		p.mixed = do.Filter == nil
 	}
 	do.Shared = first.path.Owned || do.Steer == nil || o.Timestamps // AF_XDP has no timestamps
 	d, err := open(do)
@@ -209,6 +222,21 @@ func (p *port) steer() (*nic.Steer, error) {
 		}
 	}
 	return out, nil
+}
+
+// filter returns a program that accepts only what the port's series read, nil if it would be too long.
+func (p *port) filter() ([]bpf.RawInstruction, error) {
+	var flows []probe.Flow
+	neighbours := false
+	for _, s := range p.series {
+		flows = append(flows, s.flow)
+		neighbours = neighbours || s.flow.DstMAC == [6]byte{} || !s.path.Owned
+	}
+	f, err := probe.Filter(flows, neighbours)
+	if errors.Is(err, probe.ErrFilter) {
+		return nil, nil
+	}
+	return f, err
 }
 
 func parseMAC(s string) (mac [6]byte, err error) {

@@ -127,11 +127,11 @@ func (s *Series) address(p *port) error {
 	return nil
 }
 
-// resolve finds the next hop's MAC.
-func (s *Series) resolve() error {
+// known sets the next hop's MAC if it is configured or the kernel knows it or finds it.
+func (s *Series) known() error {
 	s.flow.Routed = s.path.Routed(s.Target)
+	s.flow.DstMAC = s.MAC
 	if s.MAC != [6]byte{} {
-		s.flow.DstMAC = s.MAC
 		return nil
 	}
 	if onKernel(s.Iface) && s.path.Owned && s.VLAN == 0 {
@@ -149,6 +149,14 @@ func (s *Series) resolve() error {
 			}
 			return fmt.Errorf("%w: the kernel found no MAC for %v on %s", route.ErrNoAnswer, s.path.Next, s.path.Interface)
 		}
+	}
+	return nil
+}
+
+// resolve asks for the next hop's MAC if it is not known.
+func (s *Series) resolve() error {
+	if s.flow.DstMAC != [6]byte{} {
+		return nil
 	}
 	tries := route.Tries
 	if !onKernel(s.Iface) {

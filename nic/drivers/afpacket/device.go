@@ -97,17 +97,18 @@ func open(o nic.Options) (_ *Device, err error) {
 		d.watch, err = d.iface.Watch()
 		return d, err
 	}
+	var program []unix.SockFilter
+	if o.Filter != nil {
+		program = instructions(o.Filter)
+	} else if o.Match != nil || o.Steer != nil {
+		program = dropTCP
+	}
 	for range queues {
-		q, err := openQueue(d.iface, slots, mtu+ethernet+tags)
+		q, err := openQueue(d.iface, slots, mtu+ethernet+tags, program)
 		if err != nil {
 			return nil, err
 		}
 		d.queues = append(d.queues, q)
-		if o.Match != nil || o.Steer != nil {
-			if err := q.filter(); err != nil {
-				return nil, fmt.Errorf("interface %s: %w", d.iface.Name, err)
-			}
-		}
 		if o.Match != nil && len(d.queues) == 1 {
 			err = d.iface.Receive(int(q.fd), mac, o.Match.Addresses)
 		} else if len(d.queues) == 1 {
@@ -157,7 +158,7 @@ func (d *Device) mayAnswer(c *fastpath.Config, inherited netif.Claims) error {
 	return nil
 }
 
-func openQueue(i *netif.Interface, slots, frame int) (*Queue, error) {
+func openQueue(i *netif.Interface, slots, frame int, program []unix.SockFilter) (*Queue, error) {
 	fd, err := netif.PacketSocket()
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return nil, fmt.Errorf("packet socket: %w: it takes CAP_NET_RAW (run as root, or setcap cap_net_raw+ep): %w",
@@ -178,6 +179,13 @@ func openQueue(i *netif.Interface, slots, frame int) (*Queue, error) {
 		if err = unix.SetsockoptInt(fd, unix.SOL_PACKET, s.opt, s.value); err != nil {
 			q.close()
 			return nil, fmt.Errorf("interface %s: %s: %w", i.Name, s.name, err)
+		}
+	}
+	if len(program) > 0 { // before the first frame
+		p := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+		if err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &p); err != nil {
+			q.close()
+			return nil, fmt.Errorf("interface %s: SO_ATTACH_FILTER: %w", i.Name, err)
 		}
 	}
 	if q.ring, err = newRing(fd, slots, frame); err == nil {

@@ -1,8 +1,7 @@
 package afpacket
 
 import (
-	"fmt"
-
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,11 +24,9 @@ var dropTCP = []unix.SockFilter{
 	{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 18}, // bytes to keep, more than any frame has
 }
 
-// filter attaches dropTCP.
-func (q *Queue) filter() error {
-	p := unix.SockFprog{Len: uint16(len(dropTCP)), Filter: &dropTCP[0]}
-	if err := unix.SetsockoptSockFprog(int(q.fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &p); err != nil {
-		return fmt.Errorf("SO_ATTACH_FILTER: %w", err)
+func instructions(raw []bpf.RawInstruction) (program []unix.SockFilter) {
+	for _, r := range raw {
+		program = append(program, unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K})
 	}
-	return nil
+	return program
 }
