@@ -218,6 +218,9 @@ func TestNoPercentilesOfNothing(t *testing.T) {
 			if found := zero.FindString(shown); found != "" {
 				t.Errorf("%s of %s shows 0 ns: %s", where, name, found)
 			}
+			if strings.Contains(shown, "from the actual send</") || strings.Contains(shown, ">from the actual send") {
+				t.Errorf("%s of %s draws a series without samples", where, name)
+			}
 		}
 	}
 }
