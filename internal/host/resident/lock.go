@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	heapBits = 38      // number of low address bits that differ within Go's heap: no other mapping has the same bits above them
-	sparse   = 4 << 20 // bytes of a writable mapping outside of the heap of which only the pages in use are locked
-	first    = 1 << 20 // bytes of variables that are locked before their first use
+	heapBits = 32        // number of low address bits that differ within Go's heap, whose place is random: no other mapping is likely to be as near
+	sparse   = 256 << 10 // bytes of a writable mapping outside of the heap of which only the pages in use are locked
+	first    = 1 << 20   // bytes of variables that are locked before their first use
 )
 
 // Lock locks the memory that the program uses, and fills it, so that no access to it causes a page fault. That includes the program's
@@ -72,11 +72,13 @@ func parse(r io.Reader) (all []mapping, err error) {
 func (m mapping) lock(heap uintptr, variables bool) error {
 	size := m.end - m.start
 	switch {
+	case strings.HasPrefix(m.name, "/memfd:"): // frames that another process can map, too
+		return mlock(m.start, size)
 	case m.perms[0] != 'r', m.perms[3] != 'p': // reserved only; a ring shared with the kernel, which keeps it
 		return nil
 	case strings.HasPrefix(m.name, "[v"): // the kernel's: vdso, vvar, vsyscall
 		return nil
-	case m.inode != 0, m.start>>heapBits == heap>>heapBits, size <= sparse:
+	case m.inode != 0, m.near(heap), size <= sparse:
 		return mlock(m.start, size)
 	}
 	page := uintptr(os.Getpagesize())
@@ -99,6 +101,9 @@ func (m mapping) lock(heap uintptr, variables bool) error {
 	}
 	return nil
 }
+
+// near reports whether the mapping is part of the heap that has the address heap.
+func (m mapping) near(heap uintptr) bool { return m.start>>heapBits == heap>>heapBits }
 
 // mlock locks size bytes at start, unless they were unmapped since the list was read.
 func mlock(start, size uintptr) error {

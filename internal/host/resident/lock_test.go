@@ -12,6 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// The runtime chooses a random place for the heap. One of 120 responders had it so low that the program's variables counted as part of
+// it, and locked all 34 MB of them.
+func TestVariablesAreNoHeap(t *testing.T) {
+	const heap = 0x25fa400000
+	if (mapping{start: 0x15ab000, end: 0x35f5000}).near(heap) || !(mapping{start: heap + 4<<20}).near(heap) {
+		t.Error("the heap is not told from the variables")
+	}
+}
+
 func TestParse(t *testing.T) {
 	got, err := parse(strings.NewReader("00400000-00c28000 r-xp 00001000 fe:00 10002780                 /usr/bin/a b\n" +
 		"7ffc1a4a0000-7ffc1a4c1000 rw-p 00000000 00:00 0                          [stack]\n7f00-7f01 ---p 00000000 00:00 0 \n"))
