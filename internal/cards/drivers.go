@@ -49,7 +49,7 @@ var drivers = []driver{
 	},
 	{
 		name: "afxdp",
-		has:  []string{"nic.queue", "nic.generic_xdp"},
+		has:  []string{"nic.queue", "nic.generic_xdp", "nic.take_over"},
 		doc: "an interface of the kernel, through AF_XDP. Only answered traffic is intercepted; everything else reaches the " +
 			"kernel.",
 		socket: func(c *Config) (nic.Device, error) { return opened(afxdp.Open(c.Options, c.XDP)) },

@@ -26,7 +26,7 @@ type Config struct {
 	MaxInline     int    // the longest frame in bytes that is pushed whole; 0 for the card's maximum
 	Port          int    // of a card with several ports on one PCI function; 0 for the first
 	XDP           afxdp.Options
-	TakeOver      bool                            // afpacket: the sockets of the responder that runs
+	TakeOver      bool                            // afpacket, afxdp: the sockets of the responder that runs
 	Pin           string                          // xdp: the name under which its program stays
 	UnsafeNoIOMMU bool                            // PCI functions: open without an IOMMU too
 	Shared        bool                            // "auto": the host uses the interface, so no XDP program should be attached and detached
@@ -137,7 +137,7 @@ func (c *Config) Settings() []setting.Setting {
 				"`rebound-responder status` shows what is pinned, `rebound-responder unpin NAME` removes it. Empty: the program is "+
 				"removed with the process."),
 		setting.Bool("nic.take_over", &c.TakeOver, false, "Take the place of the responder that answers for the addresses on this interface, without losing "+
-			"a frame: it hands its sockets over and ends. Both need driver afpacket and the same cores, ring size and MTU, and the new one root or the other's user. If "+
+			"a frame: it hands its sockets over and ends. Both need the same driver, afpacket or afxdp, cores, ring size and MTU, and the new one root or the other's user. If "+
 			"none runs, this is a normal start."),
 		setting.Parsed("nic.qkey", &c.QKey, "0x11111111", func(text string) (uint32, error) {
 			k, err := strconv.ParseUint(text, 0, 32)

@@ -23,7 +23,7 @@ const (
 // notInForce lists the settings that each driver ignores, independently of the table's rows.
 var notInForce = map[string]string{
 	"afpacket": ofSockets + " nic.queue nic.generic_xdp nic.pin " + ofDebug + " " + messages,
-	"afxdp":    ofSockets + " nic.pin nic.take_over " + ofDebug + " " + messages,
+	"afxdp":    ofSockets + " nic.pin " + ofDebug + " " + messages,
 	"xdp": ofSockets + " nic.take_over nic.queue nic.ring_size nic.mtu cpu.cores cpu.priority cpu.realtime_guard cpu.isolate cpu.lock_memory respond.stamp_mode " +
 		"respond.stamp_sessions respond.stamp_idle respond.stamp_auth_ports respond.stamp_key respond.stamp_tlvs respond.stamp_location respond.stamp_dscp " +
 		"respond.stamp_clock_error " + ofDebug + " " + messages,

@@ -15,8 +15,9 @@ import (
 // A responder takes the place of the one that runs, three times. Each request that arrives meanwhile is answered once, and the
 // predecessors exit with status 0.
 func TestTakeOver(t *testing.T) {
-	for _, queues := range []string{"0", "[0, 1]"} {
-		t.Run(queues, func(t *testing.T) {
+	for _, c := range [][2]string{{"afpacket", "0"}, {"afpacket", "[0, 1]"}, {"afxdp", "0"}} {
+		t.Run(strings.Join(c[:], " "), func(t *testing.T) {
+			driver, queues := c[0], c[1]
 			online, err := onlineCPUs()
 			if err != nil {
 				t.Fatal(err)
@@ -25,7 +26,7 @@ func TestTakeOver(t *testing.T) {
 				t.Skip("two queues take two cores")
 			}
 			w := newWire(t)
-			sets := []string{"nic.driver=afpacket", "cpu.cores=" + queues, "nic.take_over=true", "guard.rate=0"}
+			sets := []string{"nic.driver=" + driver, "cpu.cores=" + queues, "nic.take_over=true", "guard.rate=0"}
 			p := w.start(t, nil, sets...)
 			if !p.logs("nothing to take over") {
 				t.Error("the first responder found another one")
@@ -57,41 +58,58 @@ func TestTakeOver(t *testing.T) {
 
 // echoes sends one numbered datagram after the other until enough. It wants one reply to each.
 func echoes(c *net.UDPConn, enough *atomic.Bool) error {
-	b := make([]byte, 64)
 	for n := uint64(1); !enough.Load(); n++ {
-		binary.BigEndian.PutUint64(b, n)
-		c.SetDeadline(time.Now().Add(time.Minute))
-		if _, err := c.Write(b[:8]); err != nil {
+		if err := echo(c, n); err != nil {
 			return err
-		}
-		if _, err := c.Read(b); err != nil {
-			return fmt.Errorf("request %d is lost: %w", n, err)
-		}
-		if got := binary.BigEndian.Uint64(b); got != n {
-			return fmt.Errorf("a reply to %d, and request %d was sent last", got, n)
 		}
 	}
 	return nil
 }
 
-// What does not fit is refused, by name, and the responder that runs continues.
-func TestTakeOverRefused(t *testing.T) {
-	w := newWire(t)
-	p := w.start(t, nil, "nic.driver=afpacket")
-	for _, c := range []struct{ set, want string }{
-		{"nic.ring_size=512", "these settings need 1 of 512 of 2048: stop the other responder first"},
-		{"nic.take_over=false", "answers for it on port"},
-	} {
-		cmd := w.command(t, "nic.driver=afpacket", "nic.take_over=true", c.set)
-		var out []byte
-		var err error
-		w.here.do(t, func() { out, err = cmd.CombinedOutput() })
-		if err == nil || !strings.Contains(string(out), c.want) {
-			t.Errorf("%s: %v, %s; want %q", c.set, err, out, c.want)
-		}
+func echo(c *net.UDPConn, n uint64) error {
+	b := make([]byte, 64)
+	binary.BigEndian.PutUint64(b, n)
+	c.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := c.Write(b[:8]); err != nil {
+		return err
 	}
-	w.run(t, "ping", "-c", "3", "-i", "0.01", "-W", "60", ours4)
-	if _, code := p.stop(t, unix.SIGTERM); code != exitDone {
-		t.Errorf("exit %d\n%s", code, p.stderr)
+	if _, err := c.Read(b); err != nil {
+		return fmt.Errorf("request %d is lost: %w", n, err)
+	}
+	if got := binary.BigEndian.Uint64(b); got != n {
+		return fmt.Errorf("a reply to %d, and request %d was sent last", got, n)
+	}
+	return nil
+}
+
+// What does not fit is refused, by name, and the responder that runs continues, also after a successor that fails late.
+func TestTakeOverRefused(t *testing.T) {
+	for driver, size := range map[string]string{"afpacket": "these settings need 1 of 512 of 2048", "afxdp": "these settings need queues 0 to 0 with 512 of 2048"} {
+		t.Run(driver, func(t *testing.T) {
+			w := newWire(t)
+			p := w.start(t, nil, "nic.driver="+driver)
+			for _, c := range []struct{ set, want string }{
+				{"nic.ring_size=512", size + ": stop the other responder first"},
+				{"nic.take_over=false", "answers for it on port"},
+				{"stats.listen=192.0.2.1:80", "192.0.2.1:80"},
+			} {
+				cmd := w.command(t, "nic.driver="+driver, "respond.udp_ports=[9]", "nic.take_over=true", c.set)
+				var out []byte
+				var err error
+				w.here.do(t, func() { out, err = cmd.CombinedOutput() })
+				if err == nil || !strings.Contains(string(out), c.want) {
+					t.Errorf("%s: %v, %s; want %q", c.set, err, out, c.want)
+				}
+			}
+			w.run(t, "ping", "-c", "3", "-i", "0.01", "-W", "60", ours4)
+			for c, n := w.dial(t, ours4+":7"), uint64(1); n <= 3; n++ {
+				if err := echo(c, n); err != nil {
+					t.Error(err)
+				}
+			}
+			if _, code := p.stop(t, unix.SIGTERM); code != exitDone {
+				t.Errorf("exit %d\n%s", code, p.stderr)
+			}
+		})
 	}
 }

@@ -36,10 +36,11 @@ func (d *Device) attach(f *filter, queues int, generic bool) error {
 		return err
 	}
 	d.program, d.link, d.info.Push = a.Program, a.Link, attempts[a.Attempt].Hook
+	d.will.Tagged = asks && a.Attempt == 0
 	if d.info.Push == xdpkit.Generic && !generic {
 		d.note("%s", a.FellBack(d.iface, features))
 	}
-	if s := xdpkit.HiddenTags(d.iface, d.info.Push, asks && a.Attempt == 0, generic); s != "" {
+	if s := xdpkit.HiddenTags(d.iface, d.info.Push, d.will.Tagged, generic); s != "" {
 		d.note("%s", s)
 	}
 	return nil

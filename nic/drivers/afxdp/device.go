@@ -43,7 +43,10 @@ type Device struct {
 	sockets *ebpf.Map
 	program *ebpf.Program
 	link    link.Link
-	groups  int // a packet socket with multicast memberships, -1 if none
+	before  *ebpf.Program // of the process whose sockets these were, until Continue
+	will    bequest
+	since   unix.XDPStatistics // what the sockets had counted when this process got them
+	groups  int                // a packet socket with multicast memberships, -1 if none
 }
 
 // Open attaches a program to the interface o.Device in the calling thread's network namespace, and binds o.Queues sockets
@@ -71,14 +74,6 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 		return err
 	}
 	i := d.iface
-	if o.Match != nil {
-		if d.claims, err = i.Claim(o.Match.Addresses, nil); err != nil {
-			return err
-		}
-	}
-	if err := xdpkit.Free(i); err != nil {
-		return err
-	}
 	mtu := o.MTU
 	if mtu == 0 {
 		mtu = i.MTU
@@ -110,18 +105,22 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 	if o.Match != nil {
 		send = min(frames, fewSend)
 	}
-	for range queues {
-		q, err := openQueue(frames, send, size)
-		if err != nil {
+	d.will = bequest{Layout: layout, Interface: i.Index, Queue: own.Queue, Queues: queues, Frames: frames, Send: send, Size: size}
+	var inherited netif.Claims
+	if o.Inherited != nil {
+		if inherited, err = d.inherit(o.Inherited, &filter); err != nil {
 			return err
 		}
-		d.queues = append(d.queues, q)
 	}
-	if err := d.attach(&filter, own.Queue+queues, own.Generic); err != nil {
-		return err
+	if o.Match != nil {
+		if d.claims, err = i.Claim(o.Match.Addresses, inherited); err != nil {
+			return err
+		}
 	}
-	if err := d.bind(own.Queue); err != nil {
-		return err
+	if o.Inherited == nil {
+		if err := d.openQueues(&filter, own); err != nil {
+			return err
+		}
 	}
 	if o.Match != nil {
 		if d.groups, err = netif.PacketSocket(); err != nil {
@@ -133,6 +132,25 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 	}
 	d.watch, err = i.Watch()
 	return err
+}
+
+// openQueues opens the sockets, attaches the program and binds them.
+func (d *Device) openQueues(f *filter, own Options) error {
+	if err := xdpkit.Free(d.iface); err != nil {
+		return err
+	}
+	w := &d.will
+	for range w.Queues {
+		q, err := openQueue(w.Frames, w.Send, w.Size)
+		if err != nil {
+			return err
+		}
+		d.queues = append(d.queues, q)
+	}
+	if err := d.attach(f, own.Queue+w.Queues, own.Generic); err != nil {
+		return err
+	}
+	return d.bind(own.Queue)
 }
 
 func (d *Device) note(format string, args ...any) {
@@ -196,21 +214,18 @@ func (d *Device) Link() (nic.Link, error) { return d.iface.Link() }
 // of times the kernel did not send all replies at the first kick.
 func (d *Device) ReadStats(s *nic.Stats) error {
 	*s = nic.Stats{}
-	var sum unix.XDPStatistics
+	sum, err := d.sum()
+	if err != nil {
+		return fmt.Errorf("afxdp: %w", err)
+	}
+	sum.Rx_dropped -= d.since.Rx_dropped
+	sum.Rx_invalid_descs -= d.since.Rx_invalid_descs
+	sum.Tx_invalid_descs -= d.since.Tx_invalid_descs
+	sum.Rx_ring_full -= d.since.Rx_ring_full
+	sum.Rx_fill_ring_empty_descs -= d.since.Rx_fill_ring_empty_descs
+	sum.Tx_ring_empty_descs -= d.since.Tx_ring_empty_descs
 	var again uint64
-	for n, q := range d.queues {
-		var k unix.XDPStatistics
-		size := uint32(unsafe.Sizeof(k))
-		if _, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, q.fd, unix.SOL_XDP, unix.XDP_STATISTICS,
-			uintptr(unsafe.Pointer(&k)), uintptr(unsafe.Pointer(&size)), 0); e != 0 {
-			return fmt.Errorf("afxdp: interface %s: XDP_STATISTICS of queue %d: %w", d.iface.Name, n, e)
-		}
-		sum.Rx_dropped += k.Rx_dropped
-		sum.Rx_invalid_descs += k.Rx_invalid_descs
-		sum.Tx_invalid_descs += k.Tx_invalid_descs
-		sum.Rx_ring_full += k.Rx_ring_full
-		sum.Rx_fill_ring_empty_descs += k.Rx_fill_ring_empty_descs
-		sum.Tx_ring_empty_descs += k.Tx_ring_empty_descs
+	for _, q := range d.queues {
 		s.RxFrames += q.rxFrames.Load()
 		s.RxBytes += q.rxBytes.Load()
 		s.TxFrames += q.txFrames.Load()
@@ -228,6 +243,25 @@ func (d *Device) ReadStats(s *nic.Stats) error {
 		"tx_ring_empty_descs": sum.Tx_ring_empty_descs, "kicks_again": again,
 	}
 	return nil
+}
+
+// sum adds up XDP_STATISTICS of all queues, since their sockets were opened.
+func (d *Device) sum() (sum unix.XDPStatistics, err error) {
+	for n, q := range d.queues {
+		var k unix.XDPStatistics
+		size := uint32(unsafe.Sizeof(k))
+		if _, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, q.fd, unix.SOL_XDP, unix.XDP_STATISTICS,
+			uintptr(unsafe.Pointer(&k)), uintptr(unsafe.Pointer(&size)), 0); e != 0 {
+			return sum, fmt.Errorf("interface %s: XDP_STATISTICS of queue %d: %w", d.iface.Name, n, e)
+		}
+		sum.Rx_dropped += k.Rx_dropped
+		sum.Rx_invalid_descs += k.Rx_invalid_descs
+		sum.Tx_invalid_descs += k.Tx_invalid_descs
+		sum.Rx_ring_full += k.Rx_ring_full
+		sum.Rx_fill_ring_empty_descs += k.Rx_fill_ring_empty_descs
+		sum.Tx_ring_empty_descs += k.Tx_ring_empty_descs
+	}
+	return sum, nil
 }
 
 // Send implements nic.Device.
@@ -294,8 +328,14 @@ func (d *Device) Close() error {
 	if d.watch != nil {
 		d.watch.Close()
 	}
+	if d.before != nil { // whose process continues
+		if d.link != nil {
+			err = d.link.Update(d.before)
+		}
+		d.before.Close()
+	}
 	if d.link != nil {
-		err = d.link.Close()
+		err = errors.Join(err, d.link.Close())
 	}
 	if d.program != nil {
 		d.program.Close()

@@ -21,6 +21,7 @@ const batch = 32
 // completion ring, and back. The others: spare, transmit ring, completion ring, and back.
 type Queue struct {
 	umem                     []byte
+	umemFD                   int // its memory file, which another process can map
 	rx, tx, fill, completion ring
 	fd                       uintptr
 	rxTail                   uint32 // next entry of rx to read
@@ -36,7 +37,7 @@ type Queue struct {
 	rxFrames, rxBytes, txFrames, txBytes polling.Counter
 	kicksAgain, txErrors, txFull         polling.Counter
 
-	_ [48]byte // to whole cache lines, so that the heap puts no two queues into one
+	_ [40]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 // Poll answers waiting frames, at most a batch, and returns the number of replies posted.

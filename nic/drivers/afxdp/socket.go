@@ -71,7 +71,7 @@ func openQueue(frames, send, size int) (_ *Queue, err error) {
 	case err != nil:
 		return nil, fmt.Errorf("AF_XDP socket: %w", err)
 	}
-	q := &Queue{fd: uintptr(fd), sendBase: uint64(frames * size)}
+	q := &Queue{fd: uintptr(fd), umemFD: -1}
 	defer func() {
 		if err != nil {
 			q.close()
@@ -94,11 +94,33 @@ func openQueue(frames, send, size int) (_ *Queue, err error) {
 			return nil, fmt.Errorf("%s of %d entries: %w", r.name, r.entries, err)
 		}
 	}
+	if err := q.mapRings(frames); err != nil {
+		return nil, err
+	}
+	for i := range uint32(frames) {
+		*q.fill.address(i) = uint64(i) * uint64(size)
+	}
+	q.spareFrom(frames, send, size)
+	q.fillHead = uint32(frames)
+	q.publishFill()
+	return q, nil
+}
+
+// spareFrom makes the chunks behind those for receiving Send's.
+func (q *Queue) spareFrom(frames, send, size int) {
+	q.sendBase = uint64(frames * size)
+	for i := range uint64(send) {
+		q.spare = append(q.spare, q.sendBase+i*uint64(size))
+	}
+}
+
+// mapRings maps the socket's four rings.
+func (q *Queue) mapRings(frames int) error {
 	var off unix.XDPMmapOffsets
 	n := uint32(unsafe.Sizeof(off))
 	if _, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, q.fd, unix.SOL_XDP, unix.XDP_MMAP_OFFSETS,
 		uintptr(unsafe.Pointer(&off)), uintptr(unsafe.Pointer(&n)), 0); e != 0 {
-		return nil, fmt.Errorf("XDP_MMAP_OFFSETS: %w", e)
+		return fmt.Errorf("XDP_MMAP_OFFSETS: %w", e)
 	}
 	for _, r := range []struct {
 		ring    *ring
@@ -112,26 +134,30 @@ func openQueue(frames, send, size int) (_ *Queue, err error) {
 		{&q.rx, off.Rx, frames, unsafe.Sizeof(unix.XDPDesc{}), unix.XDP_PGOFF_RX_RING},
 		{&q.tx, off.Tx, 2 * frames, unsafe.Sizeof(unix.XDPDesc{}), unix.XDP_PGOFF_TX_RING},
 	} {
-		if err := r.ring.open(fd, r.off, r.entries, r.entry, r.page); err != nil {
-			return nil, err
+		if err := r.ring.open(int(q.fd), r.off, r.entries, r.entry, r.page); err != nil {
+			return err
 		}
 	}
-	for i := range uint32(frames) {
-		*q.fill.address(i) = uint64(i) * uint64(size)
+	return nil
+}
+
+// mapUMEM maps n bytes of the memory file.
+func (q *Queue) mapUMEM(n int) (err error) {
+	if q.umem, err = unix.Mmap(q.umemFD, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE); err != nil {
+		return fmt.Errorf("UMEM of %d bytes: %w", n, err)
 	}
-	for i := range uint64(send) {
-		q.spare = append(q.spare, q.sendBase+i*uint64(size))
-	}
-	q.fillHead = uint32(frames)
-	q.publishFill()
-	return q, nil
+	return nil
 }
 
 func (q *Queue) openUMEM(chunks, size int) (err error) {
-	q.umem, err = unix.Mmap(-1, 0, chunks*size, unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if q.umemFD, err = unix.MemfdCreate("rebound UMEM", unix.MFD_CLOEXEC); err == nil {
+		err = unix.Ftruncate(q.umemFD, int64(chunks*size))
+	}
 	if err != nil {
 		return fmt.Errorf("UMEM of %d bytes: %w", chunks*size, err)
+	}
+	if err := q.mapUMEM(chunks * size); err != nil {
+		return err
 	}
 	reg := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&q.umem[0]))), Len: uint64(len(q.umem)), Size: uint32(size)}
 	_, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, q.fd, unix.SOL_XDP, unix.XDP_UMEM_REG, uintptr(unsafe.Pointer(&reg)),
@@ -218,5 +244,8 @@ func (q *Queue) close() {
 	}
 	if q.umem != nil {
 		unix.Munmap(q.umem)
+	}
+	if q.umemFD >= 0 {
+		unix.Close(q.umemFD)
 	}
 }
