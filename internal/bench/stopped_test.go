@@ -117,7 +117,7 @@ func TestStoppedWatch(t *testing.T) {
 			target := "udp:" + far4 + ":" + i.port()
 			var w *watched
 			started, resumed := make(chan struct{}), make(chan struct{})
-			const held, fill = 500, 20000 // fill are duplicates, which fill the ring or the socket's buffer
+			const held, fill = 200, 20000 // fill are duplicates, which fill the ring or the socket's buffer
 			done := i.serve(false, 100, held, func() {
 				defer close(resumed)
 				<-started
