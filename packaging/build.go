@@ -112,17 +112,23 @@ func (o *options) describe(stage string) error {
 			return fmt.Errorf("%s: %w", strings.Join(of, " "), err)
 		}
 		if strings.HasSuffix(file, ".gz") {
-			var b bytes.Buffer
-			w, _ := gzip.NewWriterLevel(&b, gzip.BestCompression)
-			w.Write(out)
-			if err := w.Close(); err != nil {
-				return err
-			}
-			out = b.Bytes()
+			out = compressed(out)
 		}
 		if err := os.WriteFile(filepath.Join(stage, file), out, 0o644); err != nil {
 			return err
 		}
 	}
-	return nil
+	page, err := os.ReadFile(filepath.Join(o.root, "packaging", "discovery", discover+".1")) // committed: see TestManual there
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(stage, discover+".1.gz"), compressed(page), 0o644)
+}
+
+func compressed(text []byte) []byte {
+	var b bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	w.Write(text)
+	w.Close()
+	return b.Bytes()
 }

@@ -23,7 +23,7 @@ func TestInstall(t *testing.T) {
 	if out := m.must(t, "dpkg", "-V", "rebound"); out != "" {
 		t.Errorf("dpkg -V: %s", out)
 	}
-	for _, f := range []string{"/usr/share/man/man8/rebound-responder.8.gz", "/usr/share/man/man5/rebound-watch.5.gz", "/etc/rebound/watch.toml", "/usr/share/bash-completion/completions/rebound-bench", "/usr/share/zsh/vendor-completions/_rebound-bench", "/usr/share/fish/vendor_completions.d/rebound-bench.fish", "/etc/rebound/config.toml"} {
+	for _, f := range []string{"/usr/share/man/man8/rebound-responder.8.gz", "/usr/share/man/man5/rebound-watch.5.gz", "/usr/share/man/man1/rebound-discover.1.gz", "/etc/rebound/watch.toml", "/usr/share/bash-completion/completions/rebound-bench", "/usr/share/zsh/vendor-completions/_rebound-bench", "/usr/share/fish/vendor_completions.d/rebound-bench.fish", "/etc/rebound/config.toml"} {
 		if info, err := os.Stat(filepath.Join(m.root, f)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", f, err)
 		}

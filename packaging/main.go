@@ -59,7 +59,7 @@ const prefix = "rebound-"
 // programs are the installed programs of cmd; the others there are development tools.
 var programs = []string{prefix + "responder", prefix + "bench", prefix + "simnic"}
 
-// discover is installed too. It is a separate module, without manual page and completion.
+// discover is installed too. It is a separate module with a committed manual page, and has no completion: services start it.
 const discover = prefix + "discover"
 
 // make returns the files that it made: the package, the tar file, the image's archive and its Containerfile, and the SBOMs.

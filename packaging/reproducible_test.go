@@ -156,7 +156,7 @@ func TestTar(t *testing.T) {
 	to := t.TempDir()
 	run("tar", "-xf", tars[0], "--strip-components=1", "-C", to)
 	for _, f := range []string{"bin/rebound-simnic", "share/doc/rebound/sbom/rebound-discover.cdx.json", "LICENSE", "etc/rebound/config.toml", "etc/rebound/watch.toml", "share/man/man8/rebound-responder.8.gz",
-		"share/man/man1/rebound-bench.1.gz", "share/man/man5/rebound-config.5.gz", "share/doc/rebound/sbom/rebound-bench.cdx.json",
+		"share/man/man1/rebound-bench.1.gz", "share/man/man1/rebound-discover.1.gz", "share/man/man5/rebound-config.5.gz", "share/doc/rebound/sbom/rebound-bench.cdx.json",
 		"share/zsh/site-functions/_rebound-bench", "share/fish/vendor_completions.d/rebound-bench.fish", "share/bash-completion/completions/rebound-bench"} {
 		if info, err := os.Stat(filepath.Join(to, f)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", f, err)

@@ -31,32 +31,48 @@ import (
 	_ "github.com/prometheus/prometheus/discovery/kubernetes"
 )
 
-const help = `usage: rebound-discover -config FILE -out FILE.json
-       rebound-discover -written -out FILE.json
+// usage and about are the help before the flags, and the manual page (rebound-discover.1, which TestManual writes with -update).
+const usage = `rebound-discover -config FILE -out FILE.json
+rebound-discover -written -out FILE.json`
 
-Finds targets with the service discoveries of Prometheus, and keeps a file in the format of file_sd up to date, for rebound-bench watch
+const about = `Finds targets with the service discoveries of Prometheus, and keeps a file in the format of file_sd up to date, for rebound-bench watch
 -file-sd. The configuration is a prometheus.yml, or only its scrape_configs, or only their list: *_sd_configs, relabel_configs and params
 count, the rest is ignored. It ends at SIGTERM or Ctrl-C; SIGHUP reads the configuration again.
 
   rebound-discover -config prometheus.yml -out /run/rebound/fleet.json
-  rebound-bench watch -file-sd /run/rebound/fleet.json -peers 20
+  rebound-bench watch -file-sd /run/rebound/fleet.json -peers 20`
 
-`
+const exit = `0 done, 1 failed, 2 wrong usage or a configuration that cannot be read.`
 
 // settle is the longest delay of a change in Prometheus' discovery. The first one after a calm has none.
 const settle = 5 * time.Second
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run returns the exit status: 0 done, 1 failed, 2 wrong usage.
-func run(args []string, stdout, stderr io.Writer) int {
+// options are the flags.
+type options struct {
+	file, out        string
+	written, version bool
+}
+
+func (o *options) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("rebound-discover", flag.ContinueOnError)
+	fs.StringVar(&o.file, "config", "", "`FILE` with scrape_configs; required")
+	fs.StringVar(&o.out, "out", "", "`FILE.json` to write; required")
+	fs.BoolVar(&o.written, "written", false, "only check whether -out has been written: the exit status is 0 or 1 (a startup probe in Kubernetes)")
+	fs.BoolVar(&o.version, "version", false, "print the version")
+	return fs
+}
+
+// run returns the exit status.
+func run(args []string, stdout, stderr io.Writer) int {
+	var o options
+	fs := o.flags()
 	fs.SetOutput(stderr)
-	fs.Usage = func() { fmt.Fprint(stderr, help); fs.PrintDefaults() }
-	file := fs.String("config", "", "`FILE` with scrape_configs; required")
-	out := fs.String("out", "", "`FILE.json` to write; required")
-	written := fs.Bool("written", false, "only check whether -out has been written: the exit status is 0 or 1 (a startup probe in Kubernetes)")
-	version := fs.Bool("version", false, "print the version")
+	fs.Usage = func() {
+		fmt.Fprintf(stderr, "usage: %s\n\n%s\n\n", strings.ReplaceAll(usage, "\n", "\n       "), about)
+		fs.PrintDefaults()
+	}
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {
@@ -69,22 +85,22 @@ func run(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case fs.NArg() > 0:
 		return fail(2, fmt.Errorf("%q is left over: every value needs its flag", strings.Join(fs.Args(), " ")))
-	case *version:
+	case o.version:
 		b, _ := debug.ReadBuildInfo()
 		fmt.Fprintln(stdout, "rebound-discover", b.Main.Version)
 		return 0
-	case *file == "" && !*written:
+	case o.file == "" && !o.written:
 		return fail(2, errors.New("-config is missing: a file with scrape_configs"))
-	case filepath.Ext(*out) != ".json":
-		return fail(2, fmt.Errorf("-out %q: want a file that ends in .json, as file_sd requires", *out))
-	case *written:
-		if _, err := os.Stat(*out); err != nil {
+	case filepath.Ext(o.out) != ".json":
+		return fail(2, fmt.Errorf("-out %q: want a file that ends in .json, as file_sd requires", o.out))
+	case o.written:
+		if _, err := os.Stat(o.out); err != nil {
 			return fail(1, err)
 		}
 		return 0
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
-	jobs, err := load(*file, log)
+	jobs, err := load(o.file, log)
 	if err != nil {
 		return fail(2, err)
 	}
@@ -92,8 +108,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, unix.SIGHUP)
-	reload := func() (map[string]*config.ScrapeConfig, error) { return load(*file, log) }
-	if err := follow(ctx, jobs, *out, settle, hup, reload, log); err != nil {
+	reload := func() (map[string]*config.ScrapeConfig, error) { return load(o.file, log) }
+	if err := follow(ctx, jobs, o.out, settle, hup, reload, log); err != nil {
 		return fail(1, err)
 	}
 	return 0
