@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 type network struct {
 	t         *testing.T
 	near, far *testbed.Namespace
+	user      uint32 // of the watch; 0 is root
 }
 
 const (

@@ -161,11 +161,12 @@ func sum(of map[int]float64) (n float64) {
 }
 
 // One of two equal-cost paths drops all packets: the watch names the source ports whose probes take it and the last hop
-// that answers, counts no loss for the others, and notices that it works again.
+// that answers, counts no loss for the others, and notices that it works again. It needs no privilege.
 func TestWatchPaths(t *testing.T) {
 	t.Parallel()
 	f := newFork(t)
 	echo, reflector := f.server(forkFar4+":4100", false), f.server("["+forkFar6+"]:862", true)
+	f.user = 65534
 	const ports = 16
 	udp, stamp := "udp:"+forkFar4+":4100", "stamp:["+forkFar6+"]:862"
 	w := f.watch(9520, "-transport", "socket", "-target", udp, "-target", stamp, "-rate", "40", "-timeout", "3s", "-source-ports", strconv.Itoa(ports))

@@ -53,6 +53,9 @@ func (n *network) watch(port int, args ...string) *watched {
 	w := &watched{n: n, listen: fmt.Sprintf("127.0.0.1:%d", port), log: &locked{}}
 	w.cmd = command(append([]string{"watch", "-listen", w.listen}, args...)...)
 	w.cmd.Stderr = w.log
+	if n.user != 0 {
+		w.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: n.user, Gid: n.user}
+	}
 	out, err := w.cmd.StdoutPipe()
 	n.must(err)
 	n.must(n.near.Do(w.cmd.Start))

@@ -9,43 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ports of OpenPorts: those of RFC 6335 §6 that Linux does not choose itself by default (ip_local_port_range ends at
-// 60999).
-const firstPort, lastPort = 61000, 65535
-
-// OpenPorts opens count UDP sockets like OpenShared, with the lowest ports from 61000 on that are free: a flow that ECMP
-// hashes by its ports then takes the same path after a restart.
-func OpenPorts(source netip.Addr, count int, device string) (all []*Shared, err error) {
-	defer func() {
-		if err != nil {
-			for _, s := range all {
-				s.Close()
-			}
-		}
-	}()
-	family := unix.AF_INET
-	if source.Is6() {
-		family = unix.AF_INET6
-	}
-	for port := firstPort; len(all) < count; port++ {
-		if port > lastPort {
-			return all, fmt.Errorf("%d of the UDP ports %d to %d are free, need %d", len(all), firstPort, lastPort, count)
-		}
-		fd, err := bound(family, unix.IPPROTO_UDP, netip.AddrPortFrom(source, uint16(port)), device)
-		if errors.Is(err, unix.EADDRINUSE) {
-			continue
-		} else if err != nil {
-			return all, err
-		}
-		s, err := shared(fd)
-		if err != nil {
-			return all, err
-		}
-		all = append(all, s)
-	}
-	return all, nil
-}
-
 // fromICMP reports whether the kernel may have derived the error from an ICMP error (icmp_err_convert,
 // icmpv6_err_convert).
 func fromICMP(e unix.Errno) bool {

@@ -25,13 +25,13 @@ func TestICMPErrors(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			for i, s := range all {
-				defer s.Close()
+			defer all.Close()
+			for i, s := range all.All {
 				if got := int(s.Local().Port()); got != 61000+i {
 					t.Errorf("%s: port %d, want %d", c.source, got, 61000+i)
 				}
 			}
-			s, to := all[1], netip.MustParseAddrPort(c.target)
+			s, to := all.All[1], netip.MustParseAddrPort(c.target)
 			if err := errors.Join(s.KeepErrors(true), s.SendTTL(to, 0, []byte("probe"), 7)); err != nil {
 				return err
 			}
@@ -56,6 +56,39 @@ func TestICMPErrors(t *testing.T) {
 			if _, ok, err := s.NextError(buf, 0); ok || err != nil {
 				t.Errorf("%s: an error was kept, %v", c.source, err)
 			}
+		}
+		return nil
+	})
+}
+
+// Ready returns the sockets that have a datagram, each of which Recv delivers with its sender.
+func TestPorts(t *testing.T) {
+	alone(t, func() error {
+		p, err := OpenPorts(netip.MustParseAddr("127.0.0.1"), 5, "")
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		if s, err := p.Ready(); s != nil || err != nil {
+			t.Errorf("nothing was sent: %v, %v", s, err)
+		}
+		for _, i := range []int{1, 1, 4} {
+			to := NewPeer(p.All[i].Local(), 0)
+			if err := p.All[0].Send(&to, []byte{byte(i)}); err != nil {
+				return err
+			}
+		}
+		got := map[byte]int{}
+		for s, err := p.Ready(); s != nil; s, err = p.Ready() { // the loopback delivers before a send returns
+			b := make([]byte, 10)
+			n, from, _, e := s.Recv(b)
+			if err := errors.Join(err, e); err != nil || n != 1 || from != p.All[0].Local() || s != p.All[b[0]] {
+				t.Errorf("%d bytes %v from %v, %v", n, b, from, err)
+			}
+			got[b[0]]++
+		}
+		if got[1] != 2 || got[4] != 1 || len(got) != 2 {
+			t.Errorf("received %v", got)
 		}
 		return nil
 	})

@@ -202,7 +202,7 @@ const (
 	Slowest = 100 * time.Second
 )
 
-// MostSourcePorts bounds a target's source ports: each has its own metrics, and costs the loop a system call per poll.
+// MostSourcePorts bounds a target's source ports: each has its own metrics.
 const MostSourcePorts = 64
 
 // maxValue bounds a label's value, because each of a target's metrics has it.

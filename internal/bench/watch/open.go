@@ -146,21 +146,23 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 // openSockets opens the socket for targets like e, or one for each source port.
 func (w *wire) openSockets(e *entry, source netip.Addr, tos uint8, o *Options) (err error) {
 	w.echo, w.ending = e.Proto == probe.ICMP, make(chan struct{})
-	opened := all{nil}
 	if e.SourcePorts > 1 {
-		opened, err = socket.OpenPorts(source, e.SourcePorts, o.NIC.Device)
-		w.ports = opened
-	} else {
-		opened[0], err = socket.OpenShared(source, w.echo, o.NIC.Device)
+		if w.ports, err = socket.OpenPorts(source, e.SourcePorts, o.NIC.Device); err != nil {
+			return err
+		}
+		w.socket = w.ports.All[0]
+		for _, s := range w.ports.All {
+			if err := s.Mark(tos, o.TTL); err != nil {
+				return errors.Join(err, w.ports.Close())
+			}
+		}
+		return nil
 	}
-	if err != nil {
+	if w.socket, err = socket.OpenShared(source, w.echo, o.NIC.Device); err != nil {
 		return err
 	}
-	w.socket = opened[0]
-	for _, s := range opened {
-		if err := s.Mark(tos, o.TTL); err != nil {
-			return errors.Join(err, opened.close())
-		}
+	if err := w.socket.Mark(tos, o.TTL); err != nil {
+		return errors.Join(err, w.socket.Close())
 	}
 	return nil
 }
@@ -217,7 +219,7 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 		e.flow.wire = w
 		e.flow.peer = socket.NewPeer(netip.AddrPortFrom(e.addr, e.Port), uint32(e.path.Index))
 		if w.ports != nil {
-			e.flow.paths = make([]uint32, len(w.ports))
+			e.flow.paths = make([]uint32, len(w.ports.All))
 		}
 		m.archive.follow(e)
 	}

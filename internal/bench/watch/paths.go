@@ -53,7 +53,7 @@ func (k *archive) follow(e *entry) {
 		return
 	}
 	p := &paths{flow: e.flow}
-	for i, s := range w.ports {
+	for i, s := range w.ports.All {
 		port := s.Local().Port()
 		if p.list = append(p.list, path{port: port}); old != nil && i < len(old.list) && old.list[i].port == port {
 			p.list[i].sent, p.list[i].lost = old.list[i].sent, old.list[i].lost

@@ -162,7 +162,7 @@ func (f *flow) trace(ctx context.Context, path int) (r trace.Result, err error) 
 		t.codec.SetErrorEstimate(engine.OwnEstimate())
 	}
 	f.tracing.Store(t) // until the next trace: a reply may come late
-	from, to := w.ports[path], netip.AddrPortFrom(of.Dst, of.DstPort)
+	from, to := w.ports.All[path], netip.AddrPortFrom(of.Dst, of.DstPort)
 	if err := from.KeepErrors(true); err != nil {
 		return r, err
 	}

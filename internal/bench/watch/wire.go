@@ -19,11 +19,11 @@ import (
 // wire is an open device or a socket, with all flows that use it.
 type wire struct {
 	key    string
-	iface  string           // the kernel's, or the driver's name for it
-	device nic.Device       // nil for a socket
-	socket *socket.Shared   // nil for a device
-	echo   bool             // socket: for echo requests
-	ports  []*socket.Shared // sockets of all source ports, the first is socket; nil if there is only one
+	iface  string         // the kernel's, or the driver's name for it
+	device nic.Device     // nil for a socket
+	socket *socket.Shared // nil for a device
+	echo   bool           // socket: for echo requests
+	ports  *socket.Ports  // sockets of all source ports, the first is socket; nil if there is only one
 
 	ending chan struct{}  // closed when the wire is closed
 	traces sync.WaitGroup // those that use the sockets
@@ -67,7 +67,7 @@ func (w *wire) fail(err error) { w.failure.CompareAndSwap(nil, &err) }
 
 func (w *wire) send(f *flow, path uint8, frame []byte) error {
 	if w.ports != nil {
-		return w.ports[path].Send(&f.peer, frame)
+		return w.ports.All[path].Send(&f.peer, frame)
 	}
 	if w.socket != nil {
 		return w.socket.Send(&f.peer, frame)
@@ -78,10 +78,13 @@ func (w *wire) send(f *flow, path uint8, frame []byte) error {
 // recv receives one message and finds its flow: n is 0 if there is no message, the flow nil if it belongs to none.
 func (w *wire) recv(buf []byte, flows map[flowKey]*flow) (n int, at int64, f *flow, err error) {
 	if w.socket != nil {
-		n, from, at, err := w.socket.Recv(buf)
-		for i := 1; i < len(w.ports) && n == 0 && err == nil; i++ {
-			n, from, at, err = w.ports[i].Recv(buf)
+		s := w.socket
+		if w.ports != nil {
+			if s, err = w.ports.Ready(); s == nil || err != nil {
+				return 0, 0, nil, err
+			}
 		}
+		n, from, at, err := s.Recv(buf)
 		if n == 0 || err != nil {
 			return 0, at, nil, err
 		}
@@ -217,7 +220,7 @@ func keyOf(b []byte) (k flowKey, ok bool) {
 func (w *wire) counters() drops.Source {
 	s := drops.Source{Interface: w.iface}
 	if w.ports != nil {
-		s.Socket = all(w.ports)
+		s.Socket = w.ports
 	} else if w.socket != nil {
 		s.Socket = w.socket
 	} else {
@@ -241,26 +244,7 @@ func (w *wire) close() (err error) {
 	w.mu.Unlock()
 	w.traces.Wait()
 	if w.ports != nil {
-		return all(w.ports).close()
+		return w.ports.Close()
 	}
 	return w.socket.Close()
-}
-
-// all are the sockets of one wire.
-type all []*socket.Shared
-
-// Drops is the sum of all sockets.
-func (a all) Drops() (sum uint64, err error) {
-	for _, s := range a {
-		n, e := s.Drops()
-		sum, err = sum+n, errors.Join(err, e)
-	}
-	return sum, err
-}
-
-func (a all) close() (err error) {
-	for _, s := range a {
-		err = errors.Join(err, s.Close())
-	}
-	return err
 }
