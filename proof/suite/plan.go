@@ -184,10 +184,11 @@ func testPlan(pkgs []string) plan {
 }
 
 // checkPlan is make check: everything that needs neither root nor a network, in 90 seconds on two quiet cores. A single go
-// command loads all packages once, and reuses the results of packages that are unchanged since the last run.
+// command loads all packages once, tests two packages for each core, because many wait, and reuses the results of packages
+// that are unchanged since the last run.
 func checkPlan(pkgs []string) plan {
 	pkgs = slices.DeleteFunc(slices.Clone(pkgs), func(p string) bool { return checkLeaves[p] != "" })
-	all := goTest("tests", cost{60, float64(runtime.NumCPU())}, []string{"-short", "-p", strconv.Itoa(runtime.NumCPU())}, pkgs...)
+	all := goTest("tests", cost{60, float64(runtime.NumCPU())}, []string{"-short", "-p", strconv.Itoa(2 * runtime.NumCPU())}, pkgs...)
 	all.command = slices.DeleteFunc(all.command, func(arg string) bool { return arg == "-count=1" })
 	stage := []job{all}
 	for _, name := range slices.Sorted(maps.Keys(checkLeaves)) {

@@ -23,6 +23,7 @@ type Arena struct {
 type segment struct {
 	bytes []byte
 	iova  uint64
+	used  bool   // by an earlier arena: its free bytes may not be zero
 	free  []span // ascending, not adjacent
 }
 
@@ -84,7 +85,7 @@ func (a *Arena) show(mp *mapping) error {
 			last.free[0].hi = uint64(len(last.bytes))
 			continue
 		}
-		last = &segment{bytes: bytes, iova: iova, free: []span{{0, uint64(step)}}}
+		last = &segment{bytes: bytes, iova: iova, used: mp.used, free: []span{{0, uint64(step)}}}
 		a.segments = append(a.segments, last)
 	}
 	return nil
@@ -119,7 +120,9 @@ func (a *Arena) Alloc(size, align int) (Block, error) {
 			}
 			s.free = slices.Replace(s.free, i, i+1, rest...)
 			b := s.bytes[lo:hi:hi]
-			clear(b)
+			if s.used { // the kernel zeroed new memory when it was populated
+				clear(b)
+			}
 			return Block{Bytes: b, IOVA: s.iova + lo}, nil
 		}
 	}

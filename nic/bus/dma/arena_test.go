@@ -139,6 +139,47 @@ func TestAllocator(t *testing.T) {
 	}
 }
 
+type keepingMapper struct {
+	fakeMapper
+	pool Pool
+}
+
+func (k *keepingMapper) Kept() *Pool { return &k.pool }
+
+func TestMemoryOfClosedArenaIsZeroedForTheNext(t *testing.T) {
+	m := &keepingMapper{}
+	var first *byte
+	for range 3 {
+		a, err := NewArena(m, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := a.Alloc(1<<20, 4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = &b.Bytes[0]
+		} else if first != &b.Bytes[0] {
+			t.Error("the memory was not kept")
+		}
+		if len(bytes.Trim(b.Bytes, "\x00")) != 0 {
+			t.Error("a block has the content of the arena before")
+		}
+		for i := range b.Bytes {
+			b.Bytes[i] = 0xa5
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, mp := range m.pool.free {
+		if err := mp.close(&m.fakeMapper); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestArenaPiecewise(t *testing.T) {
 	// Ordinary pages in contiguous pairs: the arena must join each pair, and must not join across the gaps.
 	m := &fakeMapper{next: 0x100000, page: true}

@@ -20,6 +20,7 @@ type mapping struct {
 	shown []uint64 // device addresses of its pieces, all of the same size
 	step  int      // size of a piece
 	notes []string
+	used  bool // it was in an arena before: its bytes may not be zero
 }
 
 // kind is a page size for a memfd.
@@ -168,6 +169,7 @@ func (mp *mapping) close(m Mapper) error {
 		return err
 	}
 	if k := kept(m); k != nil {
+		mp.used = true
 		k.free = append(k.free, mp)
 		return nil
 	}
