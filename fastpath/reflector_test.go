@@ -231,7 +231,10 @@ func randomTLVs(rnd *rand.Rand, seq uint32) (x []byte) {
 
 // A quarter of a million random packets in a few sessions get the oracle's replies, which keeps separate sessions.
 func TestReflectorAgainstOracle(t *testing.T) {
-	const packets = 240_000
+	packets := 240_000
+	if testing.Short() {
+		packets = 30_000
+	}
 	variants := map[string]func(*Config){
 		"all":            func(*Config) {},
 		"stateless":      func(c *Config) { c.Reflector.Sessions = 0 },

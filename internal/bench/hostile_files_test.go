@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rebound-nic/rebound/internal/bench/drops"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // raw is hostile and not valid UTF-8, as a file or a kernel's name may be.
@@ -36,6 +37,7 @@ func harmlessPage(t *testing.T, path string) {
 
 // Whichever word of another tool's file is hostile, and whatever the file is called, no command prints it unescaped.
 func TestHostileFiles(t *testing.T) {
+	needs.Long(t)
 	golden, err := filepath.Glob("foreign/testdata/*.*")
 	if err != nil || len(golden) < 30 {
 		t.Fatalf("%d files: %v", len(golden), err)

@@ -246,8 +246,11 @@ func bound(row string, n int) int {
 // comparisons of each scenario, which takes a quarter of an hour, and -write writes docs/calibration.md from them.
 func TestCalibration(t *testing.T) {
 	n := 40
-	if *long {
+	switch {
+	case *long:
 		n = *many
+	case testing.Short():
+		n = 12
 	}
 	var out strings.Builder
 	fmt.Fprintf(&out, preamble, n, n/4)

@@ -92,6 +92,7 @@ func TestPeriodicDisturbances(t *testing.T) {
 
 // The same simulation detects the flaw of a fixed order, so it would also detect one in a random order.
 func TestFixedOrderFails(t *testing.T) {
+	needs.Long(t)
 	for _, s := range append(periodic(fixedOrder, 4), periodic(fixedOrder, 8)[1]) {
 		const n = 40
 		if tl := s.simulate(n, 0); tl.wrong["p50"] <= 2*bound("p50", n) || tl.wrong[whole] <= 2*bound(whole, n) {

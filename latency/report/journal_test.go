@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/synthetic"
 
+	"github.com/rebound-nic/rebound/proof/needs"
 	"golang.org/x/sys/unix"
 )
 
@@ -103,9 +104,7 @@ func TestJournal(t *testing.T) {
 }
 
 func TestJournalFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("mounting a small tmpfs needs root")
-	}
+	needs.Root(t, "a small tmpfs")
 	mount := t.TempDir()
 	if err := unix.Mount("rebound-test", mount, "tmpfs", 0, "size=48k"); err != nil {
 		t.Skipf("tmpfs cannot be mounted: %v", err)

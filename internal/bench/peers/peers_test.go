@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // layouts are the sizes of zones of fleets of n members.
@@ -58,7 +60,7 @@ func TestGuarantee(t *testing.T) {
 			for _, km := range [][2]int{{1, 1}, {6, 3}, {20, 3}, {20, 5}} {
 				k, m := km[0], km[1]
 				sizes := l.zones(n)
-				if slices.Min(sizes) < 1 || n >= 1000 && k == 1 || n == 10000 && (k != 20 || m != 3) {
+				if slices.Min(sizes) < 1 || n >= 1000 && (k == 1 || testing.Short()) || n == 10000 && (k != 20 || m != 3) {
 					continue
 				}
 				checkGuarantee(t, fmt.Sprintf("%s, n=%d k=%d m=%d", l.name, n, k, m), sizes, k, m)
@@ -134,6 +136,7 @@ func checkGuarantee(t *testing.T, name string, sizes []int, k, m int) {
 // If the zone label holds the host's name, there are more pairs of zones than the members can probe: the number of
 // peers stays bounded, each member is still probed, and the omission is reported.
 func TestZonePerHost(t *testing.T) {
+	needs.Long(t)
 	checkGuarantee(t, "a zone for each host", even(1000, 1000), 10, 3)
 	if _, short := choices(t, fleet(even(1000, 1000)), 10, 3); short < 900_000 {
 		t.Errorf("%d duties are reported as left out", short)

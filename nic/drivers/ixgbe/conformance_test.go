@@ -7,6 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
@@ -24,7 +25,10 @@ func harness(k ixgbesim.Kind) nictest.Harness {
 
 func TestConformance(t *testing.T) { nictest.Run(t, harness(ixgbesim.SFP)) }
 
-func TestConformanceX540(t *testing.T) { nictest.Run(t, harness(ixgbesim.X540)) }
+func TestConformanceX540(t *testing.T) {
+	needs.Long(t)
+	nictest.Run(t, harness(ixgbesim.X540))
+}
 
 func TestCost(t *testing.T) {
 	const n = 1024

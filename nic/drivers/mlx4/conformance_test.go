@@ -33,6 +33,7 @@ func TestConformance(t *testing.T) { nictest.Run(t, harness(mlx4sim.Options{}, m
 
 // The suite without push, with the other steering mode and on the other card: frames take the other path to the wire.
 func TestConformanceWithoutPush(t *testing.T) {
+	needs.Long(t)
 	h := harness(mlx4sim.Options{Profile: mlx4sim.ConnectX3Pro, Steering: mlx4sim.MACTable}, mlx4.Options{Push: "off"})
 	h.Lacks = slow("waits for time-outs that are the same with push")
 	nictest.Run(t, h)

@@ -7,6 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
@@ -31,6 +32,7 @@ func harness(profile mlx5sim.Profile, own mlx5.Options) nictest.Harness {
 func TestConformance(t *testing.T) { nictest.Run(t, harness(mlx5sim.ConnectX4, mlx5.Options{})) }
 
 func TestConformanceWithoutPush(t *testing.T) {
+	needs.Long(t)
 	h := harness(mlx5sim.ConnectX4, mlx5.Options{Push: "off"})
 	h.Lacks = slow("waits for time-outs that are the same with push")
 	nictest.Run(t, h)
@@ -43,6 +45,7 @@ func slow(why string) map[string]string {
 // One newer physical function, which needs no inline headers in its WQEs, and one virtual function. TestEveryID covers
 // the differences of all others.
 func TestConformanceOfOthers(t *testing.T) {
+	needs.Long(t)
 	for name, p := range map[string]mlx5sim.Profile{"ConnectX-6 Dx": mlx5sim.ConnectX6Dx, "ConnectX VF": mlx5sim.ConnectXVF} {
 		t.Run(name, func(t *testing.T) {
 			h := harness(p, mlx5.Options{})
