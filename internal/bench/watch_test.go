@@ -35,18 +35,19 @@ type watched struct {
 	log    *locked
 }
 
-// locked is a buffer that a process writes and a test reads.
+// locked is a buffer that a process writes and a test reads. Its buffer is not embedded: io.Copy would use ReadFrom, which
+// does not lock.
 type locked struct {
-	mu sync.Mutex
-	bytes.Buffer
+	mu  sync.Mutex
+	buf bytes.Buffer
 }
 
 func (l *locked) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.Buffer.Write(b)
+	return l.buf.Write(b)
 }
-func (l *locked) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.Buffer.String() }
+func (l *locked) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.buf.String() }
 
 func (n *network) watch(port int, args ...string) *watched {
 	n.t.Helper()
