@@ -106,8 +106,7 @@ var drivers = []driver{
 	},
 	{
 		name: "ena",
-		has: []string{"nic.push", "nic.push_max", "debug.host_version", "debug.os_type", "debug.vector", "debug.omit_meta",
-			"debug.llq_entry"},
+		has:  []string{"nic.push", "nic.push_max", "debug.host_version", "debug.os_type", "debug.vector", "debug.omit_meta"},
 		doc:  "an Amazon ENA, bound the same way.",
 		push: []setting.Choice{{Name: "llq", Doc: "ena: low-latency queues, or an error if the device has none"}},
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {

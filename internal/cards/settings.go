@@ -66,12 +66,6 @@ func (c *Config) DebugSettings() []setting.Setting {
 			"4 FreeBSD, 5 iPXE."),
 		flag("debug.vector", &d.ena.Vector, "Create completion queues with interrupt vector 0 instead of all ones."),
 		flag("debug.omit_meta", &d.ena.OmitMeta, "Push frames without a meta descriptor, unless the device announces that it needs one. Newer devices need it unannounced."),
-		setting.Int("debug.llq_entry", &d.ena.LLQEntry, 0, func(n int) error {
-			if n != 0 && n != 128 && n != 256 {
-				return fmt.Errorf("%d is not 128, 256 or 0", n)
-			}
-			return nil
-		}, "Bytes in each entry of low-latency queues, 128 or 256; 0 chooses by nic.push_max."),
 		flag("debug.skip_eeprom_check", &d.skipEEPROM, "Use a card whose EEPROM has a wrong checksum. Its address and link mode may be wrong."),
 		setting.Parsed("debug.link_mode", &d.linkMode, "auto", func(text string) (string, error) {
 			if text != "auto" && (len(text) != 1 || text < "0" || text > "7") {

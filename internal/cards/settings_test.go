@@ -50,7 +50,7 @@ func TestDriversReadTheirSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	value := map[string]string{"nic.mac": "02:00:00:00:00:07", "nic.pin": "x", "nic.qkey": "7", "nic.ring_size": "64", "nic.mtu": "1400", "nic.push": "off", "nic.port": "2",
-		"debug.link_mode": "3", "debug.llq_entry": "128"}
+		"debug.link_mode": "3"}
 	var c Config
 	for _, s := range slices.Concat(c.Settings(), c.DebugSettings()) {
 		if s.Key == "nic.driver" || s.Key == "nic.device" || s.Key == "nic.unsafe_no_iommu" || s.Key == "nic.take_over" { // which driver, for package pci, for internal/responder

@@ -14,10 +14,10 @@ import (
 
 const (
 	ofSockets = "nic.push nic.push_max nic.port nic.qkey nic.unsafe_no_iommu"
-	ofDebug   = "debug.host_version debug.os_type debug.vector debug.omit_meta debug.llq_entry debug.skip_eeprom_check debug.link_mode debug.no_steering"
+	ofDebug   = "debug.host_version debug.os_type debug.vector debug.omit_meta debug.skip_eeprom_check debug.link_mode debug.no_steering"
 	ofKernel  = "nic.queue nic.generic_xdp nic.pin nic.take_over"
 	messages  = "respond.handover respond.stamp_messages"
-	enaDebug  = "debug.host_version debug.os_type debug.vector debug.omit_meta debug.llq_entry"
+	enaDebug  = "debug.host_version debug.os_type debug.vector debug.omit_meta"
 )
 
 // notInForce lists the settings that each driver ignores, independently of the table's rows.
@@ -39,7 +39,7 @@ var notInForce = map[string]string{
 // values are test values of settings, if the type is not enough to choose one.
 var values = map[string]string{
 	"nic.ring_size": "64", "nic.mtu": "1400", "nic.mac": "02:00:00:00:00:07", "nic.pin": "name", "nic.qkey": "7", "debug.host_version": "1", "debug.os_type": "2",
-	"debug.llq_entry": "128", "debug.link_mode": "3", "respond.addresses": "10.0.0.9", "respond.vlans": "5", "respond.handover": "127.0.0.1:9", "trust.user": "root",
+	"debug.link_mode": "3", "respond.addresses": "10.0.0.9", "respond.vlans": "5", "respond.handover": "127.0.0.1:9", "trust.user": "root",
 	"respond.stamp_idle": "5s", "respond.stamp_dscp": "3", "respond.stamp_clock_error": "1us", "log.level": "debug", "stats.listen": "127.0.0.1:0",
 	"stats.hosts": "a.example", "stats.interval": "5s", "stats.report": "out/x", "respond.udp_ports": "8", "respond.stamp_ports": "862", "respond.stamp_auth_ports": "863",
 }

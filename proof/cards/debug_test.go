@@ -19,7 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
-// Each setting of [debug] reaches the driver and changes what it requests from the device.
+// Each setting of [debug], and nic.push_max where it chooses the size of entries, reaches the driver and changes what it requests from the device.
 func TestDebugSettings(t *testing.T) {
 	wrong := func() sim.Model {
 		m := ixgbesim.New(ixgbesim.Options{MAC: ladderMAC})
@@ -40,7 +40,7 @@ func TestDebugSettings(t *testing.T) {
 		{set: "debug.host_version=1", model: refuses(0, ""), fails: "create CQ", says: "driver version"},
 		{set: "debug.os_type=9", model: refuses(0, ""), fails: "create CQ", says: "os_type 9"},
 		{set: "debug.vector=true", model: refuses(0, ""), fails: "create CQ", says: "vector"},
-		{set: "debug.llq_entry=128", model: refuses(0, ""), shows: "llq 128", send: true},
+		{set: "nic.push_max=96", model: refuses(0, ""), shows: "llq 128", send: true},
 		{set: "debug.omit_meta=true", model: func() sim.Model { return enasim.New(enasim.Options{MAC: ladderMAC}) }, send: true},
 		{set: "debug.omit_meta=true", model: func() sim.Model { return enasim.New(enasim.Options{MAC: ladderMAC, NeedMeta: true}) }, says: "no meta descriptor"},
 		{set: "debug.omit_meta=true", model: func() sim.Model { return enasim.New(enasim.Options{MAC: ladderMAC, NoMeta: true}) }, send: true},

@@ -103,7 +103,7 @@ func (s *Setting) usage() string {
 	for paragraph := range strings.SplitSeq(doc, "\n\n") {
 		b.WriteString(Wrap(paragraph, "", usageWidth))
 	}
-	b.WriteString(choices(s.Choices, "  ", usageWidth))
+	b.WriteString(strings.ReplaceAll(choices(s.Choices, "  ", usageWidth), "`", ""))
 	text := strings.TrimSuffix(b.String(), "\n")
 	if s.Default != `""` {
 		text += " (default " + s.Default + ")"

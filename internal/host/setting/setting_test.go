@@ -32,7 +32,7 @@ func table(c *chosen) *Table {
 		String("a.name", &c.name, "none", nil, "A name."),
 		Int("a.size_max", &c.size, 7, func(n int) error { _, err := same(n); return err }, "A size."),
 		Bool("a.on", &c.on, true, "A switch."),
-		OneOf("b.mode", &c.mode, "x", []Choice{{"x", "the first"}, {"yy", "the second"}}, "A mode:"),
+		OneOf("b.mode", &c.mode, "x", []Choice{{"x", "the first"}, {"yy", "the `second`"}}, "A mode:"),
 		Ints("b.ports", &c.ports, []int{1, 2}, same, "Ports."),
 		Strings("b.names", &c.names, func(s string) (string, error) { return s, nil }, "Names.\n\nMore of `them`."),
 		Interval("b.every", &c.every, time.Second, "How often."),
@@ -116,7 +116,7 @@ func TestFlags(t *testing.T) {
 		s.AddFlag(f)
 	}
 	f.PrintDefaults()
-	for _, want := range []string{"-size-max value", "A size. (default 7)", "x    the first", "yy   the second", "More of them. (default [])", "-on\n"} {
+	for _, want := range []string{"-size-max value", "A size. (default 7)", "x    the first", "yy   the second", "-mode value", "More of them. (default [])", "-on\n"} {
 		if !strings.Contains(help.String(), want) {
 			t.Errorf("help lacks %q:\n%s", want, help.String())
 		}

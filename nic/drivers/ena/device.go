@@ -52,15 +52,9 @@ type Debug struct {
 	OSType      uint32 // the operating system there (ena_admin_os_type); 0 for Linux
 	Vector      bool   // completion queues name interrupt vector 0, not all ones
 	OmitMeta    bool   // no meta descriptor in LLQ entries, unless the device announces that it needs one
-	LLQEntry    int    // bytes of an LLQ entry: 128, 256, or 0 to let push_max and the device decide
 }
 
-func (o Options) check() error {
-	if e := o.Debug.LLQEntry; e != 0 && e != normalEntry && e != wideEntry {
-		return fmt.Errorf("LLQ entries of %d bytes are none of 128, 256", e)
-	}
-	return kit.CheckPush(o.Push, o.MaxInline, "llq")
-}
+func (o Options) check() error { return kit.CheckPush(o.Push, o.MaxInline, "llq") }
 
 // Supports reports whether the package drives a function with this identity, and returns its name.
 func Supports(id pci.ID) (name string, ok bool) {

@@ -60,12 +60,6 @@ func (d *Device) offeredLLQ() (l llqFeature, why string, err error) {
 // entrySizes returns the entry sizes to try, in order.
 func (d *Device) entrySizes(l llqFeature) (sizes []int) {
 	wanted := d.own.MaxInline == 0 || d.own.MaxInline > normalEntry-room || l.entryHave&llqEntry128 == 0
-	switch d.own.Debug.LLQEntry {
-	case normalEntry:
-		wanted = false
-	case wideEntry:
-		wanted = true
-	}
 	if wanted && l.entryHave&llqEntry256 != 0 && d.refusedWide == "" {
 		sizes = append(sizes, wideEntry)
 	}
