@@ -655,7 +655,7 @@ func TestTargetThatStopsAnswering(t *testing.T) {
 	}()
 	dir := filepath.Join(t.TempDir(), "r")
 	code, stdout, stderr := inProcess("run", "127.0.0.1", "-transport", "socket", "-proto", "udp", "-port", strconv.Itoa(c.LocalAddr().(*net.UDPAddr).Port),
-		"-rate", "1k", "-count", "200", "-runs", "3", "-warmup", "0s", "-timeout", "100ms", "-out", dir)
+		"-rate", "1k", "-count", "200", "-runs", "3", "-warmup", "0s", "-timeout", "1s", "-out", dir)
 	if code != exit.Failed || !strings.Contains(stdout, "the target stopped answering") || !strings.Contains(stderr, "none of the last run") {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
