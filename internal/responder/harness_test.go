@@ -174,7 +174,7 @@ func (l *lockedBuffer) String() string {
 }
 
 // command is a responder that has not been started.
-func (w *wire) command(t *testing.T, sets ...string) (cmd *exec.Cmd) {
+func (w *wire) command(t testing.TB, sets ...string) (cmd *exec.Cmd) {
 	t.Helper()
 	args := []string{"-set", "nic.device=" + port, "-set", "respond.addresses=[" + ours4 + "/24, " + ours6 + "/64]",
 		"-set", "respond.stamp_ports=862"}
@@ -184,7 +184,7 @@ func (w *wire) command(t *testing.T, sets ...string) (cmd *exec.Cmd) {
 	return exec.Command(program(t), args...)
 }
 
-func (w *wire) start(t *testing.T, env []string, sets ...string) *process {
+func (w *wire) start(t testing.TB, env []string, sets ...string) *process {
 	t.Helper()
 	p := &process{Cmd: w.command(t, sets...), stderr: &lockedBuffer{}}
 	p.Stderr = p.stderr
