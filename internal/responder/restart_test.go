@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
@@ -44,7 +46,8 @@ func BenchmarkRestart(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				time.Sleep(time.Second)
+				before := w.replies(b)
+				await.Until(b, "5,000 replies", func() bool { return w.replies(b) >= before+5000 }, said.String)
 				if c.stop {
 					p.Process.Signal(unix.SIGTERM)
 					p.Wait()
@@ -69,4 +72,17 @@ func BenchmarkRestart(b *testing.B) {
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+}
+
+// replies is how many frames the kernel's end of the wire has received.
+func (w *wire) replies(t testing.TB) (n uint64) {
+	t.Helper()
+	w.there.do(t, func() {
+		l, err := netlink.LinkByName(peer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n = l.Attrs().Statistics.RxPackets
+	})
+	return n
 }
