@@ -141,7 +141,8 @@ func TestStoppedWatch(t *testing.T) {
 			<-resumed
 			get := func(v map[string]float64, name string) int64 { return int64(v[of("rebound_"+name, target)]) }
 			v := w.until("the outcome of all probes until the stop", func(v map[string]float64) bool {
-				return get(v, "rtt_seconds_count")+get(v, "lost_total")+get(v, "lost_uncertain_total") > 100+held+2000
+				missing := get(v, "lost_total") + get(v, "lost_uncertain_total") // counted after twice the timeout
+				return missing >= 100 && get(v, "rtt_seconds_count")+missing > 100+held+2000
 			})
 			w.end()
 			i.conn.Close()
