@@ -54,7 +54,7 @@ func NewClock() (*Clock, error) {
 	return finish()
 }
 
-// StartClock begins what NewClock does, and returns a function that completes it. That one waits for what is left of the 60 ms, so
+// StartClock begins what NewClock does, and returns a function that completes it: it waits for the rest of the 60 ms, so
 // a program can do other things meanwhile.
 func StartClock() (finish func() (*Clock, error), err error) {
 	a, err := bracket(unix.CLOCK_MONOTONIC_RAW)

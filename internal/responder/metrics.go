@@ -98,7 +98,7 @@ func (p *scraped) countSessions(s fastpath.Sessions, mode, queue string) {
 	p.sessions.Set(float64(s.Displaced), "displaced", mode, queue)
 }
 
-// collect puts the numbers of now on the page. It makes next to no garbage (TestScrapeLeavesLittle).
+// collect puts the current numbers on the page. It makes next to no garbage (TestScrapeLeavesLittle).
 func (p *scraped) collect() {
 	for i, l := range p.loops {
 		queue := p.queues[i]

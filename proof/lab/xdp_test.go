@@ -67,7 +67,7 @@ say answered
 need bench run -target $peer -proto stamp -port 862 -transport socket -closed -count 20 -timeout 60s -warmup 0s -self-test 0s -out /tmp/oneway
 show clock grep why_not /tmp/oneway/report.json
 say clocked
-if grep -q "receipt are the card's" /tmp/plain; then # two readings of the card's clock, a second apart, relate it to the kernel's
+if grep -q "receive timestamps come from the card" /tmp/plain; then # two readings of the card's clock, a second apart, relate it to the kernel's
   n=0
   until grep -q '^delivery' /tmp/out; do
     n=$((n+1)); [ $n -lt 40 ] || { show failed cat /tmp/out; fail "no reply has a time of delivery"; }
@@ -185,7 +185,7 @@ func (c *card) xdp(t *testing.T, k *Kit) {
 		t.Fatal(err)
 	}
 	if c.name == "mlx5" != (len(r["delivery"]) > 0) {
-		t.Errorf("times of receipt are mlx5_core's to tell, and no other's here: %q", r["delivery"])
+		t.Errorf("only mlx5_core's card gives receive timestamps here: %q", r["delivery"])
 	}
 	if clock := strings.Join(r["clock"], "\n"); !strings.Contains(clock, "no ptp4l at") || (c.name != "ena") != strings.Contains(clock, "/dev/ptp") {
 		t.Errorf("the bench says of the guest's clock: %s", clock)

@@ -44,7 +44,7 @@ func TestResolve(t *testing.T) {
 	for _, ip := range [][2]netip.Addr{four, six} {
 		near, far := NewNeighbour(ip[0], macA), NewNeighbour(ip[1], macB)
 		w := &wire{far: far, noise: [][]byte{{}, make([]byte, 14), make([]byte, 60), bytes.Clone(near.question(ip[0]))}}
-		if got, err := near.Resolve(w, ip[1], Tries, time.Minute); err != nil || got != macB || w.sent != 1+1 { // the request, and the reply to the one among the unrelated frames
+		if got, err := near.Resolve(w, ip[1], Tries, time.Minute); err != nil || got != macB || w.sent != 1+1 { // our request, and our reply to the request among the unrelated frames
 			t.Errorf("%v: %x, %v, %d frames sent", ip[1], got, err, w.sent)
 		}
 		w = &wire{far: far}

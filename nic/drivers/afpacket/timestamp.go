@@ -77,7 +77,7 @@ func (d *Device) stampHardware(fd int, info *unix.EthtoolTsInfo, in *nic.Timesta
 	}
 	err = unix.IoctlSetHwTstamp(fd, d.iface.Name, &want)
 	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("afpacket: interface %s: stamps by the card: %w: SIOCSHWTSTAMP takes CAP_NET_ADMIN: %w",
+		return fmt.Errorf("afpacket: interface %s: hardware timestamps: %w: SIOCSHWTSTAMP takes CAP_NET_ADMIN: %w",
 			d.iface.Name, nic.ErrRights, err)
 	} else if err != nil {
 		return fmt.Errorf("afpacket: interface %s: SIOCSHWTSTAMP %+v: %w", d.iface.Name, want, err)

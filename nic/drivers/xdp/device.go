@@ -213,7 +213,7 @@ func (d *Device) deviceClock() *phc {
 	}
 	p, err := openPHC(int(ts.Phc_index))
 	if err != nil {
-		d.note("no times of receipt from the card: its clock /dev/ptp%d cannot be read: %v", ts.Phc_index, err)
+		d.note("no receive timestamps from the card: its clock /dev/ptp%d cannot be read: %v", ts.Phc_index, err)
 		return nil
 	}
 	old, err := unix.IoctlGetHwTstamp(fd, d.iface.Name)
@@ -225,7 +225,7 @@ func (d *Device) deviceClock() *phc {
 		}
 	}
 	if err != nil {
-		d.note("no times of receipt from the card: SIOCSHWTSTAMP: %v", err)
+		d.note("no receive timestamps from the card: SIOCSHWTSTAMP: %v", err)
 		p.close()
 		return nil
 	}
@@ -323,9 +323,9 @@ func (d *Device) attach(c fastpath.Config, own Options, joined *pin) error {
 	d.stamped = v.stamps
 	switch {
 	case v.stamps:
-		d.note("times of receipt are the card's")
+		d.note("receive timestamps come from the card")
 	case len(c.STAMPPorts) > 0:
-		d.note("times of receipt are when the program starts: the card's are not available here")
+		d.note("receive timestamps are taken when the program starts: the card's are not available here")
 	}
 	return nil
 }
