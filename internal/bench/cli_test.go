@@ -21,7 +21,7 @@ func inProcess(args ...string) (code int, stdout, stderr string) {
 }
 
 func TestHelpFitsOneScreen(t *testing.T) {
-	for _, args := range [][]string{{"-h"}, {"run", "-h"}, {"compare", "-h"}} {
+	for _, args := range [][]string{{"-h"}, {"run", "-h"}, {"watch", "-h"}, {"compare", "-h"}, {"report", "-h"}, {"history", "-h"}, {"matrix", "-h"}, {"suspects", "-h"}, {"demo", "-h"}} {
 		code, out, _ := inProcess(args...)
 		if n := strings.Count(out, "\n"); code != 0 || n < 5 || n > 40 {
 			t.Errorf("bench %s: exit status %d, %d lines; want at most 40", strings.Join(args, " "), code, n)
@@ -33,11 +33,13 @@ func TestHelpFitsOneScreen(t *testing.T) {
 }
 
 func TestShortHelpNamesFlagsThatExist(t *testing.T) {
-	_, all, _ := inProcess("run", "-help-all")
-	for line := range strings.Lines(runShortHelp) {
-		if flag, ok := strings.CutPrefix(line, "  -"); ok {
-			if name := strings.Fields(flag)[0]; !regexp.MustCompile(`\n  -` + regexp.QuoteMeta(name) + `\s`).MatchString(all) {
-				t.Errorf("-%s is not a flag of bench run", name)
+	for command, short := range map[string]string{"run": runShortHelp, "watch": watchShortHelp} {
+		_, all, _ := inProcess(command, "-help-all")
+		for line := range strings.Lines(short) {
+			if flag, ok := strings.CutPrefix(line, "  -"); ok {
+				if name := strings.Fields(flag)[0]; !regexp.MustCompile(`\n  -` + regexp.QuoteMeta(name) + `\s`).MatchString(all) {
+					t.Errorf("-%s is not a flag of bench %s", name, command)
+				}
 			}
 		}
 	}

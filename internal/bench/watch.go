@@ -27,6 +27,36 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/version"
 )
 
+// watchShortHelp has the most frequently needed flags, on one screen.
+const watchShortHelp = `usage: rebound-bench watch [-config FILE] [flags]
+
+Probes many targets continuously at a low rate: round trips and loss on a metrics page, a log for each hour, and a verdict on change, this
+hour against the same hour on previous days. It stops at SIGTERM or Ctrl-C; SIGHUP reads all sources of targets again.
+
+Examples:
+  rebound-bench watch -target 10.0.0.2 -target stamp:10.0.0.3 -listen 127.0.0.1:9470
+  rebound-bench watch -file targets.txt -dir /var/lib/rebound/watch -rate 10
+  rebound-bench watch -file-sd '/etc/prometheus/far/*.yml' -peers 20
+  rebound-bench watch -config watch.toml              settings from a file: rebound-bench config prints one
+
+Whom to probe:
+  -target stamp:10.0.0.3    a target; repeat it for more
+  -file targets.txt         targets, one on each line
+  -file-sd '/etc/far/*.yml' targets in the format of Prometheus' file_sd
+  -peers 20                 of a fleet's list, probe so many hosts
+How:
+  -rate 10                  probes per second to each target
+  -proto icmp|udp|stamp     protocol of targets that name none
+  -transport socket         use ordinary sockets: needs no root for UDP and STAMP
+  -source-ports 8           rotate through so many source ports, each with its own path
+  -iface eth1               interface (default by the route to each target)
+Results:
+  -listen 127.0.0.1:9470    address of the metrics and the status page
+  -dir /var/lib/rebound     folder for one log per hour
+
+"rebound-bench watch -help-all" lists every flag; "man rebound-watch" has them all too.
+`
+
 const watchHelp = `usage: rebound-bench watch [-config FILE] [flags]
 
 Probes many targets continuously at a low rate: round trips and loss on a metrics page, a log for each hour, and a verdict on change, this
@@ -42,7 +72,7 @@ Every setting is a flag and a key of the file (rebound-bench config prints one w
 `
 
 // watchIntro is the text at the top of watch.toml.
-const watchIntro = "What rebound-bench watch measures, and how. Every key is here with its default; each is a flag, too: rebound-bench watch -h.\n\n" +
+const watchIntro = "What rebound-bench watch measures, and how. Every key is here with its default; each is a flag, too: rebound-bench watch -help-all.\n\n" +
 	"`rebound-bench config` prints this file."
 
 type watchSettings struct {
@@ -209,11 +239,12 @@ func watchCommand(e *env, args []string) error {
 	fs := flag.NewFlagSet("watch", flag.ContinueOnError)
 	config := fs.String("config", "", "`FILE` of settings (rebound-bench config prints one)")
 	s.table.AddFlags(fs)
-	if err := e.parse(fs, args, watchHelp); err != nil {
+	rest, err := e.parseMixed(fs, args, watchHelp, watchShortHelp)
+	if err != nil {
 		return err
 	}
-	if fs.NArg() > 0 {
-		return exit.Usagef("unexpected argument %q: every value needs its flag, as in -target %s", strings.Join(fs.Args(), " "), fs.Arg(0))
+	if len(rest) > 0 {
+		return exit.Usagef("unexpected argument %q: every value needs its flag, as in -target %s", strings.Join(rest, " "), rest[0])
 	}
 	if *config != "" {
 		if err := s.table.Read(*config); err != nil {
