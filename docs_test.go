@@ -120,7 +120,7 @@ func TestCommandLinesInDocsExist(t *testing.T) {
 		key := strings.Join(args, " ")
 		if _, ok := help[key]; !ok {
 			ask := "-h"
-			if key == "bench run" {
+			if key == "bench run" || key == "bench watch" {
 				ask = "-help-all"
 			}
 			out, _ := exec.Command(filepath.Join(dir, args[0]), append(slices.Clone(args[1:]), ask)...).CombinedOutput()
