@@ -72,7 +72,7 @@ func parse(r io.Reader) (all []mapping, err error) {
 func (m mapping) lock(heap uintptr, variables bool) error {
 	size := m.end - m.start
 	switch {
-	case strings.HasPrefix(m.name, "/memfd:"): // frames that another process can map, too
+	case m.name == "/memfd:rebound-umem": // afxdp's frames; DMA memory of other drivers is pinned by VFIO
 		return mlock(m.start, size)
 	case m.perms[0] != 'r', m.perms[3] != 'p': // reserved only; a ring shared with the kernel, which keeps it
 		return nil

@@ -37,6 +37,37 @@ func TestParse(t *testing.T) {
 var variable [1 << 16]byte
 
 // What the program has is in memory after Lock, and counts as locked; most of what the runtime reserves does not.
+// Frames of afxdp are locked, and DMA memory, which VFIO pins and counts, is not counted a second time.
+func TestLockOfMemoryFiles(t *testing.T) {
+	at := map[string]uintptr{}
+	for _, name := range []string{"rebound-umem", "rebound-dma"} {
+		fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		if err := unix.Ftruncate(fd, 1<<16); err != nil {
+			t.Fatal(err)
+		}
+		b, err := unix.Mmap(fd, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Munmap(b)
+		at[name] = uintptr(unsafe.Pointer(&b[0]))
+	}
+	if err := Lock(); err != nil {
+		t.Skip("memory cannot be locked here: ", err)
+	}
+	defer unix.Munlockall()
+	if in := residency(at["rebound-umem"], 1<<16); slices.Contains(in, 0) {
+		t.Errorf("the frames are not in memory: %v", in)
+	}
+	if in := residency(at["rebound-dma"], 1<<16); slices.Contains(in, 1) {
+		t.Errorf("DMA memory was filled: %v", in)
+	}
+}
+
 func TestLock(t *testing.T) {
 	heap := make([]byte, 1<<20) // not touched yet
 	if err := Lock(); err != nil {

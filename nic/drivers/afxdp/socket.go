@@ -150,7 +150,7 @@ func (q *Queue) mapUMEM(n int) (err error) {
 }
 
 func (q *Queue) openUMEM(chunks, size int) (err error) {
-	if q.umemFD, err = unix.MemfdCreate("rebound UMEM", unix.MFD_CLOEXEC); err == nil {
+	if q.umemFD, err = unix.MemfdCreate("rebound-umem", unix.MFD_CLOEXEC); err == nil {
 		err = unix.Ftruncate(q.umemFD, int64(chunks*size))
 	}
 	if err != nil {
