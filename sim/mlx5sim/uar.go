@@ -40,8 +40,7 @@ type bfBuffer struct {
 	steps   int
 	pushes  bool // more than one word was seen at least once: the driver pushes WQEs
 	torn    bool // words of an earlier push came late: the current content cannot be trusted
-	doubt   bool // late words are possible: the content is compared with the ring
-	mixes   int  // consecutive pushes that differed from the ring, however long the model waited, while there was doubt
+	mixes   int  // consecutive suspect pushes that differed from the ring, however long the model waited
 }
 
 func (m *Model) allocUAR(c *call) *refusal {
@@ -290,7 +289,7 @@ func (m *Model) stepBF(u *uar, half int, due bool) bool {
 	// become visible in any order (MOVDIR64B), so words of another push may be among them. Such pushes are trusted only if
 	// they are identical to the ring. If very many in a row differ, the cause is not timing but a driver that does not
 	// write the ring.
-	suspect := (b.trapped == 0 || b.torn || b.doubt) && b.mixes < 32
+	suspect := (b.trapped == 0 || b.torn) && b.mixes < 32
 	mixed := suspect && whole && n > 1 && !m.inRing(m.peekBF(u.id, half, n))
 	if !whole || mixed {
 		if b.trapped == 0 && there > b.there { // a driver in a virtual machine stores slowly
@@ -330,7 +329,6 @@ func (m *Model) stepBF(u *uar, half int, due bool) bool {
 	ctrl = be.Uint64(buf[:])
 	inline := whole && !overtaken && n > 1
 	b.torn = !whole && (pushed > 1 || polled && b.pushes) || overtaken
-	b.doubt = !whole && polled // one word may be a doorbell, or the start of a push
 	b.open, b.trapped = false, 0
 	if inline {
 		b.torn = !m.ringSQ(u.id, ctrl, buf[:8*n], polled, suspect)

@@ -53,12 +53,9 @@ func (s *Shared) KeepErrors(on bool) error {
 
 // SendTTL sends one datagram with this TTL or hop limit. scope is the interface of a link-local address.
 func (s *Shared) SendTTL(to netip.AddrPort, scope uint32, b []byte, ttl int) (err error) {
-	level, option := unix.IPPROTO_IP, unix.IP_TTL
-	address := unix.Sockaddr(&unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port()), ZoneId: scope})
-	if to.Addr().Is4() {
-		address = &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}
-	} else {
-		level, option = unix.IPPROTO_IPV6, unix.IPV6_HOPLIMIT
+	level, option, address := unix.IPPROTO_IP, unix.IP_TTL, sockaddr(to)
+	if a, ok := address.(*unix.SockaddrInet6); ok {
+		level, option, a.ZoneId = unix.IPPROTO_IPV6, unix.IPV6_HOPLIMIT, scope
 	}
 	control := make([]byte, unix.CmsgSpace(4))
 	binary.NativeEndian.PutUint64(control, uint64(unix.CmsgLen(4))) // struct cmsghdr: length, level, type

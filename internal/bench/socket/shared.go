@@ -86,14 +86,14 @@ func (s *Shared) Send(to *Peer, b []byte) error {
 	for range 3 {
 		_, _, e = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0,
 			uintptr(unsafe.Pointer(&to.raw)), to.size)
-		switch {
-		case e == 0:
+		switch e {
+		case 0:
 			return nil
-		case e == unix.EAGAIN || e == unix.ENOBUFS:
+		case unix.EAGAIN, unix.ENOBUFS:
 			return nic.ErrFull
-		case !fromICMP(e): // otherwise perhaps about an earlier datagram: reported once, then the call works
-			s.Refused++
-			return e
+		}
+		if !fromICMP(e) { // otherwise perhaps about an earlier datagram: reported once, then the call works
+			break
 		}
 	}
 	s.Refused++

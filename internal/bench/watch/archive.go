@@ -178,7 +178,7 @@ func (k *archive) take(e *event) {
 		s.now.Record(e.ns)
 	}
 	if e.stamped {
-		s.way(e.path).record(e.seq, e.far, e.copied)
+		s.way(e.path).reply(e.seq, e.far, e.copied)
 	}
 }
 

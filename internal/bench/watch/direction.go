@@ -21,13 +21,10 @@ type pair struct{ sender, far uint32 }
 // stateless. A stateful reflector can use such a number by chance, after it restarted its count.
 const copiesNeeded = 3
 
-// reply processes the numbers of one reply. Replies that were overtaken are ignored: the later one has already shown
-// both counts.
-func (d *direction) reply(sender, far uint32) { d.record(sender, far, sender == far) }
-
-// record is reply if the sender's number on the wire, which copied compares with far, is not the one that counts its
-// probes: a reflector counts those from each source port.
-func (d *direction) record(sender, far uint32, copied bool) {
+// reply processes the numbers of one reply: sender counts the probes from its source port, far is the reflector's, and
+// copied means that far is the sender's number on the wire. Replies that were overtaken are ignored: the later one has
+// already shown both counts.
+func (d *direction) reply(sender, far uint32, copied bool) {
 	if copied {
 		d.copies++
 	} else {

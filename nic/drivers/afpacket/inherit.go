@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
@@ -38,14 +36,8 @@ func (d *Device) Bequest() (nic.Inheritance, error) {
 
 // inherit takes the sockets of another process, if they fit: the kernel cannot change a ring that is mapped.
 func (d *Device) inherit(in *nic.Inheritance, slots, frame int) (claims netif.Claims, err error) {
-	files := in.Files
-	defer func() { // what was not taken
-		if err != nil {
-			for _, fd := range files {
-				unix.Close(fd)
-			}
-		}
-	}()
+	files := netif.Files(in.Files)
+	defer files.Close()
 	var b bequest
 	if err := json.Unmarshal(in.State, &b); err != nil {
 		return nil, fmt.Errorf("inherited sockets: %w", err)
@@ -61,8 +53,7 @@ func (d *Device) inherit(in *nic.Inheritance, slots, frame int) (claims netif.Cl
 			b.Queues, b.RingSize/int(b.SlotSize), b.SlotSize, d.info.Queues, slots, size)
 	}
 	for range b.Queues {
-		q := &Queue{fd: uintptr(files[0])}
-		files = files[1:]
+		q := &Queue{fd: uintptr(files.Next())}
 		d.queues = append(d.queues, q)
 		if q.ring, err = mapRing(int(q.fd), b.RingSize, b.SlotSize); err != nil {
 			return nil, err
@@ -71,8 +62,7 @@ func (d *Device) inherit(in *nic.Inheritance, slots, frame int) (claims netif.Cl
 			return nil, err
 		}
 	}
-	claims, files = netif.Inherited(b.Claims, files), nil
-	return claims, nil
+	return files.Claims(b.Claims), nil
 }
 
 // Position implements nic.Heritable.

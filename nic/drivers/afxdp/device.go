@@ -218,12 +218,9 @@ func (d *Device) ReadStats(s *nic.Stats) error {
 	if err != nil {
 		return fmt.Errorf("afxdp: %w", err)
 	}
-	sum.Rx_dropped -= d.since.Rx_dropped
-	sum.Rx_invalid_descs -= d.since.Rx_invalid_descs
-	sum.Tx_invalid_descs -= d.since.Tx_invalid_descs
-	sum.Rx_ring_full -= d.since.Rx_ring_full
-	sum.Rx_fill_ring_empty_descs -= d.since.Rx_fill_ring_empty_descs
-	sum.Tx_ring_empty_descs -= d.since.Tx_ring_empty_descs
+	for i, v := range counts(&d.since) {
+		counts(&sum)[i] -= v
+	}
 	var again uint64
 	for _, q := range d.queues {
 		s.RxFrames += q.rxFrames.Load()
@@ -245,6 +242,9 @@ func (d *Device) ReadStats(s *nic.Stats) error {
 	return nil
 }
 
+// counts are the six fields of struct xdp_statistics.
+func counts(s *unix.XDPStatistics) *[6]uint64 { return (*[6]uint64)(unsafe.Pointer(s)) }
+
 // sum adds up XDP_STATISTICS of all queues, since their sockets were opened.
 func (d *Device) sum() (sum unix.XDPStatistics, err error) {
 	for n, q := range d.queues {
@@ -254,12 +254,9 @@ func (d *Device) sum() (sum unix.XDPStatistics, err error) {
 			uintptr(unsafe.Pointer(&k)), uintptr(unsafe.Pointer(&size)), 0); e != 0 {
 			return sum, fmt.Errorf("interface %s: XDP_STATISTICS of queue %d: %w", d.iface.Name, n, e)
 		}
-		sum.Rx_dropped += k.Rx_dropped
-		sum.Rx_invalid_descs += k.Rx_invalid_descs
-		sum.Tx_invalid_descs += k.Tx_invalid_descs
-		sum.Rx_ring_full += k.Rx_ring_full
-		sum.Rx_fill_ring_empty_descs += k.Rx_fill_ring_empty_descs
-		sum.Tx_ring_empty_descs += k.Tx_ring_empty_descs
+		for i, v := range counts(&k) {
+			counts(&sum)[i] += v
+		}
 	}
 	return sum, nil
 }

@@ -9,8 +9,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
-
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
@@ -53,22 +51,11 @@ func (d *Device) Bequest() (nic.Inheritance, error) {
 	return in, err
 }
 
-// inherit takes the program and the sockets of another process, if they fit d.will, and replaces the program. Until Continue, Close puts the
-// other's program back.
+// inherit takes the program and the sockets of another process, if they fit d.will, and replaces the program. Until
+// Continue, Close puts the other's program back.
 func (d *Device) inherit(in *nic.Inheritance, f *filter) (claims netif.Claims, err error) {
-	files := in.Files
-	defer func() { // what was not taken
-		if err != nil {
-			for _, fd := range files {
-				unix.Close(fd)
-			}
-		}
-	}()
-	next := func() int {
-		fd := files[0]
-		files = files[1:]
-		return fd
-	}
+	files := netif.Files(in.Files)
+	defer files.Close()
 	var b bequest
 	if err := json.Unmarshal(in.State, &b); err != nil {
 		return nil, fmt.Errorf("inherited sockets: %w", err)
@@ -84,21 +71,21 @@ func (d *Device) inherit(in *nic.Inheritance, f *filter) (claims netif.Claims, e
 			b.Queue, b.Queue+b.Queues-1, b.Frames, b.Size, want.Queue, want.Queue+want.Queues-1, want.Frames, want.Size)
 	}
 	d.will, d.info.Push = b, b.Push
-	if d.before, err = ebpf.NewProgramFromFD(next()); err != nil {
+	if d.before, err = ebpf.NewProgramFromFD(files.Next()); err != nil {
 		return nil, fmt.Errorf("inherited program: %w", err)
 	}
-	l, err := link.NewFromFD(next())
+	l, err := link.NewFromFD(files.Next())
 	if err != nil {
 		return nil, fmt.Errorf("inherited program: %w", err)
 	}
 	d.link = l
-	if d.sockets, err = ebpf.NewMapFromFD(next()); err != nil {
+	if d.sockets, err = ebpf.NewMapFromFD(files.Next()); err != nil {
 		return nil, fmt.Errorf("inherited map of sockets: %w", err)
 	}
 	for _, busy := range b.BusyPoll {
-		q := &Queue{fd: uintptr(next()), umemFD: -1, busyPoll: busy, unsent: true}
+		q := &Queue{fd: uintptr(files.Next()), umemFD: -1, busyPoll: busy, unsent: true}
 		d.queues = append(d.queues, q)
-		q.umemFD = next()
+		q.umemFD = files.Next()
 		if err := q.mapUMEM((b.Frames + b.Send) * b.Size); err != nil {
 			return nil, err
 		}
@@ -107,7 +94,9 @@ func (d *Device) inherit(in *nic.Inheritance, f *filter) (claims netif.Claims, e
 		}
 		q.spareFrom(b.Frames, b.Send, b.Size)
 	}
-	claims, files = netif.Inherited(b.Claims, files), nil
+	if d.since, err = d.sum(); err != nil {
+		return nil, err
+	}
 	only := 0
 	if b.Tagged {
 		only = d.iface.Index
@@ -116,16 +105,9 @@ func (d *Device) inherit(in *nic.Inheritance, f *filter) (claims netif.Claims, e
 		err = d.link.Update(d.program)
 	}
 	if err != nil {
-		claims.Close()
 		return nil, d.iface.ExplainBPF("XDP program", err)
 	}
-	return claims, d.start()
-}
-
-// start notes what the sockets have counted for another process.
-func (d *Device) start() (err error) {
-	d.since, err = d.sum()
-	return err
+	return files.Claims(b.Claims), nil
 }
 
 // Position implements nic.Heritable. The rings have all of it.

@@ -21,12 +21,30 @@ type claim struct {
 	fd      int
 }
 
-// Inherited returns the claims of another process, by the files that it handed over.
-func Inherited(addresses []netip.Addr, files []int) (c Claims) {
-	for i, a := range addresses {
-		c = append(c, claim{a, files[i]})
+// Files are what another process handed over and this one has not taken yet.
+type Files []int
+
+// Next takes the first file.
+func (f *Files) Next() int {
+	fd := (*f)[0]
+	*f = (*f)[1:]
+	return fd
+}
+
+// Claims takes the files of the claims of addresses.
+func (f *Files) Claims(addresses []netip.Addr) (c Claims) {
+	for _, a := range addresses {
+		c = append(c, claim{a, f.Next()})
 	}
 	return c
+}
+
+// Close closes the files that were not taken.
+func (f *Files) Close() {
+	for _, fd := range *f {
+		unix.Close(fd)
+	}
+	*f = nil
 }
 
 // Addresses returns what is claimed.
