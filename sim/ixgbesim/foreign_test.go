@@ -207,6 +207,22 @@ func TestCountersOfMACsec(t *testing.T) {
 	r.Clean()
 }
 
+// Linux 5.15 may do this when a queue is given a zero-copy pool.
+func TestReceiveTailOfADisabledQueueIsIgnored(t *testing.T) {
+	r := newRig(t, Options{})
+	r.start(ringOptions{})
+	r.wr(0x1058, ringLen-1)
+	r.ExpectViolation("warning: write of 0000003f to RDT[1]")
+	if v := r.rd(0x1058); v != 0 {
+		t.Errorf("RDT reads %d, want 0", v)
+	}
+	r.wr(0x1048, ringLen*16)
+	r.wr(0x1054, 2|1<<25|1<<28)
+	r.wr(0x1068, 1<<25)
+	r.poll(0x1068, 1<<25, 1<<25)
+	r.Clean()
+}
+
 func TestFiveTupleFilter(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})
