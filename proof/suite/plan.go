@@ -153,10 +153,10 @@ func emulated(flags []string, pkgs ...string) job {
 
 // Names of tests, in the format of -run and -skip.
 const (
-	boots = "^(TestContainer|TestMesh|TestScrape|TestReproducible)$"                     // of packaging, in make lab
-	smoke = "^TestLabSmoke$"                                                             // of proof/lab, in make test
-	cards = "^TestPlantedDrops$/^(mlx4|ena|ena_overruns|efa|virtio)$"                    // of internal/responder, under the race detector in make lab
-	long  = "^(TestSingleByteMutations|TestRandomMutations|TestReflectorAgainstOracle)$" // of fastpath, emulated in make lab
+	boots = "^(TestContainer|TestMesh|TestScrape|TestReproducible)$"                                                 // of packaging, in make lab
+	smoke = "^TestLabSmoke$"                                                                                         // of proof/lab, in make test
+	cards = "^TestPlantedDrops$/^(mlx4|ena|ena_overruns|efa|virtio)$"                                                // of internal/responder, under the race detector in make lab
+	long  = "^(TestSingleByteMutations|TestRandomMutations|TestReflectorAgainstOracle|TestFloodSparesKnownSources)$" // of fastpath, emulated in make lab
 )
 
 func packaging(name string, seconds int, flags ...string) job {
