@@ -33,7 +33,7 @@ func commands() []entry {
 		{"compare", "A B [C ...]", "compare reports, other tools' files, or time ranges that a Prometheus stores", compareCommand},
 		{"report", "DIR|FILE [...]", "print saved reports and rewrite their report.html; print other tools' files", reportCommand},
 		{"history", "DIR [...]", "draw how results changed over many reports, and find where their level changed", historyCommand},
-		{"watch", "[-config FILE] [flags]", "probe many targets continuously at a low rate: metrics, hourly logs, verdicts on change", watchCommand},
+		{"watch", "[TARGET ...] [-config FILE] [flags]", "probe many targets continuously at a low rate: metrics, hourly logs, verdicts on change", watchCommand},
 		{"matrix", "-prom URL [flags]", "draw a matrix of who measured whom, from a Prometheus that scrapes rebound-bench watch", matrixCommand},
 		{"suspects", "-prom URL [flags]", "name the hosts, links or zones that explain failing paths of a fleet, from a Prometheus that scrapes its watches", suspectsCommand},
 		{"config", "", "print the configuration file of rebound-bench watch", configCommand},

@@ -28,19 +28,19 @@ import (
 )
 
 // watchShortHelp has the most frequently needed flags, on one screen.
-const watchShortHelp = `usage: rebound-bench watch [-config FILE] [flags]
+const watchShortHelp = `usage: rebound-bench watch [TARGET ...] [-config FILE] [flags]
 
 Probes many targets continuously at a low rate: round trips and loss on a metrics page, a log for each hour, and a verdict on change, this
 hour against the same hour on previous days. It stops at SIGTERM or Ctrl-C; SIGHUP reads all sources of targets again.
 
 Examples:
-  rebound-bench watch -target 10.0.0.2 -target stamp:10.0.0.3 -listen 127.0.0.1:9470
+  rebound-bench watch 10.0.0.2 stamp:10.0.0.3 -listen 127.0.0.1:9470
   rebound-bench watch -file targets.txt -dir /var/lib/rebound/watch -rate 10
   rebound-bench watch -file-sd '/etc/prometheus/far/*.yml' -peers 20
   rebound-bench watch -config watch.toml              settings from a file: rebound-bench config prints one
 
 Whom to probe:
-  -target stamp:10.0.0.3    a target; repeat it for more
+  stamp:10.0.0.3            a target, or more (the same as -target)
   -file targets.txt         targets, one on each line
   -file-sd '/etc/far/*.yml' targets in the format of Prometheus' file_sd
   -peers 20                 of a fleet's list, probe so many hosts
@@ -57,12 +57,12 @@ Results:
 "rebound-bench watch -help-all" lists every flag; "man rebound-watch" has them all too.
 `
 
-const watchHelp = `usage: rebound-bench watch [-config FILE] [flags]
+const watchHelp = `usage: rebound-bench watch [TARGET ...] [-config FILE] [flags]
 
 Probes many targets continuously at a low rate: round trips and loss on a metrics page, a log for each hour, and a verdict on change, this
 hour against the same hour on previous days. It stops at SIGTERM or Ctrl-C; SIGHUP reads all sources of targets again.
 
-  rebound-bench watch -target 10.0.0.2 -target stamp:10.0.0.3 -listen 127.0.0.1:9470
+  rebound-bench watch 10.0.0.2 stamp:10.0.0.3 -listen 127.0.0.1:9470
   rebound-bench watch -file targets.txt -dir /var/lib/rebound/watch -rate 10
   rebound-bench watch -file-sd '/etc/prometheus/far/*.yml' -proto udp -port 7
   rebound-bench watch -dns stamp:_stamp._udp.example.org
@@ -243,8 +243,10 @@ func watchCommand(e *env, args []string) error {
 	if err != nil {
 		return err
 	}
-	if len(rest) > 0 {
-		return exit.Usagef("unexpected argument %q: every value needs its flag, as in -target %s", strings.Join(rest, " "), rest[0])
+	for _, target := range rest {
+		if err := fs.Set("target", target); err != nil {
+			return exit.Usagef("%s: %w", target, err)
+		}
 	}
 	if *config != "" {
 		if err := s.table.Read(*config); err != nil {

@@ -313,7 +313,7 @@ func TestWatchTransports(t *testing.T) {
 		{"afpacket, its own address", []string{"-driver", "afpacket", "-iface", nearIface, "-source", "10.98.0.77", "-source", "fd98::77"}},
 		{"afxdp, its own address", []string{"-driver", "afxdp", "-iface", nearIface, "-source", "10.98.0.78", "-source", "fd98::78", "-idle", "poll"}},
 	} {
-		w := n.watch(9471+i, append(c.args, "-target", far4, "-target", far6, "-target", "stamp:"+far4, "-target", "10.98.0.99", "-rate", "50")...)
+		w := n.watch(9471+i, append(c.args, far4, far6, "-target", "stamp:"+far4, "-rate", "50", "10.98.0.99")...)
 		w.until(c.name, func(v map[string]float64) bool {
 			for _, target := range []string{"icmp:" + far4, "icmp:[" + far6 + "]", "stamp:" + far4 + ":862"} {
 				if v[of("rebound_rtt_seconds_count", target)] < 10 {
@@ -366,7 +366,7 @@ func TestWatchBadInput(t *testing.T) {
 		{[]string{"-target", "10.0.0.2", "-source", "10.0.0.1", "-source", "10.0.0.3"}, "one address of each family"},
 		{[]string{"-target", "10.0.0.2", "-core", "9999"}, "-core 9999"},
 		{[]string{"-dns", "tcp:x"}, "targets.dns"},
-		{[]string{"10.0.0.2"}, "unexpected argument"},
+		{[]string{"10.0.0.2", "10.0.0"}, `-target: targets.list: target "10.0.0"`},
 	} {
 		out, err := command(append([]string{"watch"}, c.args...)...).CombinedOutput()
 		var code *exec.ExitError
