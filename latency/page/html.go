@@ -94,119 +94,12 @@ type statRow struct {
 
 // Report writes the report as one self-contained page.
 func Report(w io.Writer, rep *report.Report) error {
-	p := reportPage{R: rep, Sim: rep.Device.Sim(), Title: rep.Title(), Answer: answer(rep), Summary: lede(rep), Facts: facts(rep)}
-	unit := string(rep.Metric)
-	if text := rep.UnfinishedText(); text != "" {
-		p.Alerts = append(p.Alerts, upperFirst(text)+".")
-	}
-	if p.Sim {
-		p.Alerts = append(p.Alerts, "A device model answered. These nanoseconds are the model's and say nothing about a card's latency; the bus transactions do.")
-		unit += " in the model, not of a card"
-	}
-	if c := rep.Counts; c.Lost > 0 || c.Corrupt > 0 {
-		p.Alerts = append(p.Alerts, fmt.Sprintf("Of %d requests, %s were lost %s (%s %%), and %d replies were corrupt. The percentiles are those of what came back.",
-			c.Sent, c.LostText(), c.LostWhere(), report.Range(c.LostLeast(), c.Lost, func(n int64) string { return fmt.Sprintf("%.3g", 100*float64(n)/float64(max(c.Sent, 1))) }), c.Corrupt))
-	}
-	for _, line := range rep.ByCounter() {
-		p.Alerts = append(p.Alerts, upperFirst(line)+".")
-	}
-	if own := rep.OwnTail(); own != "" {
-		p.Alerts = append(p.Alerts, upperFirst(own)+".")
-	}
-	for _, line := range rep.Tail.Lines() {
-		p.Alerts = append(p.Alerts, upperFirst(line)+".")
-	}
-	for _, text := range rep.Warnings {
-		p.Alerts = append(p.Alerts, upperFirst(text)+".")
-	}
-	p.Notes = rep.Notes
-
+	p := reportPage{R: rep, Sim: rep.Device.Sim(), Title: rep.Title(), Answer: answer(rep), Summary: lede(rep), Alerts: alerts(rep), Notes: rep.Notes, Facts: facts(rep)}
 	if rep.Measured() {
-		main := rep.Main()
-		p.Alerts = append(p.Alerts, outageAlerts(outages(rep, main))...)
-		for _, st := range compare.Stats {
-			if st == compare.Mean || st == compare.Min {
-				continue
-			}
-			note := ""
-			if !st.Single() && main.Total.Count < st.Needs() {
-				note = "few samples"
-			}
-			p.Headline = append(p.Headline, headline{st.String(), nbsp(st.OfReport(rep)), note})
-		}
-		ds := []drawn{{0, "", "round trip", main.Total}}
-		ds[0].name = string(rep.Metric)
-		var legends []legend
-		if u := rep.Find(latency.UncorrectedSeries); u != nil && !empty(rep, u) {
-			ds[0].name = "from the intended send"
-			ds = append(ds, drawn{1, "dashed", "from the actual send", u.Total})
-			for _, d := range ds {
-				legends = append(legends, legend{d.colour, d.class, d.name})
-			}
-		}
-		if rep.Foreign.Partial() {
-			ds = nil
-		}
-		p.Plots = append(p.Plots, curves(ds, legends, unit)...)
-		if svg := timeFigure(rep, main, unit); svg != "" && rep.Foreign.Dated() {
-			caption := fmt.Sprintf("Intervals of %v.", time.Duration(rep.Interval))
-			if len(rep.Runs) > 1 {
-				caption += " Each run is a separate line."
-			}
-			if len(outages(rep, main)) > 0 {
-				caption += " No replies came in the shaded parts."
-			}
-			p.Plots = append(p.Plots, plot{"Over time", caption, []legend{{0, "", "p50"}, {1, "", "p99"}, {2, "thin", "max"}}, svg})
-		}
-		if svg := heatFigure(rep, main, unit); svg != "" && rep.Foreign.Dated() {
-			p.Plots = append(p.Plots, plot{"Where the samples lie, over time", "The darkest cells hold most samples of their moment; each lighter level a tenth of the one before.", nil, svg})
-		}
-		var strips []template.HTML
-		for _, st := range stripStats(rep) {
-			strips = append(strips, stripFigure(st, []side{{legend{0, "", string(rep.Metric)}, rep}}, unit))
-		}
-		p.Plots = append(p.Plots, joined("Runs", "A dot for each run. A comparison has to exceed their spread.", nil, strips)...)
+		p.Alerts = append(p.Alerts, outageAlerts(outages(rep, rep.Main()))...)
+		p.Headline, p.Plots = headlines(rep), plots(rep)
 	}
-	for _, s := range rep.Series {
-		name := s.Name
-		if name == latency.MainSeries {
-			name = string(rep.Metric)
-		}
-		if s.Wait != nil {
-			p.Columns = append(p.Columns, drawnColumn{name + ", met at a random moment"}, drawnColumn{name + ", by passes"})
-			continue
-		}
-		p.Columns = append(p.Columns, drawnColumn{name + oneWayError(rep, name)})
-	}
-	for _, st := range append([]compare.Stat{}, compare.Stats...) {
-		row := statRow{Name: st.String()}
-		for _, s := range rep.Series {
-			if empty(rep, s) {
-				row.Values = append(row.Values, "–")
-				if s.Wait != nil {
-					row.Values = append(row.Values, "–")
-				}
-				continue
-			}
-			if s.Wait != nil {
-				row.Values = append(row.Values, nbsp(st.OfSummary(s.Wait)))
-			}
-			if s == rep.Main() {
-				row.Values = append(row.Values, nbsp(st.OfReport(rep)))
-				continue
-			}
-			row.Values = append(row.Values, nbsp(st.Of(s.Total)))
-		}
-		p.Rows = append(p.Rows, row)
-	}
-	samples := statRow{Name: "samples"}
-	for _, s := range rep.Series {
-		if s.Wait != nil {
-			samples.Values = append(samples.Values, "")
-		}
-		samples.Values = append(samples.Values, grouped(s.Total.Count))
-	}
-	p.Rows = append(p.Rows, samples)
+	p.Columns, p.Rows = statTable(rep)
 	for _, row := range countRows {
 		p.Frames = append(p.Frames, fact{row.name, row.frames(rep, grouped)})
 	}
@@ -223,6 +116,127 @@ func Report(w io.Writer, rep *report.Report) error {
 		p.Transfer = append(p.Transfer, fact{k, fmt.Sprintf("%.3f", rep.PerReply(k))})
 	}
 	return page.ExecuteTemplate(w, "report", p)
+}
+
+// alerts are the sentences at the top of a page: what limits the use of the report.
+func alerts(rep *report.Report) []string {
+	var lines []string
+	if text := rep.UnfinishedText(); text != "" {
+		lines = append(lines, text)
+	}
+	if rep.Device.Sim() {
+		lines = append(lines, "A device model answered. These nanoseconds are the model's and say nothing about a card's latency; the bus transactions do")
+	}
+	if c := rep.Counts; c.Lost > 0 || c.Corrupt > 0 {
+		lines = append(lines, fmt.Sprintf("Of %d requests, %s were lost %s (%s %%), and %d replies were corrupt. The percentiles are those of what came back",
+			c.Sent, c.LostText(), c.LostWhere(), report.Range(c.LostLeast(), c.Lost, func(n int64) string { return fmt.Sprintf("%.3g", 100*float64(n)/float64(max(c.Sent, 1))) }), c.Corrupt))
+	}
+	lines = append(lines, rep.ByCounter()...)
+	if own := rep.OwnTail(); own != "" {
+		lines = append(lines, own)
+	}
+	lines = append(append(lines, rep.Tail.Lines()...), rep.Warnings...)
+	for i, text := range lines {
+		lines[i] = upperFirst(text) + "."
+	}
+	return lines
+}
+
+// headlines are the percentiles and the maximum in large print.
+func headlines(rep *report.Report) []headline {
+	var all []headline
+	for _, st := range compare.Stats {
+		if st == compare.Mean || st == compare.Min {
+			continue
+		}
+		note := ""
+		if !st.Single() && rep.Main().Total.Count < st.Needs() {
+			note = "few samples"
+		}
+		all = append(all, headline{st.String(), nbsp(st.OfReport(rep)), note})
+	}
+	return all
+}
+
+// plots are the figures of a report with samples.
+func plots(rep *report.Report) []plot {
+	main, unit := rep.Main(), string(rep.Metric)
+	if rep.Device.Sim() {
+		unit += " in the model, not of a card"
+	}
+	ds := []drawn{{0, "", string(rep.Metric), main.Total}}
+	var legends []legend
+	if u := rep.Find(latency.UncorrectedSeries); u != nil && !empty(rep, u) {
+		ds[0].name = "from the intended send"
+		ds = append(ds, drawn{1, "dashed", "from the actual send", u.Total})
+		for _, d := range ds {
+			legends = append(legends, legend{d.colour, d.class, d.name})
+		}
+	}
+	if rep.Foreign.Partial() {
+		ds = nil
+	}
+	all := curves(ds, legends, unit)
+	if svg := timeFigure(rep, main, unit); svg != "" && rep.Foreign.Dated() {
+		caption := fmt.Sprintf("Intervals of %v.", time.Duration(rep.Interval))
+		if len(rep.Runs) > 1 {
+			caption += " Each run is a separate line."
+		}
+		if len(outages(rep, main)) > 0 {
+			caption += " No replies came in the shaded parts."
+		}
+		all = append(all, plot{"Over time", caption, []legend{{0, "", "p50"}, {1, "", "p99"}, {2, "thin", "max"}}, svg})
+	}
+	if svg := heatFigure(rep, main, unit); svg != "" && rep.Foreign.Dated() {
+		all = append(all, plot{"Where the samples lie, over time", "The darkest cells hold most samples of their moment; each lighter level a tenth of the one before.", nil, svg})
+	}
+	var strips []template.HTML
+	for _, st := range stripStats(rep) {
+		strips = append(strips, stripFigure(st, []side{{legend{0, "", string(rep.Metric)}, rep}}, unit))
+	}
+	return append(all, joined("Runs", "A dot for each run. A comparison has to exceed their spread.", nil, strips)...)
+}
+
+// statTable has a column for each series, two for one that was also met at random moments, and a row for each statistic.
+func statTable(rep *report.Report) (columns []drawnColumn, rows []statRow) {
+	for _, s := range rep.Series {
+		name := s.Name
+		if name == latency.MainSeries {
+			name = string(rep.Metric)
+		}
+		if s.Wait != nil {
+			columns = append(columns, drawnColumn{name + ", met at a random moment"}, drawnColumn{name + ", by passes"})
+			continue
+		}
+		columns = append(columns, drawnColumn{name + oneWayError(rep, name)})
+	}
+	for _, st := range compare.Stats {
+		row := statRow{Name: st.String()}
+		for _, s := range rep.Series {
+			met, value := "–", "–"
+			if !empty(rep, s) {
+				if s.Wait != nil {
+					met = nbsp(st.OfSummary(s.Wait))
+				}
+				if value = nbsp(st.Of(s.Total)); s == rep.Main() {
+					value = nbsp(st.OfReport(rep))
+				}
+			}
+			if s.Wait != nil {
+				row.Values = append(row.Values, met)
+			}
+			row.Values = append(row.Values, value)
+		}
+		rows = append(rows, row)
+	}
+	samples := statRow{Name: "samples"}
+	for _, s := range rep.Series {
+		if s.Wait != nil {
+			samples.Values = append(samples.Values, "")
+		}
+		samples.Values = append(samples.Values, grouped(s.Total.Count))
+	}
+	return columns, append(rows, samples)
 }
 
 // curves are the plots of whole distributions, none if there are no distributions.

@@ -66,115 +66,136 @@ const maxLine = 4 << 20
 
 // ReadHlog reads an HdrHistogram log of format 1.x. Lines without a tag become the main series. Relative and absolute
 // timestamps are both made relative to the StartTime line. name is for errors, which give the line.
-func ReadHlog(r io.Reader, name string) (start time.Time, series []*latency.Series, err error) {
+func ReadHlog(r io.Reader, name string) (time.Time, []*latency.Series, error) {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 1<<16), maxLine)
-	line, version := 0, false
-	var startSec, baseSec float64
-	haveBase := false
-	byName := map[string]*latency.Series{}
-	counted := map[string]int64{}
-	room, size := int64(1<<20), int64(0) // remaining budget of counters, and the counters used, as counted by decodeHDR
-	bad := func(format string, args ...any) (time.Time, []*latency.Series, error) {
-		return time.Time{}, nil, fmt.Errorf("%s:%d: %w log: %s", name, line, ErrFormat, fmt.Sprintf(format, args...))
+	l := hlog{room: 1 << 20, series: map[string]*latency.Series{}, counted: map[string]int64{}}
+	line := 0
+	bad := func(err error) (time.Time, []*latency.Series, error) {
+		return time.Time{}, nil, fmt.Errorf("%s:%d: %w log: %w", name, line, ErrFormat, err)
 	}
 	for s.Scan() {
 		line++
-		text := s.Text()
-		size += int64(len(text)) + 1
-		room += 8 * int64(len(text))
-		switch {
-		case text == "" || text[0] == '"':
-			continue
-		case text[0] == '#':
-			if v, ok := strings.CutPrefix(text, "#[Histogram log format version "); ok {
-				version = true
-				if !strings.HasPrefix(v, "1.") {
-					return bad("format version %s, this program reads 1.x", strings.TrimSuffix(v, "]"))
-				}
-			}
-			for prefix, to := range map[string]*float64{"#[StartTime: ": &startSec, "#[BaseTime: ": &baseSec} {
-				v, ok := strings.CutPrefix(text, prefix)
-				if !ok {
-					continue
-				}
-				v, _, _ = strings.Cut(v, " ")
-				f, err := strconv.ParseFloat(v, 64)
-				if err != nil || !(math.Abs(f) < 1e11) {
-					return bad("%q is no time in seconds since the epoch", v)
-				}
-				*to = f
-				haveBase = haveBase || to == &baseSec
-			}
-			continue
+		if err := l.line(s.Text()); err != nil {
+			return bad(err)
 		}
-		if !version {
-			return bad("no line \"#[Histogram log format version 1.x]\" before the first interval")
-		}
-		tag := latency.MainSeries
-		if t, ok := strings.CutPrefix(text, "Tag="); ok {
-			if tag, text, ok = strings.Cut(t, ","); !ok {
-				return bad("a tag and nothing after it")
-			}
-			if !tagPattern.MatchString(tag) {
-				return bad("tag %q", tag)
-			}
-		}
-		f := strings.Split(text, ",")
-		if len(f) != 4 {
-			return bad("%d fields, expected 4 (start, length, max, histogram)", len(f))
-		}
-		var num [3]float64
-		for i := range num {
-			num[i], err = strconv.ParseFloat(f[i], 64)
-			if err != nil || !(math.Abs(num[i]) < 1e11) {
-				return bad("field %d, %q, is no number in range", i+1, f[i])
-			}
-		}
-		h, counters, err := decodeHDR(f[3])
-		if err != nil {
-			return bad("histogram of the interval at %s s: %v", f[0], err)
-		}
-		if room -= counters; room < 0 {
-			return bad("the histograms so far are much larger than the %d bytes that they were written in: no measurement compresses like that", size)
-		}
-		if h.Count > maxCount-counted[tag] {
-			return bad("counts of series %s add up to more than %d", tag, int64(maxCount))
-		}
-		counted[tag] += h.Count
-		h.RefineMax(int64(math.Round(num[2] * 1e6))) // exact if the writer's Interval_Max has milliseconds with nanosecond precision
-		at := num[0]
-		if !haveBase && startSec != 0 && at > startSec-365*86400 || haveBase && baseSec != startSec {
-			at += baseSec - startSec // absolute timestamps, or relative to another time
-		}
-		ser := byName[tag]
-		if ser == nil {
-			ser = &latency.Series{Name: tag}
-			byName[tag] = ser
-			series = append(series, ser)
-		}
-		if !(math.Abs(at) < maxSeconds) {
-			return bad("starts %v s from the beginning of the log: want less than %g s", at, maxSeconds)
-		}
-		if !(num[1] >= 0 && num[1] < maxSeconds) {
-			return bad("length %v s: want 0 to %g s", num[1], maxSeconds)
-		}
-		from := int64(math.Round(at * 1e9))
-		ser.Intervals = append(ser.Intervals, latency.Interval{Start: from, End: from + int64(math.Round(num[1]*1e9)), Histogram: h})
 	}
 	if err := s.Err(); errors.Is(err, bufio.ErrTooLong) {
 		line++
-		return bad("line is longer than %d MiB", maxLine>>20)
+		return bad(fmt.Errorf("line is longer than %d MiB", maxLine>>20))
 	} else if err != nil {
 		return time.Time{}, nil, fmt.Errorf("%s:%d: %w", name, line+1, err)
 	}
-	if !version {
-		return bad("no line \"#[Histogram log format version 1.x]\"")
+	if !l.version {
+		return bad(errors.New("no line \"#[Histogram log format version 1.x]\""))
 	}
-	for _, ser := range series {
+	for _, ser := range l.order {
 		ser.Sum()
 	}
-	return time.UnixMilli(int64(math.Round(startSec * 1e3))).UTC(), series, nil
+	return time.UnixMilli(int64(math.Round(l.start * 1e3))).UTC(), l.order, nil
+}
+
+// hlog is what has been read of a log.
+type hlog struct {
+	version     bool    // its line was read
+	start, base float64 // seconds since the epoch
+	haveBase    bool
+	series      map[string]*latency.Series
+	order       []*latency.Series
+	counted     map[string]int64 // samples by series
+	room, size  int64            // remaining budget of counters, as counted by decodeHDR, and bytes read
+}
+
+func (l *hlog) line(text string) error {
+	l.size += int64(len(text)) + 1
+	l.room += 8 * int64(len(text))
+	switch {
+	case text == "" || text[0] == '"':
+		return nil
+	case text[0] == '#':
+		return l.comment(text)
+	case !l.version:
+		return errors.New("no line \"#[Histogram log format version 1.x]\" before the first interval")
+	}
+	return l.interval(text)
+}
+
+// comment reads a line that begins with #, which may have the version or a time.
+func (l *hlog) comment(text string) error {
+	if v, ok := strings.CutPrefix(text, "#[Histogram log format version "); ok {
+		l.version = true
+		if !strings.HasPrefix(v, "1.") {
+			return fmt.Errorf("format version %s, this program reads 1.x", strings.TrimSuffix(v, "]"))
+		}
+	}
+	for prefix, to := range map[string]*float64{"#[StartTime: ": &l.start, "#[BaseTime: ": &l.base} {
+		v, ok := strings.CutPrefix(text, prefix)
+		if !ok {
+			continue
+		}
+		v, _, _ = strings.Cut(v, " ")
+		f, err := strconv.ParseFloat(v, 64)
+		if err != nil || !(math.Abs(f) < 1e11) {
+			return fmt.Errorf("%q is no time in seconds since the epoch", v)
+		}
+		*to = f
+		l.haveBase = l.haveBase || to == &l.base
+	}
+	return nil
+}
+
+// interval reads a line of four fields: start, length, maximum and histogram, after a tag or none.
+func (l *hlog) interval(text string) error {
+	tag := latency.MainSeries
+	if t, ok := strings.CutPrefix(text, "Tag="); ok {
+		if tag, text, ok = strings.Cut(t, ","); !ok {
+			return errors.New("a tag and nothing after it")
+		}
+		if !tagPattern.MatchString(tag) {
+			return fmt.Errorf("tag %q", tag)
+		}
+	}
+	f := strings.Split(text, ",")
+	if len(f) != 4 {
+		return fmt.Errorf("%d fields, expected 4 (start, length, max, histogram)", len(f))
+	}
+	var num [3]float64
+	for i := range num {
+		var err error
+		if num[i], err = strconv.ParseFloat(f[i], 64); err != nil || !(math.Abs(num[i]) < 1e11) {
+			return fmt.Errorf("field %d, %q, is no number in range", i+1, f[i])
+		}
+	}
+	h, counters, err := decodeHDR(f[3])
+	if err != nil {
+		return fmt.Errorf("histogram of the interval at %s s: %w", f[0], err)
+	}
+	if l.room -= counters; l.room < 0 {
+		return fmt.Errorf("the histograms so far are much larger than the %d bytes that they were written in: no measurement compresses like that", l.size)
+	}
+	if h.Count > maxCount-l.counted[tag] {
+		return fmt.Errorf("counts of series %s add up to more than %d", tag, int64(maxCount))
+	}
+	l.counted[tag] += h.Count
+	h.RefineMax(int64(math.Round(num[2] * 1e6))) // exact if the writer's Interval_Max has milliseconds with nanosecond precision
+	at := num[0]
+	if !l.haveBase && l.start != 0 && at > l.start-365*86400 || l.haveBase && l.base != l.start {
+		at += l.base - l.start // absolute timestamps, or relative to another time
+	}
+	if !(math.Abs(at) < maxSeconds) {
+		return fmt.Errorf("starts %v s from the beginning of the log: want less than %g s", at, maxSeconds)
+	}
+	if !(num[1] >= 0 && num[1] < maxSeconds) {
+		return fmt.Errorf("length %v s: want 0 to %g s", num[1], maxSeconds)
+	}
+	ser := l.series[tag]
+	if ser == nil {
+		ser = &latency.Series{Name: tag}
+		l.series[tag], l.order = ser, append(l.order, ser)
+	}
+	from := int64(math.Round(at * 1e9))
+	ser.Intervals = append(ser.Intervals, latency.Interval{Start: from, End: from + int64(math.Round(num[1]*1e9)), Histogram: h})
+	return nil
 }
 
 // maxSeconds bounds the times of a log: a third of the nanoseconds that fit in an int64.
