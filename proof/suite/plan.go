@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// A cost is what a package's tests take on a machine with two cores: make times prints the measured values. A package with polling
-// loops counts as a whole core, one that waits half of its time as half of one.
+// A cost is what a package's tests take on a machine with two cores: make times prints the measured values, without the CPU time of
+// browsers. A package that waits half of its time counts as half a core.
 type cost struct {
 	seconds int
 	cores   float64
@@ -22,32 +22,32 @@ type cost struct {
 
 // costs are those of the packages that take longest. The other packages share two jobs, one after the other in each.
 var costs = map[string]cost{
-	"fastpath":                  {23, 1},
-	"internal/bench":            {200, 1},
-	"internal/bench/clockerror": {48, 0},
-	"internal/bench/engine":     {20, 1},
-	"internal/bench/hook":       {13, 0},
-	"internal/bench/prom":       {25, 1},
-	"internal/bench/series":     {24, 1},
-	"internal/bench/watch":      {28, 0.5},
-	"internal/probe":            {26, 0.5},
-	"internal/responder":        {118, 1},
-	"latency/calibration":       {25, 1},
-	"latency/page":              {35, 1},
+	"fastpath":                  {19, 1},
+	"internal/bench":            {300, 0.9},
+	"internal/bench/clockerror": {48, 0.1},
+	"internal/bench/engine":     {19, 1},
+	"internal/bench/hook":       {15, 0.1},
+	"internal/bench/prom":       {12, 1},
+	"internal/bench/series":     {28, 0.9},
+	"internal/bench/watch":      {38, 0.6},
+	"internal/probe":            {43, 0.6},
+	"internal/responder":        {165, 0.9},
+	"latency/calibration":       {14, 1},
+	"latency/page":              {47, 1},
 	"nic/drivers/afpacket":      {5, 1},
-	"nic/drivers/afxdp":         {6, 1},
-	"nic/drivers/efa":           {56, 0.5},
-	"nic/drivers/ena":           {58, 0.5},
-	"nic/drivers/ixgbe":         {24, 0.5},
-	"nic/drivers/mlx4":          {94, 0.5},
-	"nic/drivers/mlx5":          {38, 0.5},
-	"nic/drivers/virtio":        {8, 1},
-	"nic/drivers/xdp":           {41, 1},
-	"proof/campaign":            {31, 0.5},
-	"proof/cards":               {60, 1},
-	"proof/docs":                {60, 1},
-	"proof/nictest":             {19, 1},
-	"proof/replay":              {28, 0.5},
+	"nic/drivers/afxdp":         {10, 1},
+	"nic/drivers/efa":           {67, 0.7},
+	"nic/drivers/ena":           {65, 0.6},
+	"nic/drivers/ixgbe":         {37, 0.4},
+	"nic/drivers/mlx4":          {85, 0.6},
+	"nic/drivers/mlx5":          {43, 0.5},
+	"nic/drivers/virtio":        {9, 1},
+	"nic/drivers/xdp":           {50, 0.7},
+	"proof/campaign":            {43, 0.6},
+	"proof/cards":               {60, 0.8},
+	"proof/docs":                {96, 0.6},
+	"proof/nictest":             {13, 1},
+	"proof/replay":              {53, 0.6},
 }
 
 // separately reports whether a package has its own jobs, as the lab does.
@@ -138,7 +138,7 @@ func race(pkgs ...string) job {
 			seconds += 60
 		}
 	}
-	j := goTest("race detector", cost{seconds, 1}, []string{"-race", "-skip", "Conformance|TestEveryID|HotLoop|TestCorpus|TestMutations"},
+	j := goTest("race detector", cost{seconds, 0.6}, []string{"-race", "-skip", "Conformance|TestEveryID|HotLoop|TestCorpus|TestMutations"},
 		slices.Clone(pkgs)...)
 	j.env, j.variant, j.needs = []string{"CGO_ENABLED=1"}, "race", "cc"
 	return j
@@ -146,7 +146,7 @@ func race(pkgs ...string) job {
 
 // emulated tests packages for arm64, 20 times as slow: only every fifth mutation of a frame is tested (-short).
 func emulated(flags []string, pkgs ...string) job {
-	j := goTest("arm64 emulation", cost{60, 1}, slices.Concat([]string{"-short", "-exec", "qemu-aarch64-static"}, flags), pkgs...)
+	j := goTest("arm64 emulation", cost{60, 0.8}, slices.Concat([]string{"-short", "-exec", "qemu-aarch64-static"}, flags), pkgs...)
 	j.env, j.variant, j.needs = []string{"GOARCH=arm64"}, "arm64", "qemu-aarch64-static"
 	return j
 }
@@ -160,7 +160,7 @@ const (
 )
 
 func packaging(name string, seconds int, flags ...string) job {
-	j := goTest(name, cost{seconds, 1}, flags, ".")
+	j := goTest(name, cost{seconds, 0.6}, flags, ".")
 	j.dir, j.variant = "packaging", "packaging"
 	return j
 }
