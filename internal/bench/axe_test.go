@@ -12,10 +12,10 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/latency/synthetic"
 	"github.com/rebound-nic/rebound/latency/trend"
 	"github.com/rebound-nic/rebound/proof/browser"
 	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 // No page has an accessibility violation that axe-core finds, light or dark, wide or narrow, including pages of other

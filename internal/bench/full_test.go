@@ -18,10 +18,10 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/foreign"
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/latency/synthetic"
 	"github.com/rebound-nic/rebound/proof/disk"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 // wholeFiles fails if a file in a folder is incomplete: every report and every log can be read, and every page has its

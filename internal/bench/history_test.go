@@ -12,7 +12,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 // nights writes one report per night: the 13th and all later ones are slower, and have another kernel.

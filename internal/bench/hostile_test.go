@@ -15,7 +15,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 // hostile is a text that forges a line, sets a terminal's title, changes the writing direction and closes a tag or

@@ -28,10 +28,10 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/latency/synthetic"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/disk"
 	"github.com/rebound-nic/rebound/proof/programs"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 func echoUDP(t *testing.T, c *net.UDPConn) int {

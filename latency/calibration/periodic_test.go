@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/schedule"
-	"github.com/rebound-nic/rebound/latency/synthetic"
 	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 // Slices of bench run -ab with default settings, each preceded by its warm-up, which is included in the period.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 // If Needs says that a plan allows a verdict, it does, and one slice of each variant fewer does not.

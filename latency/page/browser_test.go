@@ -20,9 +20,9 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/latency/compare"
-	"github.com/rebound-nic/rebound/latency/synthetic"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 // probe runs in the page after it is drawn and stores its observations in the document.

@@ -19,8 +19,8 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/latency/synthetic"
 	"github.com/rebound-nic/rebound/proof/browser"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 // exported are the pages that these tests use: a report, and a comparison of alternating slices with a clear

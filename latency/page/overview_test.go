@@ -10,7 +10,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 // targets are n synthetic targets; the k-th is slower by 20 % times k than the fastest, which is the last.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 // telling fills every field of a report that could contain a machine's name, addresses or folders.

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/latency/synthetic"
 	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 // OpenFolder accepts a new folder, an empty one or a report, the folder belongs to the user afterwards, and a second

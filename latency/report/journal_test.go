@@ -11,7 +11,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/latency/synthetic"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 
 	"github.com/rebound-nic/rebound/proof/needs"
 	"golang.org/x/sys/unix"

@@ -20,8 +20,8 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/page"
-	"github.com/rebound-nic/rebound/latency/synthetic"
 	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 // mesh responds like a Prometheus that has scraped three watches for two days. The path a → c takes half as long again

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/latency/compare"
-	"github.com/rebound-nic/rebound/latency/synthetic"
 	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 var hoursOf = flag.Int("hours", 25, "hours that each scenario of TestChangeCalibration simulates")
