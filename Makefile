@@ -28,6 +28,12 @@ discovery:
 	$(GO) -C packaging/discovery build -o ../../bin/rebound-discover .
 	$(GO) -C packaging test -count=1 -short -run '^Test(Tar|Image|SBOM|Reproducible)$$' . -discover
 
+# What rebound-bench watch pushes, against a real Prometheus and a real OpenTelemetry collector, which the first run builds from Go modules
+# into .cache/telemetry: minutes.
+.PHONY: telemetry
+telemetry:
+	scripts/telemetry $(if $(RUN),-run '$(RUN)')
+
 # A release for amd64 and arm64: package, tar file, image and SBOMs of each, and SHA256SUMS, into out/release.
 .PHONY: release
 release:

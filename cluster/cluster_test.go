@@ -127,6 +127,8 @@ func (c *cluster) values() {
 		{"nodeLabels.rack=example.org/rack-name", "__meta_kubernetes_node_label_example_org_rack_name", "kubernetes_io_rack"},
 		{"discovery.enabled=false", "fleet.json", "kind: ServiceAccount"},
 		{"nodes[0].name=n,nodes[0].address=10.0.0.1", "10.0.0.1", "rebound-discover"},
+		{"prober.push=http://otel:4318/v1/metrics,prober.env[0].name=OTEL_SERVICE_NAME,prober.env[0].value=probers", "- name: OTEL_SERVICE_NAME\n              value: probers", "unused"},
+		{"prober.push=http://otel:4318/v1/metrics", "- -push\n            - \"http://otel:4318/v1/metrics\"", "unused"},
 		{"prober.enabled=false", "responder", "ClusterRole"},
 	} {
 		out := c.helm("template", release, chart, "-n", release, "--set", "test.nodes=0,"+v.set)

@@ -23,6 +23,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/logs"
 	"github.com/rebound-nic/rebound/internal/host/manual"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/internal/host/push"
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/internal/host/version"
 )
@@ -52,6 +53,7 @@ How:
   -iface eth1               interface (default by the route to each target)
 Results:
   -listen 127.0.0.1:9470    address of the metrics and the status page
+  -push-url URL             push the metrics by OTLP or Prometheus remote-write
   -dir /var/lib/rebound     folder for one log per hour
 
 "rebound-bench watch -help-all" lists every flag; "man rebound-watch" has them all too.
@@ -106,6 +108,8 @@ type watchSettings struct {
 		listen string
 		hosts  []string
 		schema int
+		push   string
+		every  time.Duration
 	}
 	log logs.Log
 }
@@ -229,8 +233,8 @@ func newWatchSettings() *watchSettings {
 	}, metrics.Settings(&s.stats.listen, &s.stats.hosts), []setting.Setting{
 		setting.Range("stats.schema", &s.stats.schema, 0, metrics.Finest, 5, "", "The resolution of the native histograms of round trips. 2 "+
 			"to this power is the number of buckets per octave: 8 has buckets 0.27 % wide, 5 2.2 %, 3 9 %. Prometheus keeps them "+
-			"all, for each target.").In("stats.listen"),
-	}, s.log.Settings())...)
+			"all, for each target."),
+	}, push.Settings(&s.stats.push, &s.stats.every), s.log.Settings())...)
 	return s
 }
 
@@ -334,6 +338,10 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 	}
 	if s.probe.rate*s.probe.Timeout.Seconds() > watch.MostUnderWay {
 		return fail("probe.rate", "%g probes a second for a timeout of %v: too many would be in flight to one target", s.probe.rate, s.probe.Timeout)
+	}
+	var err error
+	if o.Push, err = push.Choose(s.stats.push, s.stats.every, os.Getenv); err != nil {
+		return nil, exit.Usagef("%w", err)
 	}
 	o.Log = s.log.New(e.stderr)
 	o.NIC.Log = o.Log

@@ -219,6 +219,7 @@ func labPlan(nic, parallel string) plan {
 		emulated(nil, "nic/bus/mmio", "cksum", "fastpath"),
 		packaging("packaging, booted", 180, "-run", boots),
 		{name: "packaging/discovery", left: "left to make discovery: a separate module that compiles for minutes without a warm cache"},
+		{name: "packaging/telemetry", left: "left to make telemetry: a separate module that compiles for minutes without a warm cache"},
 		step("go vet", float64(runtime.NumCPU()), "go", "vet", "./..."),
 	}}
 }

@@ -65,6 +65,15 @@ func newFleet(k int, self string, log *slog.Logger) *fleet {
 	return f
 }
 
+// host returns this host's name in the fleet, or outside of one its host name.
+func (f *fleet) host() string {
+	if f.k > 0 && !f.missing {
+		return f.me.Name
+	}
+	name, _ := os.Hostname()
+	return cmp.Or(name, "unknown")
+}
+
 func member(t targets.Target) peers.Member {
 	return peers.Member{Name: cmp.Or(t.Labels[nodeLabel], t.Host), Zone: t.Labels[zoneLabel], Rack: t.Labels[rackLabel]}
 }

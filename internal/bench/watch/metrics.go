@@ -34,6 +34,8 @@ var (
 	membersDesc   = prometheus.NewDesc("rebound_fleet_members", "Members of the fleet from which this watch chose its peers, itself included. Only with peers.", nil, nil)
 	leftOutDesc   = prometheus.NewDesc("rebound_fleet_duties_left_out", "Pairs of zones that this watch should probe and that are too many. Only with peers.", nil, nil)
 	selfDesc      = prometheus.NewDesc("rebound_fleet_self_info", "This watch as a member of the fleet; always 1. Only with peers.", []string{"node", "zone", "rack"}, nil)
+	pushesDesc    = prometheus.NewDesc("rebound_pushes_total", "Times that the metrics were pushed, or could not be. Only with push.", nil, nil)
+	pushFailDesc  = prometheus.NewDesc("rebound_push_failures_total", "Of rebound_pushes_total, those that failed: no answer, a refusal, or a part that was rejected. Only with push.", nil, nil)
 	reopenDesc    = prometheus.NewDesc("rebound_watch_reopened_total", "Times that a device or socket failed and was opened again.", nil, nil)
 )
 
@@ -49,6 +51,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	registry.Count(ch, sourceDesc, uint64(c.sourceFailures.Load()))
 	registry.Count(ch, reopenDesc, uint64(c.reopened.Load()))
 	gauge(c.probeDesc, 1)
+	if c.pusher != nil {
+		pushes, failures := c.pusher.Counts()
+		registry.Count(ch, pushesDesc, pushes)
+		registry.Count(ch, pushFailDesc, failures)
+	}
 	if f := c.fleet.now.Load(); f != nil {
 		gauge(membersDesc, float64(f.members))
 		gauge(leftOutDesc, float64(f.short))

@@ -23,6 +23,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/internal/host/metrics/registry"
 	"github.com/rebound-nic/rebound/internal/host/notify"
+	"github.com/rebound-nic/rebound/internal/host/push"
 	"github.com/rebound-nic/rebound/internal/host/resident"
 	"github.com/rebound-nic/rebound/latency"
 )
@@ -52,6 +53,7 @@ type Options struct {
 	Listen string
 	Hosts  []string // names in URLs of the metrics page, in addition to IP addresses
 	Schema int32    // of the native histograms of round trips
+	Push   *push.To // nil to push nothing
 
 	Log *slog.Logger
 }
@@ -62,6 +64,7 @@ type watch struct {
 	loop    *loop
 	archive *archive
 	fleet   *fleet
+	pusher  *push.Pusher // nil if nothing is pushed
 
 	probeDesc      *prometheus.Desc
 	sourceFailures atomic.Int64
@@ -131,7 +134,11 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	w.archive.timeout = o.Timeout
 	m := newManager(w, first)
 	defer func() { err = errors.Join(err, m.close()) }()
-	hide, err := registry.Listen(o.Listen, o.Hosts, collector{w}, w, o.Log)
+	all := registry.New(collector{w})
+	if o.Push != nil {
+		w.pusher = push.New(push.Options{To: o.Push, Job: "rebound-watch", Instance: w.fleet.host(), Start: w.start, Gather: all.Gather, Log: o.Log})
+	}
+	hide, err := registry.Listen(o.Listen, o.Hosts, all, w, o.Log)
 	if err != nil {
 		return err
 	}
@@ -160,6 +167,10 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 		o.Log.Warn("cannot notify the service manager", "error", err)
 	}
 	resident.Release()
+	if w.pusher != nil {
+		w.pusher.Start()
+		defer w.pusher.Stop()
+	}
 	w.serve(ctx, m, manager, hup)
 	stop.Store(true)
 	select {

@@ -17,14 +17,19 @@ import (
 	"github.com/rebound-nic/rebound/latency/plain"
 )
 
-// Listen serves the metrics that c collects, as metrics.Serve does. It uses its own registry, because the default one's Go
-// collector stops the world.
-func Listen(address string, hosts []string, c prometheus.Collector, status http.Handler, log *slog.Logger) (hide func(), err error) {
+// New returns a registry of the metrics that c collects, those of the process, and its build. It does not have the default registry's Go
+// collector, which stops the world.
+func New(c prometheus.Collector) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	help, labels := metrics.Build()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rebound_build_info", Help: help, ConstLabels: labels})
 	build.Set(1)
 	r.MustRegister(c, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build)
+	return r
+}
+
+// Listen serves the metrics of a registry, as metrics.Serve does.
+func Listen(address string, hosts []string, r *prometheus.Registry, status http.Handler, log *slog.Logger) (hide func(), err error) {
 	return metrics.Serve(address, hosts, promhttp.HandlerFor(r, promhttp.HandlerOpts{}), status, log)
 }
 
