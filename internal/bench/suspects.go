@@ -74,7 +74,7 @@ func suspectsCommand(e *env, args []string) error {
 	if err := metrics.CheckAddress(*listen); err != nil {
 		return exit.Usagef("-listen: %w", err)
 	}
-	hide, err := registry.Listen(*listen, nil, registry.New(j), nil, e.log)
+	hide, err := registry.Listen(*listen, nil, registry.New(j), nil, nil, e.log)
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,7 @@ type engine struct {
 	before   func() error // called once, before the loops start for the first time; nil for nothing
 	log      *slog.Logger
 
+	pulse       pulse
 	collections atomic.Int64 // times that the loops were stopped for the collector
 
 	_    [128]byte // stop has a cache line to itself, so that reading it costs the loops nothing
@@ -188,10 +189,9 @@ func growStack() {
 func (e *engine) turned() bool {
 	all := true
 	for _, l := range e.loops {
-		var t ticks
-		t.add(&l.responder.Loop.Gap)
-		all = all && t.n != l.passes
-		l.passes = t.n
+		n := l.count()
+		all = all && n != l.passes
+		l.passes = n
 	}
 	return all
 }

@@ -101,7 +101,7 @@ func (k *inTheKernel) serve(ctx context.Context, manager *notify.Manager, ask <-
 	logDevice(log, info)
 	k.stages.done("program")
 	answer, shown := newKernelPage(k)
-	hide, err := metrics.ListenPage(s.stats.listen, s.stats.hosts, answer, shown.collect, log)
+	hide, err := metrics.ListenPage(s.stats.listen, s.stats.hosts, answer, shown.collect, k.healthy, log)
 	if err != nil {
 		return err
 	}
@@ -120,6 +120,14 @@ func (k *inTheKernel) serve(ctx context.Context, manager *notify.Manager, ask <-
 	defer func() { logNotifyError(log, manager.Stopping()) }()
 	go watchdogLoop(ctx, manager, d.OK, log)
 	return errors.Join(k.talk(ctx, ask, stdout), k.print(stdout), k.save())
+}
+
+// healthy returns an error while the program is not attached.
+func (k *inTheKernel) healthy() error {
+	if !k.device.OK() {
+		return errors.New("the program is not attached")
+	}
+	return nil
 }
 
 // talk prints a summary for each element of ask and logs one line per interval, until ctx is done or the interface

@@ -1,11 +1,13 @@
 package responder
 
 import (
+	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
@@ -54,6 +56,25 @@ func TestServiceManager(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A loop that made no pass between two checks is not healthy, and the page is not either.
+func TestHealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{loops: []*loop{{responder: new(fastpath.Responder)}, {responder: new(fastpath.Responder)}}}
+		for i, c := range []struct {
+			passes []int
+			want   string
+		}{{nil, "has not started"}, {[]int{0, 1}, "<nil>"}, {[]int{0}, "loop 1 is stalled"}, {[]int{0, 1}, "<nil>"}} {
+			for _, l := range c.passes {
+				e.loops[l].responder.Loop.Pass(0, 0)
+			}
+			if err := fmt.Sprint(e.healthy()); !strings.Contains(err, c.want) {
+				t.Errorf("step %d: %v, want %s", i, err, c.want)
+			}
+			time.Sleep(20 * time.Second)
+		}
+	})
 }
 
 func TestTurned(t *testing.T) {

@@ -219,7 +219,7 @@ func (a *answering) arm() error {
 	a.view.start = time.Now()
 	a.view.before, _ = a.view.transactions()
 	answer, shown := newPage(a.view)
-	hide, err := metrics.ListenPage(s.stats.listen, s.stats.hosts, answer, shown.collect, a.log)
+	hide, err := metrics.ListenPage(s.stats.listen, s.stats.hosts, answer, shown.collect, e.healthy, a.log)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/targets"
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/metrics"
 	"github.com/rebound-nic/rebound/internal/host/metrics/registry"
 	"github.com/rebound-nic/rebound/internal/host/notify"
 	"github.com/rebound-nic/rebound/internal/host/push"
@@ -138,7 +139,9 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	if o.Push != nil {
 		w.pusher = push.New(push.Options{To: o.Push, Job: "rebound-watch", Instance: w.fleet.host(), Start: w.start, Gather: all.Gather, Log: o.Log})
 	}
-	hide, err := registry.Listen(o.Listen, o.Hosts, all, w, o.Log)
+	var pulse metrics.Pulse
+	healthy := func() error { return pulse.Check(time.Now(), w.loop.passes.Load()) }
+	hide, err := registry.Listen(o.Listen, o.Hosts, all, w, healthy, o.Log)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type logged struct{ strings.Builder }
 func TestHideWaitsForScrapes(t *testing.T) {
 	s := &slow{within: make(chan struct{}), leave: make(chan struct{})}
 	var log logged
-	hide, err := Serve("127.0.0.1:0", nil, s, nil, slog.New(slog.NewTextHandler(&log, nil)))
+	hide, err := Serve("127.0.0.1:0", nil, s, nil, nil, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,33 +17,37 @@ import (
 
 // ListenStatus serves a status page alone on HOST:PORT, as Serve does.
 func ListenStatus(address string, status http.Handler, log *slog.Logger) (hide func(), err error) {
-	return listen(address, nil, nil, status, log)
+	return listen(address, nil, nil, status, nil, log)
 }
 
 // Serve serves metrics, which h writes, at /metrics on HOST:PORT, if that is not empty, until hide is called. After hide has
 // returned, no scrape is running, so what h reads may be closed. Requests are answered for IP addresses, localhost, this
-// host's name and hosts. status is the page at /, nil for none; it has the limits of the metrics.
-func Serve(address string, hosts []string, h, status http.Handler, log *slog.Logger) (hide func(), err error) {
+// host's name and hosts. status is the page at /, nil for none. At /healthz the status is 503 while healthy returns an error. Both have the
+// limits of the metrics.
+func Serve(address string, hosts []string, h, status http.Handler, healthy func() error, log *slog.Logger) (hide func(), err error) {
 	if address == "" {
 		return func() {}, nil
 	}
-	if hide, err = listen(address, hosts, h, status, log); err != nil {
+	if hide, err = listen(address, hosts, h, status, healthy, log); err != nil {
 		err = fmt.Errorf("stats.listen: %w", err)
 	}
 	return hide, err
 }
 
-func listen(address string, hosts []string, h, status http.Handler, log *slog.Logger) (hide func(), err error) {
+func listen(address string, hosts []string, h, status http.Handler, healthy func() error, log *slog.Logger) (hide func(), err error) {
 	web, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
 	var pages []*editions
-	serve := func(pattern, what, path string, h http.Handler) {
+	add := func(pattern string, h http.Handler) {
 		e := newEditions(h)
 		pages = append(pages, e)
 		mux.Handle(pattern, e)
+	}
+	serve := func(pattern, what, path string, h http.Handler) {
+		add(pattern, h)
 		log.Info(what, "url", "http://"+web.Addr().String()+path)
 	}
 	if h != nil {
@@ -51,6 +55,9 @@ func listen(address string, hosts []string, h, status http.Handler, log *slog.Lo
 	}
 	if status != nil {
 		serve("/{$}", "status page", "/", harmless(status))
+	}
+	if healthy != nil {
+		add("/healthz", health(healthy))
 	}
 	server := newServer(mux, hosts)
 	go server.Serve(web)

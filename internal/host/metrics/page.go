@@ -224,7 +224,7 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // ListenPage is Listen for a page, which collect fills for each scrape. It adds metrics of this process and its build
 // information.
-func ListenPage(address string, hosts []string, p *Page, collect func(), log *slog.Logger) (hide func(), err error) {
+func ListenPage(address string, hosts []string, p *Page, collect func(), healthy func() error, log *slog.Logger) (hide func(), err error) {
 	if address == "" {
 		return func() {}, nil
 	}
@@ -235,7 +235,7 @@ func ListenPage(address string, hosts []string, p *Page, collect func(), log *sl
 		info.Set(1, build["goarch"], build["goversion"], build["version"])
 		collect()
 	}
-	return Serve(address, hosts, h, nil, log)
+	return Serve(address, hosts, h, nil, healthy, log)
 }
 
 func newHistogram() *dto.Histogram {

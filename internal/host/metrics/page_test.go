@@ -138,7 +138,7 @@ func (a *answer) WriteHeader(code int)        { a.code = code }
 func TestScrapeLeavesLittle(t *testing.T) {
 	p, fill := example()
 	var log logged
-	hide, err := ListenPage("127.0.0.1:0", nil, p, fill, slog.New(slog.NewTextHandler(&log, nil)))
+	hide, err := ListenPage("127.0.0.1:0", nil, p, fill, nil, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func serveStatus(t *testing.T, hosts []string, status http.Handler) string {
 	t.Helper()
 	var log logged
 	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "x 0\n") })
-	hide, err := Serve("127.0.0.1:0", hosts, page, status, slog.New(slog.NewTextHandler(&log, nil)))
+	hide, err := Serve("127.0.0.1:0", hosts, page, status, nil, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,8 +29,8 @@ func New(c prometheus.Collector) *prometheus.Registry {
 }
 
 // Listen serves the metrics of a registry, as metrics.Serve does.
-func Listen(address string, hosts []string, r *prometheus.Registry, status http.Handler, log *slog.Logger) (hide func(), err error) {
-	return metrics.Serve(address, hosts, promhttp.HandlerFor(r, promhttp.HandlerOpts{}), status, log)
+func Listen(address string, hosts []string, r *prometheus.Registry, status http.Handler, healthy func() error, log *slog.Logger) (hide func(), err error) {
+	return metrics.Serve(address, hosts, promhttp.HandlerFor(r, promhttp.HandlerOpts{}), status, healthy, log)
 }
 
 // Count exports the value of a counter. Label values are escaped, because a name from outside may not be UTF-8.
