@@ -179,7 +179,7 @@ func follow(ctx context.Context, jobs map[string]*config.ScrapeConfig, out strin
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run() }()
-	w := &writer{file: out, log: log}
+	w := &writer{file: out, log: log, patience: settle}
 	// A file of an earlier process stays until the discoveries, which report one after the other, have had the time to report everything.
 	var hold <-chan time.Time
 	if _, err := os.Stat(out); err == nil {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/prometheus/config"
@@ -201,6 +202,27 @@ func TestFilesAndHTTP(t *testing.T) {
 	if len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
+}
+
+// An empty list is reported once, when it has been empty for a while: at the start, discoveries have not reported yet.
+func TestEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := &writer{file: filepath.Join(t.TempDir(), "fleet.json"), log: slog.New(slog.NewTextHandler(&log, nil)), patience: settle}
+		some := []group{{Targets: []string{"10.0.0.1"}}}
+		for i, c := range []struct {
+			list  []group
+			wait  time.Duration
+			warns int // in all
+		}{{nil, settle - 1, 0}, {some, settle, 0}, {nil, settle + 1, 1}, {nil, settle + 1, 1}, {some, settle, 1}, {nil, settle + 1, 2}} {
+			w.write(c.list)
+			time.Sleep(c.wait)
+			synctest.Wait()
+			if n := strings.Count(log.String(), "nothing was discovered"); n != c.warns {
+				t.Errorf("step %d: %d warnings, want %d\n%s", i, n, c.warns, &log)
+			}
+		}
+	})
 }
 
 // The file of an earlier process stays while the discoveries of a new one may not have reported everything yet, and is then replaced.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
@@ -87,23 +88,29 @@ func targets(jobs map[string]*config.ScrapeConfig, found map[string][]*targetgro
 
 // writer keeps a file up to date.
 type writer struct {
-	file  string
-	log   *slog.Logger
-	last  []byte
-	empty bool // was reported
+	file string
+	log  *slog.Logger
+	last []byte
+
+	patience time.Duration // before an empty list is reported: discoveries may not have reported yet
+	empty    *time.Timer   // nil while there are targets
 }
 
 // write replaces the file atomically if the targets have changed. An empty list is not written: it usually means that a
 // discovery has not started yet, or lost its permission, rather than that the fleet is gone.
 func (w *writer) write(all []group) {
 	if len(all) == 0 {
-		if !w.empty {
-			w.log.Warn("nothing was discovered: the file stays as it is", "file", w.file)
+		if w.empty == nil {
+			w.empty = time.AfterFunc(w.patience, func() {
+				w.log.Warn("nothing was discovered: the file is left as it is, if there is one", "file", w.file, "for", w.patience)
+			})
 		}
-		w.empty = true
 		return
 	}
-	w.empty = false
+	if w.empty != nil {
+		w.empty.Stop()
+		w.empty = nil
+	}
 	text, err := json.MarshalIndent(all, "", " ")
 	if err == nil && bytes.Equal(text, w.last) {
 		return
