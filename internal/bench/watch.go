@@ -328,7 +328,7 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 			return fail("nic.driver", "%w", err)
 		}
 	} else if cards.OnBus(s.nic.Driver) {
-		return fail("nic.device", "is empty: driver %s needs a PCI address or vfio-user:PATH", s.nic.Driver)
+		return fail("nic.device", "is empty: driver %s needs its device (-iface)", s.nic.Driver)
 	}
 	if cards.IsPCIDevice(s.nic.Device) && s.probe.Transport == "socket" {
 		return fail("probe.transport", "%s is not a kernel interface, which sockets need: use raw", s.nic.Device)

@@ -361,7 +361,7 @@ func TestWatchBadInput(t *testing.T) {
 		{[]string{"-target", "10.0.0.2", "-interval", "7m"}, "does not divide an hour"},
 		{[]string{"-target", "10.0.0.2", "-bytes", "1k"}, "a mebibyte or more"},
 		{[]string{"-target", "10.0.0.2", "-driver", "xdp"}, "answers in the kernel"},
-		{[]string{"-target", "10.0.0.2", "-driver", "ixgbe"}, "needs a PCI address"},
+		{[]string{"-target", "10.0.0.2", "-driver", "ixgbe"}, "needs its device"},
 		{[]string{"-target", "10.0.0.2", "-driver", "efa"}, "carries messages"},
 		{[]string{"-target", "10.0.0.2", "-source", "10.0.0.1", "-source", "10.0.0.3"}, "one address of each family"},
 		{[]string{"-target", "10.0.0.2", "-core", "9999"}, "-core 9999"},

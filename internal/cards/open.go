@@ -111,7 +111,12 @@ func (c *Config) Open() (nic.Device, error) {
 	if c.InKernel() {
 		return nil, fmt.Errorf("%s: driver %s answers by itself, in the kernel: nothing can be sent or polled through it", c.Device, c.Driver)
 	}
-	return byName(c.Driver).socket(c)
+	d := byName(c.Driver)
+	if d.socket == nil {
+		return nil, fmt.Errorf("%s: %w: the kernel has no RDMA device for this interface, which driver %s needs beside the kernel's driver (modprobe -a mlx5_ib ib_uverbs; "+
+			"rebound-responder nics lists usable devices)", c.Device, nic.ErrNoDevice, c.Driver)
+	}
+	return d.socket(c)
 }
 
 // InKernel reports whether the driver answers in the kernel: use OpenKernel.

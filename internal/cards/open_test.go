@@ -83,3 +83,17 @@ func TestNotSupported(t *testing.T) {
 		}
 	}
 }
+
+// A driver of cards is refused on an interface without one: it has no socket to use instead.
+func TestInterfaceWithoutCard(t *testing.T) {
+	c := Config{Driver: "mlx5"}
+	c.Device, c.Log = "lo", slog.New(slog.DiscardHandler)
+	for what, open := range map[string]func() error{
+		"Open":         func() error { _, err := c.Open(); return err },
+		"OpenAnswerer": func() error { _, err := c.OpenAnswerer(); return err },
+	} {
+		if err := open(); !errors.Is(err, nic.ErrNoDevice) || !strings.Contains(err.Error(), "the kernel has no RDMA device for this interface") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

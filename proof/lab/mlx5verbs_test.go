@@ -10,13 +10,11 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// mlx5VerbsScript runs our responder beside Linux's driver on the second function, in the namespace: for an address
-// that the interface lacks, 10.9.0.3, and then for the kernel's own, $peer. Linux on the first function pings and
-// floods both, connects to the kernel's address, and is pinged by it, all at the same time. A killed responder leaves
-// neither rules nor addresses behind.
-const mlx5VerbsScript = pairHelpers + `
+// besideHelpers are for drivers beside Linux's on the second function, in the namespace, whose module is ${driver}_core: our responder and our
+// bench run there, and the kernel's own traffic at the same time.
+const besideHelpers = pairHelpers + `
 modprobe ib_uverbs || fail modprobe ib_uverbs
-modprobe mlx5_ib || fail modprobe mlx5_ib
+modprobe ${driver}_ib || fail modprobe ${driver}_ib
 uverbs() { [ -e /dev/infiniband/uverbs1 ]; }
 until_true 100 uverbs
 sysctl -q -w vm.nr_hugepages=64
@@ -41,11 +39,39 @@ kernels() {
   pings $1 56 $peer
   echo hello | there nc -l -p 5001 >/tmp/heard &
   local sink=$!
-  listens there
-  echo there | nc $peer 5001 >/tmp/back || fail nc
+  until_true 100 there grep -q ':1389 .* 0A ' /proc/net/tcp /proc/net/tcp6
+  echo there | timeout 300 nc $peer 5001 >/tmp/back || fail nc
   wait $sink
   grep -q there /tmp/heard || fail "the kernel heard $(cat /tmp/heard)"
 }
+gone() { ! there ip addr show dev $far | grep -q $ours/; }
+farside() { nsenter -t $ns -n unshare -m sh -c 'mount -t sysfs sys /sys; exec "$@"' sh "$@"; }
+echoes() { # our responder here, in the kernel, for the bench
+  : >/tmp/out
+  responder -set nic.driver=xdp -set nic.generic_xdp=true -set nic.device=$dev -set respond.addresses=10.9.0.4/24 -set "respond.stamp_ports=[862]" >/tmp/out 2>/tmp/err &
+  pid=$!
+  await_ready
+}
+benches() { # NAME COUNT ARGUMENTS...
+  local name=$1 count=$2; shift 2
+  farside bench run -iface $far -driver $driver "$@" -count $count -runs 1 -timeout 60s -warmup 0s -self-test 0s -out /tmp/$name >/tmp/bench 2>/tmp/benched &
+  local bench=$!
+  say probing $name
+  kernels 200
+  wait $bench || { show failed cat /tmp/bench /tmp/benched; fail "the bench beside the kernel: $name"; }
+  show bench grep 'round trip\|sent' /tmp/bench
+  grep -q "received $count" /tmp/bench || { show failed cat /tmp/bench /tmp/benched; fail "the bench lost replies of $name"; }
+  grep -q '(sim)' /tmp/bench || fail "the report takes the model for silicon"
+  grep -q "beside the kernel's driver ${driver}_core" /tmp/$name/report.json || fail "the report does not say how the card is used"
+  say measured $name
+}
+`
+
+// mlx5VerbsScript runs our responder beside Linux's driver on the second function, in the namespace: for an address
+// that the interface lacks, 10.9.0.3, and then for the kernel's own, $peer. Linux on the first function pings and
+// floods both, connects to the kernel's address, and is pinged by it, all at the same time. A killed responder leaves
+// neither rules nor addresses behind. Then our bench uses the second function in the same way.
+const mlx5VerbsScript = besideHelpers + `
 responds nic.driver=mlx5 respond.addresses=$ours/24 respond.udp_ports=[7,9000]
 say ready $(grep '^ready' /tmp/out)
 show log cat /tmp/err
@@ -65,7 +91,6 @@ kill -USR1 $pid
 until_true 100 grep -q '^summary' /tmp/out
 show summary cat /tmp/out
 kill -9 $pid; wait $pid
-gone() { ! there ip addr show dev $far | grep -q $ours/; }
 until_true 100 gone
 kernels 100
 say killed
@@ -85,6 +110,35 @@ stop
 show final cat /tmp/out
 need gone
 pings 50 56 $peer
+# The bench beside Linux's driver on the far interface: Linux and our responder here answer it, while the kernel's own traffic
+# continues.
+echoes
+benches udp 900 -target 10.9.0.4 -proto udp -port 7 -closed
+benches stamp 200 -target 10.9.0.4 -proto stamp -size 1514 -rate 100
+if [ -n "$icmp" ]; then
+  benches icmp 900 -target 10.9.0.2 -closed # Linux answers
+else
+  ! farside bench run -iface $far -driver mlx5 -target 10.9.0.2 -count 1 -out /tmp/refused >/tmp/bench 2>&1 && grep -q 'probe with UDP or STAMP' /tmp/bench ||
+    { show failed cat /tmp/bench; fail "ICMP without a parser is not refused"; }
+fi
+targets="-target udp:10.9.0.4 -target stamp:10.9.0.4"
+[ -z "$icmp" ] || targets="$targets -target 10.9.0.2"
+farside bench watch -iface $far -driver mlx5 $targets -rate 5 -timeout 10s -listen 127.0.0.1:9470 >/tmp/watch 2>&1 &
+watch=$!
+watched() {
+  kill -0 $watch || { show failed cat /tmp/watch; fail the watch ended; }
+  there wget -q -O /tmp/metrics http://127.0.0.1:9470/metrics &&
+    awk '/^rebound_target_up/ && $NF == 1 { up++ } /^rebound_lost_total/ { lost += $NF } /^rebound_probes_total/ && $NF >= 20 { sent++ }
+      END { exit !(up == n && sent >= n && !lost) }' n=$(echo $targets | grep -o -- -target | wc -l) /tmp/metrics
+}
+until_true 600 watched
+say watching
+kernels 50
+need watched
+kill -TERM $watch
+wait $watch || { show failed cat /tmp/watch; fail the watch did not end well; }
+stop
+say stopped
 need rmmod mlx5_ib
 say gone
 `
@@ -111,13 +165,14 @@ func mlx5Verbs(t *testing.T, profile mlx5sim.Profile, icmp bool) {
 	}
 	start := time.Now()
 	idle, most := 0, 0
-	script := "module=mlx5_core peer=10.9.0.1\n" + mlx5VerbsScript
+	script := "module=mlx5_core driver=mlx5 peer=10.9.0.1\n" + mlx5VerbsScript
 	if icmp {
 		script = "icmp=1 " + script
 	}
 	r, err := k.Run(t.Context(), Machine{
 		Limit: 600 * time.Second, Dir: dir, Sockets: []string{f.socket, g.socket},
-		Files:  map[string][]byte{"responder": build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"), "flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood")},
+		Files: map[string][]byte{"responder": build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"), "flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
+			"bench": build(t, dir, "github.com/rebound-nic/rebound/cmd/bench")},
 		Script: script,
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
@@ -132,7 +187,16 @@ func mlx5Verbs(t *testing.T, profile mlx5sim.Profile, icmp bool) {
 					return fmt.Errorf("the responder has no object on the card, in %d contexts", contexts)
 				}
 				idle = contexts - 1
-			case "killed", "stopped":
+			case "probing", "watching": // objects come while the guest runs
+				for end := time.Now().Add(10 * patience); ; time.Sleep(10 * time.Millisecond) {
+					if _, n := objects(); n > 0 {
+						break
+					}
+					if time.Now().After(end) {
+						return fmt.Errorf("the bench has no object on the card")
+					}
+				}
+			case "measured", "killed", "stopped":
 				for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 					contexts, n := objects()
 					if contexts == idle && n == 0 {
@@ -146,7 +210,7 @@ func mlx5Verbs(t *testing.T, profile mlx5sim.Profile, icmp bool) {
 			return nil
 		},
 	})
-	for _, key := range []string{"log", "addresses", "nics", "summary", "own", "final", "dmesg", "failed"} {
+	for _, key := range []string{"log", "addresses", "nics", "summary", "own", "final", "bench", "dmesg", "failed"} {
 		for _, line := range r[key] {
 			t.Log(key+":", line)
 		}
@@ -156,5 +220,5 @@ func mlx5Verbs(t *testing.T, profile mlx5sim.Profile, icmp bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proven(t, "F3", "ours beside Linux mlx5_core, Linux mlx5_core as the peer", "pings, UDP and the kernel's own traffic on one interface; %d objects on the card", most)
+	proven(t, "F3", "ours beside Linux mlx5_core, Linux mlx5_core as the peer", "responder, bench and watch, and the kernel's own traffic on one interface; %d objects on the card", most)
 }

@@ -12,7 +12,7 @@ var (
 		0c.11:0 first_vid 10.31:24 ip_protocol 10.23:18 ip_dscp 10.17:16 ip_ecn 10.15 cvlan_tag 10.14 svlan_tag 10.13 frag 10.12:9 ip_version
 		10.8:0 tcp_flags 14.31:16 tcp_sport 14.15:0 tcp_dport 18.7:0 ttl_hoplimit 1c.31:16 udp_sport 1c.15:0 udp_dport 20*4 src 30*4 dst `
 	miscParameters  = "44.15:0 source_port 48.31:29 second_prio 48.28 second_cfi 48.27:16 second_vid 4c.31 second_cvlan_tag "
-	misc3Parameters = "120.31:24 icmp_type 120.23:16 icmp_code 120.15:8 icmpv6_type 120.7:0 icmpv6_code "
+	misc3Parameters = "118*1 icmp_header_data 11c*1 icmpv6_header_data 120.31:24 icmp_type 120.23:16 icmp_code 120.15:8 icmpv6_type 120.7:0 icmpv6_code "
 )
 
 // Bits of match_criteria_enable.
@@ -89,8 +89,10 @@ func (f *frame) parameters() (p [parsed]byte) {
 		switch {
 		case f.L3 == kit.L3IPv4 && f.Proto == 1:
 			copy(p[0x120:], q[:2])
+			copy(p[0x118:0x11c], q[min(4, len(q)):])
 		case f.L3 == kit.L3IPv6 && f.Proto == 58:
 			copy(p[0x122:], q[:2])
+			copy(p[0x11c:0x120], q[min(4, len(q)):])
 		}
 	}
 	return p

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -149,7 +150,12 @@ func (p *port) open(o Options) (err error) {
 			return err
 		}
 	}
-	if do.Steer, err = p.steer(); err != nil {
+	if do.Beside() {
+		do.Steer, err = p.beside()
+	} else {
+		do.Steer, err = p.steer()
+	}
+	if err != nil {
 		return err
 	}
 	if do.Driver == "afpacket" {
@@ -214,6 +220,33 @@ func (p *port) steer() (*nic.Steer, error) {
 				}
 			}
 			return nil, nil
+		}
+		if s.Proto == probe.ICMP {
+			out.EchoIDs = append(out.EchoIDs, s.flow.ID)
+		} else {
+			out.UDPPorts = append(out.UDPPorts, s.flow.SrcPorts...)
+		}
+	}
+	return out, nil
+}
+
+// beside returns the traffic to receive on a card that the kernel keeps, whose rules take any number of targets.
+func (p *port) beside() (*nic.Steer, error) {
+	out := &nic.Steer{Remote: p.series[0].flow.Dst}
+	for _, s := range p.series {
+		switch src := s.flow.Src; {
+		case !s.path.Owned:
+			return nil, exit.Usagef("-source %v: beside the kernel's driver the source has to be an address of the interface, because the kernel answers ARP for it "+
+				"(ip address add %[1]v; -iface has the interface's name)", src)
+		case s.VLAN != 0 && s.MAC == [6]byte{}:
+			return nil, exit.Usagef("-vlan: beside the kernel's driver the target's MAC cannot be resolved on a VLAN: use -driver afpacket")
+		case !out.Local.IsValid():
+			out.Local = src
+		case src != out.Local && !slices.Contains(out.Also, src):
+			out.Also = append(out.Also, src)
+		}
+		if s.flow.Dst != out.Remote {
+			out.Remote = netip.Addr{}
 		}
 		if s.Proto == probe.ICMP {
 			out.EchoIDs = append(out.EchoIDs, s.flow.ID)

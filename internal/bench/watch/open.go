@@ -63,9 +63,9 @@ func (m *manager) close() (err error) {
 	return err
 }
 
-// serves reports whether an open wire has the addresses that the entries send from.
+// serves reports whether an open wire has the addresses that the entries send from, and receives their replies.
 func (w *wire) serves(of []*entry) bool {
-	return w.socket != nil || !slices.ContainsFunc(of, func(e *entry) bool { return w.locals[e.path.Source] == nil })
+	return w.socket != nil || !slices.ContainsFunc(of, func(e *entry) bool { return w.locals[e.path.Source] == nil || e.Proto == probe.ICMP && !w.echo })
 }
 
 // open opens the device or the socket that entries go through.
@@ -91,9 +91,14 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 		}
 		return nil, err
 	}
+	do := o.NIC
+	do.Device = key
 	steer := &nic.Steer{}
 	id := uint16(1 + rand.IntN(0xffff))
-	steer.EchoIDs = []uint16{id}
+	// Beside the kernel's driver only if needed, because not every card can select echo replies.
+	if w.echo = !do.Beside() || slices.ContainsFunc(of, func(e *entry) bool { return e.Proto == probe.ICMP }); w.echo {
+		steer.EchoIDs = []uint16{id}
+	}
 	owned := false
 	for _, e := range of {
 		src := e.path.Source
@@ -118,8 +123,7 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 			steer.Also = append(steer.Also, a)
 		}
 	}
-	do := o.NIC
-	do.Device, do.Log, do.Steer, do.Shared = key, o.Log, steer, owned
+	do.Log, do.Steer, do.Shared = o.Log, steer, owned
 	if do.Driver == "afxdp" && do.RingSize == 0 && perSecond(of) <= fewReplies {
 		do.RingSize = smallRing
 	}

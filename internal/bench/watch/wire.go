@@ -22,7 +22,7 @@ type wire struct {
 	iface  string         // the kernel's, or the driver's name for it
 	device nic.Device     // nil for a socket
 	socket *socket.Shared // nil for a device
-	echo   bool           // socket: for echo requests
+	echo   bool           // for echo requests; a device also for the others
 	ports  *socket.Ports  // sockets of all source ports, the first is socket; nil if there is only one
 
 	ending chan struct{}  // closed when the wire is closed

@@ -325,7 +325,6 @@ func TestBesideRefuses(t *testing.T) {
 	}{
 		{name: "no send queues", model: mlx5sim.Options{ICMP: true}, set: func(x *besideRig) { x.kernel.NoRaw, x.violates = true, "without RAW_TX" }, o: o, is: nic.ErrHardware, says: "CAP_NET_RAW"},
 		{name: "no steering", own: mlx5.Options{NoSteering: true}, o: o, says: "debug.no_steering"},
-		{name: "a bench", o: nic.Options{}, is: errors.ErrUnsupported, says: "does not send"},
 		{name: "another MAC", o: nic.Options{Match: &match, MAC: farMAC}, says: "nic.mac"},
 		{name: "a bond's port", set: func(x *besideRig) { x.kernel.Port.Master = "bond0" }, o: o, is: errors.ErrUnsupported, says: "eth1 belongs to bond0"},
 		{name: "a port of the card's switch", set: func(x *besideRig) { x.kernel.Port.Switchdev = true }, o: o, is: errors.ErrUnsupported, says: "switchdev mode"},

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
@@ -91,8 +92,8 @@ type Device struct {
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own}
 	d.fw = owned{d}
-	if beside := verbs.Of(fn); beside != nil {
-		d.fw = &shared{Device: d, fn: beside}
+	if v := verbs.Of(fn); v != nil {
+		d.fw = &shared{Device: d, fn: v, port: &beside.Port{Fn: v, Limits: limits}}
 	}
 	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.fw.counts, Restart: d.restart, Release: d.fw.release}); err != nil {
 		return nil, err

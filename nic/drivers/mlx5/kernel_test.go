@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
+	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -92,10 +93,10 @@ func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
 	k.must(k.host.run(k.bypass.command(opModifyFlowTable, 0x40).set("modify_field_select", 0x0C, 15, 0, 1).
 		set("table_miss_action", 0x18, 27, 24, 1).set("table_miss_id", 0x1C, 23, 0, own.id)))
 	k.must(k.host.run(k.bypass.command(opSetFlowRoot, 0x40)))
-	readPort = func(string) (hostPort, error) {
-		return hostPort{Link: nic.Link{Up: true, Speed: 100000}, mac: k.Port.MAC, mtu: k.Port.MTU, master: k.Port.Master}, nil
+	beside.Read = func(string) (beside.Interface, error) {
+		return beside.Interface{Link: nic.Link{Up: true, Speed: 100000}, MAC: k.Port.MAC, MTU: k.Port.MTU, Master: k.Port.Master, Number: 1}, nil
 	}
-	switchdev = func(string) bool { return k.Port.Switchdev }
+	beside.Switchdev = func(string) bool { return k.Port.Switchdev }
 	return k
 }
 

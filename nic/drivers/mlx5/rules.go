@@ -40,6 +40,8 @@ const (
 	protoICMP6 = 58
 	typeEcho4  = 8 // types of echo requests
 	typeEcho6  = 128
+	typeReply4 = 0 // and of replies
+	typeReply6 = 129
 )
 
 // with adds a field to a rule. Its position is that in fte_match_param.
@@ -76,6 +78,13 @@ func newRule(what string, mac [6]byte, to netip.Addr, protocol uint32, vlan int,
 		r.with("first_vid", 0x0C, 11, 0, uint32(vlan))
 	}
 	return r
+}
+
+// from restricts a rule to frames from an address.
+func (r *rule) from(a netip.Addr) {
+	b := a.AsSlice()
+	copy(r.mask[0x30-len(b):0x30], bytes.Repeat([]byte{0xFF}, len(b)))
+	copy(r.value[0x30-len(b):], b)
 }
 
 // anyVLAN is a rule for frames with and without a tag.
@@ -127,12 +136,63 @@ func rulesFor(c *fastpath.Config, mac [6]byte, parser uint32, dedicated []netip.
 	return rules, left
 }
 
-// steer creates the rules. The first takes effect immediately, so the queues have to be ready.
-func (s *shared) steer() error {
-	rules, left := rulesFor(s.card.Options.Match, s.card.MAC, s.caps.parser, s.own.Dedicated)
+// errEchoes means that the parser does not distinguish echo replies by their identifier.
+var errEchoes = fmt.Errorf("%w: the card cannot tell the replies to this program's pings from other ICMP: probe with UDP or STAMP, "+
+	"use driver afpacket, or set FLEX_PARSER_PROFILE_ENABLE=2 with mlxconfig and reset the card", errors.ErrUnsupported)
+
+// repliesFor returns the rules for the replies that a bench receives.
+func repliesFor(s *nic.Steer, mac [6]byte, parser uint32) (rules []*rule, err error) {
+	add := func(r *rule) {
+		if s.Remote.IsValid() {
+			r.from(s.Remote)
+		}
+		rules = append(rules, r)
+	}
+	for _, to := range append([]netip.Addr{s.Local}, s.Also...) {
+		for _, id := range s.EchoIDs {
+			protocol, kind, known, header, at := uint32(protoICMP4), uint32(typeReply4), parser&parserICMP4 != 0, misc3+0x18, 24
+			if to.Is6() {
+				protocol, kind, known, header, at = protoICMP6, typeReply6, parser&parserICMP6 != 0, misc3+0x1C, 8
+			}
+			if !known {
+				return nil, errEchoes
+			}
+			r := newRule(fmt.Sprintf("echo replies to %v with identifier %d", to, id), mac, to, protocol, anyVLAN, criteriaOuter|criteriaMisc3)
+			r.with("icmp_type", misc3+0x20, at+7, at, kind)
+			r.with("icmp_header_data", header, 31, 16, uint32(id))
+			add(r)
+		}
+		for _, port := range s.UDPPorts {
+			r := newRule(fmt.Sprintf("UDP port %d of %v", port, to), mac, to, protoUDP, anyVLAN, criteriaOuter)
+			r.with("udp_dport", 0x1C, 15, 0, uint32(port))
+			add(r)
+		}
+	}
+	return rules, nil
+}
+
+// rules returns the rules for what is answered or, for a bench, received.
+func (s *shared) rules() (rules []*rule, err error) {
+	o := &s.card.Options
+	if o.Steer != nil {
+		if rules, err = repliesFor(o.Steer, s.card.MAC, s.caps.parser); err != nil {
+			return nil, s.card.Errorf("%w", err)
+		}
+		return rules, nil
+	}
+	rules, left := rulesFor(o.Match, s.card.MAC, s.caps.parser, s.own.Dedicated)
 	s.lacks = append(s.lacks, left...)
 	if len(rules) == 0 {
-		return s.card.Errorf("nothing to answer: no rule is possible: %v", left)
+		return nil, s.card.Errorf("nothing to answer: no rule is possible: %v", left)
+	}
+	return rules, nil
+}
+
+// steer creates the rules. The first takes effect immediately, so the queues have to be ready.
+func (s *shared) steer() error {
+	rules, err := s.rules()
+	if err != nil {
+		return err
 	}
 	targets, err := s.targets()
 	if err != nil {

@@ -3,10 +3,7 @@ package mlx5
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,24 +13,22 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/kit"
-	"github.com/rebound-nic/rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
 // shared is the firmware of a function that belongs to the kernel's driver, which forwards commands (DEVX). Objects
 // belong to this process's context and are destroyed with it. Rules in the kernel's flow tables send the frames that
-// are answered to our queues; all others reach the kernel.
+// are answered, or a bench's replies, to our queues; all others reach the kernel.
 type shared struct {
 	*Device
-	fn  *verbs.Function
-	ctx verbs.DevX
+	fn   *verbs.Function
+	port *beside.Port
+	ctx  verbs.DevX
 
-	iface   string            // the card's interface
 	objects map[object]uint32 // the kernel's handles
 	umems   map[uint64]uint32 // registered memory by start address
 	failed  error             // why memory could not be registered
-	looks   int
-	kernel  atomic.Uint64 // asynchronous events that the kernel handles
 
 	seen   []uint32 // receive slots of each queue at the last count
 	frames uint64   // received
@@ -45,60 +40,11 @@ type object struct {
 	number  uint32
 }
 
-// prepare rejects configurations that rules for one port cannot implement.
 func (s *shared) prepare() error {
-	o := &s.card.Options
-	switch {
-	case s.own.NoSteering:
+	if s.own.NoSteering {
 		return s.card.Errorf("debug.no_steering is for a function of our own: the kernel steers this one")
-	case o.MAC != [6]byte{}:
-		return s.card.Errorf("nic.mac is for a function of our own: the interface keeps its address")
-	case o.Match == nil:
-		return s.card.Errorf("%w: beside the kernel's driver this driver answers, and does not send (use afxdp, or rebound-responder bind %s)", errors.ErrUnsupported, s.fn.Function.Address)
-	case len(s.fn.Function.Interfaces) != 1:
-		return s.card.Errorf("%w: %s has the interfaces %v, expected one (RoCE LAG and devlink ports are not supported: use xdp)", errors.ErrUnsupported, s.fn.Found.Name,
-			s.fn.Function.Interfaces)
 	}
-	s.iface = s.fn.Function.Interfaces[0]
-	switch p, err := readPort(s.iface); {
-	case err != nil:
-		return s.card.Errorf("%w", err)
-	case p.master != "":
-		return s.card.Errorf("%w: interface %s belongs to %s: use driver xdp on it", errors.ErrUnsupported, s.iface, p.master)
-	case switchdev(s.fn.Function.Address):
-		return s.card.Errorf("%w: interface %s is a port of the card's switch (switchdev mode): use driver xdp", errors.ErrUnsupported, s.iface)
-	}
-	return nil
-}
-
-// hostPort is the kernel's view of the card's interface.
-type hostPort struct {
-	nic.Link
-	mac    [6]byte
-	mtu    int
-	master string // the bond or bridge that it belongs to
-}
-
-// switchdev is a variable so that tests can replace it. (phys_switch_id does not show it: Linux also assigns one to
-// ports of cards in legacy mode.)
-var switchdev = netif.Switchdev
-
-// readPort is a variable so that tests can replace it. An interface that is down has no link, which is not an error.
-var readPort = func(name string) (p hostPort, err error) {
-	i, err := net.InterfaceByName(name)
-	if err != nil {
-		return p, fmt.Errorf("interface %s: %w: %w", name, nic.ErrGone, err)
-	}
-	copy(p.mac[:], i.HardwareAddr)
-	p.mtu = i.MTU
-	if master, err := os.Readlink("/sys/class/net/" + name + "/master"); err == nil {
-		p.master = filepath.Base(master)
-	}
-	if up, err := netif.Lookup(name); err == nil {
-		defer up.Close()
-		p.Link, _ = up.Link()
-	}
-	return p, nil
+	return s.port.Choose(&s.card)
 }
 
 func (s *shared) begin() []kit.Stage {
@@ -138,18 +84,9 @@ func Available(fn *verbs.Function) error {
 }
 
 func (s *shared) capabilities() error {
-	p, err := readPort(s.iface)
-	if err != nil {
-		return s.card.Errorf("%w", err)
+	if err := s.port.Learn(&s.card); err != nil {
+		return err
 	}
-	if mtu := s.card.Options.MTU; mtu != limits.MTU && mtu != p.mtu {
-		return s.card.Errorf("MTU %d: interface %s has %d (ip link set %s mtu %d)", mtu, s.iface, p.mtu, s.iface, mtu)
-	}
-	s.card.MTU = min(p.mtu, limits.MaxMTU)
-	if s.card.MAC != [6]byte{} && p.mac != s.card.MAC {
-		return s.card.Errorf("%w: interface %s has another address now, %v: start again", nic.ErrDown, s.iface, net.HardwareAddr(p.mac[:]))
-	}
-	s.card.MAC = p.mac
 	return s.learn()
 }
 
@@ -300,10 +237,7 @@ func (s *shared) vport() error {
 
 func (s *shared) version() string { return s.fn.Text("fw_ver") }
 
-func (s *shared) link() (nic.Link, error) {
-	p, err := readPort(s.iface)
-	return p.Link, err
-}
+func (s *shared) link() (nic.Link, error) { return s.port.Link() }
 
 // counts returns the frames that our queues received and sent, because the vport's counters include the kernel's
 // traffic.
@@ -320,40 +254,14 @@ func (s *shared) counts() (t nic.Stats, err error) {
 }
 
 func (s *shared) extra(extra map[string]uint64) {
-	extra["kernel_events"] = s.kernel.Load()
+	extra["kernel_events"] = s.port.Events.Load()
 	if v, err := s.vportCounts(); err == nil {
 		extra["vport_rx_frames"], extra["vport_tx_frames"] = v.RxFrames, v.TxFrames
 		extra["vport_rx_bytes"], extra["vport_tx_bytes"] = v.RxBytes, v.TxBytes
 	}
 }
 
-const lookEvery = 10 // number of looks between checks of the interface
-
-// look reads the kernel's events, and checks whether the interface still matches the rules.
-func (s *shared) look(bool) *kit.Symptom {
-	for {
-		e, ok := s.ctx.Event()
-		if !ok {
-			break
-		}
-		if e.EventType == verbs.EventDeviceFatal {
-			return &kit.Symptom{Reason: "device_fatal", Why: "the kernel removed or reset the device"}
-		}
-		s.kernel.Add(1)
-	}
-	if s.looks++; s.looks%lookEvery != 0 {
-		return nil
-	}
-	switch p, err := readPort(s.iface); {
-	case err != nil:
-		return &kit.Symptom{Reason: "interface_gone", Why: err.Error()}
-	case p.mac != s.card.MAC:
-		return &kit.Symptom{Reason: "address_changed", Why: fmt.Sprintf("interface %s has another address now: %v", s.iface, net.HardwareAddr(p.mac[:]))}
-	case min(p.mtu, limits.MaxMTU) != s.card.MTU:
-		return &kit.Symptom{Reason: "mtu_changed", Why: fmt.Sprintf("interface %s has another MTU now: %d", s.iface, p.mtu)}
-	}
-	return nil
-}
+func (s *shared) look(bool) *kit.Symptom { return s.port.Look(&s.card) }
 
 func (s *shared) health() *kit.Symptom { return nil } // the kernel's driver watches it
 
