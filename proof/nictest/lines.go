@@ -36,6 +36,10 @@ func extents(queue int, q any, registers []string) (all []extent) {
 			case skip:
 			case f.Kind() == reflect.Struct:
 				walk(name+".", f)
+			case f.Kind() == reflect.Array && f.Type().Elem().Kind() == reflect.Struct:
+				for j := range f.Len() {
+					walk(name+".", f.Index(j))
+				}
 			case f.Kind() == reflect.UnsafePointer || f.Kind() == reflect.Pointer || f.Kind() == reflect.Slice:
 				if p := f.Pointer(); p != 0 {
 					all = append(all, extent{name, queue, p, 1})

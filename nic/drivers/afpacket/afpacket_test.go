@@ -38,7 +38,9 @@ func TestLoops(t *testing.T)   { veth.Loops(t, open) }
 
 func TestFanout(t *testing.T) {
 	v := veth.New(t)
-	v.Flows(t, v.Serve(t, open, nic.Options{Queues: 2}))
+	s := v.Serve(t, open, nic.Options{Queues: 2})
+	nictest.Apart(t, s.Device.(*afpacket.Device).Queues())
+	v.Flows(t, s)
 }
 
 // TestFilter keeps TCP out of the ring, and counts a segmented datagram that a slot cannot hold.

@@ -43,7 +43,7 @@ func TestGeneric(t *testing.T) {
 	v.Flows(t, s)
 }
 
-// TestQueues serves two receive queues, notes one that is not served, and refuses one that does not exist.
+// TestQueues serves two receive queues, which write to no common cache line, notes one that is not served, and refuses one that does not exist.
 func TestQueues(t *testing.T) {
 	v := veth.NewQueues(t, 2)
 	v.Host.Do(func() {
@@ -60,7 +60,9 @@ func TestQueues(t *testing.T) {
 			t.Errorf("queue 2 of two: %v", err)
 		}
 	})
-	v.Flows(t, v.Serve(t, open, nic.Options{Queues: 2}))
+	s := v.Serve(t, open, nic.Options{Queues: 2})
+	nictest.Apart(t, s.Device.(*afxdp.Device).Queues())
+	v.Flows(t, s)
 }
 
 // Variables that select what the test binary does in another process; child names the interface.

@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
 	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/efasim"
@@ -306,13 +307,21 @@ func TestPush(t *testing.T) {
 	}
 }
 
+// TestQueues: with sixteen queues, each queue pair's messages are answered by its own queue, and no two queues write to the same
+// cache line.
 func TestQueues(t *testing.T) {
+	const queues = 16
 	a, b := sim.Pair()
 	one, two := adapter(t, efasim.Options{Busy: true}, 1, a), adapter(t, efasim.Options{Busy: true}, 2, b)
-	one.open(nic.Options{Queues: 3}, efa.Options{})
+	one.open(nic.Options{Queues: queues}, efa.Options{})
 	two.open(nic.Options{}, efa.Options{})
 	defer one.close()
 	defer two.close()
+	var all []any
+	for q := range queues {
+		all = append(all, one.dev.Queue(q))
+	}
+	nictest.Apart(t, all, "pairs.llq", "pairs.sqDB", "pairs.rqDB", "rxCQDB", "txCQDB")
 	x := &pair{end: one, client: two, resp: messages(t), buf: make([]byte, 1<<14), size: 100}
 	seen := map[uint32]bool{}
 	for _, e := range one.dev.Endpoints() {
@@ -322,13 +331,12 @@ func TestQueues(t *testing.T) {
 		seen[e.QPN] = true
 		x.from = e.Service
 		x.busy(func() (err error) { x.to, err = two.dev.Resolve(e.Address); return err })
-		others := []int{0, 1, 2}
 		x.until("echo", func() bool {
 			x.send(message(uint64(e.QPN), 64))
 			for range 1000 {
 				two.port.Step()
 				one.port.Step()
-				for _, q := range others {
+				for q := range queues {
 					if n := one.dev.Queue(q).Poll(x.resp); n > 0 && q != e.Queue {
 						t.Errorf("a message to queue %d was answered by queue %d", e.Queue, q)
 					}
@@ -340,7 +348,7 @@ func TestQueues(t *testing.T) {
 			return false
 		})
 	}
-	if len(seen) != 6 {
+	if len(seen) != 2*queues {
 		t.Errorf("%d queue pairs", len(seen))
 	}
 }
