@@ -48,22 +48,28 @@ inlined u64 sum_copied(struct xdp_md *ctx, u32 from, u32 length)
 	return s + sum_words(b);
 }
 
-// sum adds the words of length bytes at offset from of the frame, not yet folded to 16 bits.
-separate u64 sum(struct xdp_md *ctx, u32 from, u32 length)
+// sum adds the words of length bytes at offset from of the frame, not yet folded to 16 bits. It is a global function, and so verified
+// once and not for each call. Where the loop ended is not taken from it: the verifier would walk the rest again for each number of
+// rounds, 32 ways each time.
+global u64 sum(struct xdp_md *ctx, u32 from, u32 length)
 {
-	const u8 *end = (void *)(long)ctx->data_end, *p = (const u8 *)(long)ctx->data;
+	const u8 *start = (const u8 *)(long)ctx->data, *end = (void *)(long)ctx->data_end, *p = start;
 	u64 s = 0;
 	if (from > MAX_FRAME || length > MAX_FRAME)
 		return 0;
-	if (rules.frags && from + length > (u32)(end - p))
+	if (rules.frags && from + length > (u32)(end - start))
 		return sum_copied(ctx, from, length);
+	keep(from); // the verifier loses the bound
+	from %= LONGEST;
 	p += from;
-	for (u32 i = 0; i < MAX_FRAME / 32 && length >= 32; i++, length -= 32, p += 32) {
+	for (u32 i = 0, left = length; i < MAX_FRAME / 32 && left >= 32; i++, left -= 32, p += 32) {
 		keep(p); // clang would count the rounds by arithmetic on end, which the verifier forbids
 		if (p + 32 > end)
 			return 0;
 		s += (u64)get32(p) + get32(p + 4) + get32(p + 8) + get32(p + 12) + get32(p + 16) + get32(p + 20) + get32(p + 24) + get32(p + 28);
 	}
+	keep(from); // clang would use p, whose place tells the number of rounds
+	p = start + from + (length & (LONGEST - 32));
 	if (length & 16) {
 		if (p + 16 > end)
 			return 0;

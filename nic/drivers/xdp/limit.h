@@ -14,7 +14,7 @@ inlined int charge(u64 *full, u64 now)
 
 // take_again decides where take did not find the source at home within its rate: it looks at the clock, and has the source settle. It is a
 // global function, and so verified once for any hash, and not for each way to it.
-__attribute__((noinline)) int take_again(u64 hash)
+global int take_again(u64 hash)
 {
 	u32 cpu = get_smp_processor_id();
 	struct cpu_counts *c = map_lookup_elem(&cpus, &cpu);

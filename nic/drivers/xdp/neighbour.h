@@ -1,8 +1,8 @@
 // ARP and neighbour discovery, as fastpath/neighbour.go has them.
 
 // options checks a solicitation's options from offset at to end, and returns where the last sender's link-layer address is, 0
-// if there is none, or -1 if they are not valid. With write it turns them into the target's.
-separate int options(struct xdp_md *ctx, u32 at, u32 end, int write)
+// if there is none, or -1 if they are not valid. With write it turns them into the target's. Like sum, it is verified once.
+global int options(struct xdp_md *ctx, u32 at, u32 end, int write)
 {
 	u8 *f = (u8 *)(long)ctx->data, *last = (u8 *)(long)ctx->data_end;
 	u32 found = 0;

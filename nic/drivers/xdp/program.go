@@ -3,6 +3,7 @@ package xdp
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
 	"reflect"
 
 	"github.com/cilium/ebpf"
@@ -26,19 +27,6 @@ type variant struct {
 
 // bound reports whether the program is for a single interface.
 func (v variant) bound() bool { return v.tag || v.stamps }
-
-// name is the program's name in responder.c.
-func (v variant) name() string {
-	switch {
-	case v.tag && v.stamps:
-		return programProgReboundBoth
-	case v.tag:
-		return programProgReboundTag
-	case v.stamps:
-		return programProgReboundTime
-	}
-	return programProgRebound
-}
 
 // maps are the program's maps, which outlive it if they are pinned.
 type maps struct{ Cpus, Clocks *ebpf.Map }
@@ -96,6 +84,7 @@ func (o *object) load(c fastpath.Config, v variant, m *maps) (*ebpf.Program, err
 		ChecksumBytes: uint32(min(r.ChecksumBytes, maxChecksum)), Cost: r.Cost, Burst: r.Burst, Most: r.Most, Idle: r.Idle,
 		Not4Count: uint32(len(r.Not4)), Open: bit(c.Mode == fastpath.Open), Partial: bit(c.PartialChecksums),
 		Stamp: bit(len(c.STAMPPorts) > 0), StampBase: bit(c.STAMPBase), Frags: bit(v.frags), Still: v.still, Stepped: bit(v.stepped),
+		Tag: bit(v.tag), Stamps: bit(v.stamps),
 	}
 	var not4 [3 * fastpath.MaxAddresses]uint32
 	copy(not4[:], r.Not4)
@@ -106,14 +95,33 @@ func (o *object) load(c fastpath.Config, v variant, m *maps) (*ebpf.Program, err
 	}); err != nil {
 		return nil, err
 	}
-	p := spec.Programs[v.name()]
+	prog := spec.Programs[programProgRebound]
 	if v.frags {
-		p.Flags |= unix.BPF_F_XDP_HAS_FRAGS
+		prog.Flags |= unix.BPF_F_XDP_HAS_FRAGS
 	}
 	if v.bound() {
-		xdpkit.Bind(p, v.ifindex)
+		xdpkit.Bind(prog, v.ifindex)
 	}
-	return o.types.Load(spec, v.name(), map[string]*ebpf.Map{programMapCpus: m.Cpus, programMapClocks: m.Clocks})
+	if !v.tag {
+		xdpkit.Omit(prog, "bpf_xdp_metadata_rx_vlan_tag")
+	}
+	if !v.stamps {
+		xdpkit.Omit(prog, "bpf_xdp_metadata_rx_timestamp")
+	}
+	p, err := o.types.Load(spec, programProgRebound, map[string]*ebpf.Map{programMapCpus: m.Cpus, programMapClocks: m.Clocks})
+	return p, needsTypes(err, "/sys/kernel/btf/vmlinux")
+}
+
+// needsTypes explains an error of loading if the kernel's types, in file, are missing: without them it rejects global functions that get
+// the context.
+func needsTypes(err error, file string) error {
+	if err == nil {
+		return nil
+	}
+	if _, missing := os.Stat(file); missing != nil {
+		return fmt.Errorf("%w; the program needs the kernel's types (CONFIG_DEBUG_INFO_BTF), and %s is missing", err, file)
+	}
+	return err
 }
 
 func bit(b bool) uint8 {

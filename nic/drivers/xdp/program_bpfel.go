@@ -75,7 +75,8 @@ type programRuleSet struct {
 	StampBase     uint8
 	Frags         uint8
 	Stepped       uint8
-	_             [2]byte
+	Tag           uint8
+	Stamps        uint8
 	ChecksumBytes uint32
 	Not4Count     uint32
 	Cost          uint64
@@ -92,9 +93,6 @@ const (
 	programMapClocks       = "clocks"
 	programMapCpus         = "cpus"
 	programProgRebound     = "rebound"
-	programProgReboundBoth = "rebound_both"
-	programProgReboundTag  = "rebound_tag"
-	programProgReboundTime = "rebound_time"
 	programVarEchoPorts    = "echo_ports"
 	programVarNot4         = "not4"
 	programVarOwn4         = "own4"
@@ -148,10 +146,7 @@ type programSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programProgramSpecs struct {
-	Rebound     *ebpf.ProgramSpec `ebpf:"rebound"`
-	ReboundBoth *ebpf.ProgramSpec `ebpf:"rebound_both"`
-	ReboundTag  *ebpf.ProgramSpec `ebpf:"rebound_tag"`
-	ReboundTime *ebpf.ProgramSpec `ebpf:"rebound_time"`
+	Rebound *ebpf.ProgramSpec `ebpf:"rebound"`
 }
 
 // programMapSpecs contains maps before they are loaded into the kernel.
@@ -227,18 +222,12 @@ type programVariables struct {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programPrograms struct {
-	Rebound     *ebpf.Program `ebpf:"rebound"`
-	ReboundBoth *ebpf.Program `ebpf:"rebound_both"`
-	ReboundTag  *ebpf.Program `ebpf:"rebound_tag"`
-	ReboundTime *ebpf.Program `ebpf:"rebound_time"`
+	Rebound *ebpf.Program `ebpf:"rebound"`
 }
 
 func (p *programPrograms) Close() error {
 	return _ProgramClose(
 		p.Rebound,
-		p.ReboundBoth,
-		p.ReboundTag,
-		p.ReboundTime,
 	)
 }
 

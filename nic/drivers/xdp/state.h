@@ -19,6 +19,7 @@ enum verdict {
 
 enum {
 	MAX_FRAME = 9728, // a jumbo frame, with room to spare
+	LONGEST = 1 << 14, // above MAX_FRAME: a mask keeps a bound that the verifier loses after a comparison
 	MAX_SOLICITATION = 4096, // more options than that, 500, are not looked through
 	HOPS = 64,
 	STAMP_LENGTH = 41, // fastpath's stampLength, stampSender and stampBase
@@ -39,6 +40,8 @@ struct rule_set {
 	u8 stamp_base; // fastpath.Config.STAMPBase
 	u8 frags;      // a frame may lie in several buffers: data_end is the first one's
 	u8 stepped;    // tests: the limit's time is what the test wrote to cpu_counts' now
+	u8 tag;        // the interface's driver tells the tag that it took out of a frame
+	u8 stamps;     // and this, the time at which a frame came: only a program bound to the interface may ask, at the driver's own hook
 	u32 checksum_bytes;
 	u32 not4_count;
 	u64 cost, burst, most, idle; // of the limit, in 1/16 ns

@@ -7,6 +7,7 @@ import (
 	"maps"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
@@ -52,6 +53,16 @@ func Bind(p *ebpf.ProgramSpec, ifindex int) {
 	p.License = "Dual MIT/GPL"
 	p.Flags |= unix.BPF_F_XDP_DEV_BOUND_ONLY
 	p.Ifindex = uint32(ifindex)
+}
+
+// Omit replaces p's calls of a kernel function by an error. Not all kernels have the function, and looking it up
+// takes the kernel's types.
+func Omit(p *ebpf.ProgramSpec, function string) {
+	for i := range p.Instructions {
+		if ins := &p.Instructions[i]; ins.IsKfuncCall() && ins.Reference() == function {
+			*ins = asm.Mov.Imm(asm.R0, -int32(unix.EOPNOTSUPP))
+		}
+	}
 }
 
 // Load loads the program of that name, with its maps replaced by those of the same name in replace. Its error is the

@@ -17,7 +17,7 @@ enum { XDP_DROP = 1, XDP_PASS = 2, XDP_TX = 3 };
 
 #define SEC(name) __attribute__((section(name), used))
 #define inlined static inline __attribute__((always_inline))
-#define separate __attribute__((noinline))
+#define global __attribute__((noinline)) // the verifier walks it once, for any arguments
 #define keep(v) asm volatile("" : "+r"(v))
 #define likely(c) __builtin_expect(!!(c), 1)
 #define unlikely(c) __builtin_expect(!!(c), 0)
