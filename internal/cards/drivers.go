@@ -93,15 +93,17 @@ var drivers = []driver{
 	{
 		name: "mlx4",
 		has:  []string{"nic.push", "nic.push_max", "nic.port", "debug.no_steering"},
-		doc:  "a ConnectX-3, bound the same way. The port can be Ethernet or InfiniBand (IPoIB).",
+		doc: "a ConnectX-3 by its interface, beside the kernel's driver (mlx4_core with log_num_mgm_entry_size=-1, mlx4_ib, ib_uverbs; CAP_NET_RAW), or " +
+			"bound the same way. The port can be Ethernet or InfiniBand (IPoIB; bound only).",
 		push: []setting.Choice{{Name: "full"}}, // as mlx5
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
-			own := mlx4.Options{Push: c.Push, MaxInline: c.MaxInline, Port: c.Port}
+			own := mlx4.Options{Push: c.Push, MaxInline: c.MaxInline, Port: c.Port, Dedicated: c.Dedicated}
 			if c.Debug.noSteering {
 				own.Steering = "a0"
 			}
 			return opened(mlx4.Open(fn, c.Options, own))
 		},
+		beside: true, available: mlx4.Available,
 		vendor: 0x15b3, supports: mlx4.Supports, page: "bring-up-mlx4.md",
 	},
 	{

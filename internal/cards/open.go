@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/rebound-nic/rebound/nic"
@@ -56,10 +57,14 @@ func (c *Config) Beside() bool {
 // BesideInterface returns the interface of a device that Open uses beside the kernel's driver, "" if it is not or carries no frames.
 func (c *Config) BesideInterface() string {
 	f, err := verbs.Find(c.Device)
-	if err != nil || !c.Beside() || len(f.Function.Interfaces) != 1 {
-		return ""
+	switch all := f.Function.Interfaces; {
+	case err != nil || !c.Beside():
+	case slices.Contains(all, c.Device): // perhaps one port of several
+		return c.Device
+	case len(all) == 1:
+		return all[0]
 	}
-	return f.Function.Interfaces[0]
+	return ""
 }
 
 // BesideKernel returns the driver that can use a device beside the kernel's driver, "" if there is none, and why it cannot, nil if it can.

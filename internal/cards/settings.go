@@ -32,7 +32,7 @@ type Config struct {
 	Shared        bool                            // "auto": the host uses the interface, so no XDP program should be attached and detached
 	QKey          uint32                          // efa: of all queue pairs; 0 for the driver's own
 	Observe       func(pci.Function) pci.Function // wraps the function that the driver gets; nil for the function itself
-	Dedicated     []netip.Addr                    // mlx5 beside the kernel's driver: addresses that exist for the responder alone
+	Dedicated     []netip.Addr                    // mlx5, mlx4 beside the kernel's driver: addresses that exist for the responder alone
 	Services      []nic.Service                   // efa: the queue pairs of each queue; nil for the driver's own
 	Debug         Debug
 }

@@ -15,7 +15,7 @@ import (
 )
 
 var verbsHeaders = []string{"rdma_user_ioctl_cmds.h", "ib_user_ioctl_cmds.h", "ib_user_ioctl_verbs.h", "ib_user_verbs.h", "efa-abi.h",
-	"mlx5-abi.h", "mlx5_user_ioctl_cmds.h", "mlx5_user_ioctl_verbs.h"}
+	"mlx4-abi.h", "mlx5-abi.h", "mlx5_user_ioctl_cmds.h", "mlx5_user_ioctl_verbs.h"}
 
 // verbsStructs are all structures of package abi, by the kernel's names.
 var verbsStructs = map[string]any{
@@ -25,7 +25,12 @@ var verbsStructs = map[string]any{
 	"ib_uverbs_modify_qp": abi.ModifyQP{}, "ib_uverbs_global_route": abi.GlobalRoute{}, "ib_uverbs_ah_attr": abi.AHAttr{}, "ib_uverbs_create_ah": abi.CreateAH{},
 	"ib_uverbs_create_ah_resp": abi.CreateAHResp{}, "ib_uverbs_destroy_ah": abi.DestroyAH{}, "ib_uverbs_ex_query_device": abi.ExQueryDevice{},
 	"ib_uverbs_query_device_resp": abi.QueryDeviceResp{}, "ib_uverbs_ex_query_device_resp": abi.ExQueryDeviceResp{}, "ib_uverbs_query_port": abi.QueryPort{},
-	"ib_uverbs_query_port_resp":  abi.QueryPortResp{},
+	"ib_uverbs_query_port_resp": abi.QueryPortResp{}, "ib_uverbs_create_flow": abi.CreateFlow{}, "ib_uverbs_flow_attr": abi.FlowAttr{},
+	"ib_uverbs_create_flow_resp": abi.CreateFlowResp{}, "ib_uverbs_flow_eth_filter": abi.FlowEthFilter{}, "ib_uverbs_flow_spec_eth": abi.FlowSpecEth{},
+	"ib_uverbs_flow_ipv4_filter": abi.FlowIPv4Filter{}, "ib_uverbs_flow_spec_ipv4": abi.FlowSpecIPv4{}, "ib_uverbs_flow_tcp_udp_filter": abi.FlowTCPUDPFilter{},
+	"ib_uverbs_flow_spec_tcp_udp": abi.FlowSpecTCPUDP{},
+	"mlx4_ib_alloc_ucontext_resp": abi.MLX4IBAllocUcontextResp{}, "mlx4_ib_alloc_pd_resp": abi.MLX4IBAllocPDResp{}, "mlx4_ib_create_cq": abi.MLX4IBCreateCQ{},
+	"mlx4_ib_create_cq_resp": abi.MLX4IBCreateCQResp{}, "mlx4_ib_create_qp": abi.MLX4IBCreateQP{},
 	"efa_ibv_alloc_ucontext_cmd": abi.EFAAllocUcontextCmd{}, "efa_ibv_alloc_ucontext_resp": abi.EFAAllocUcontextResp{}, "efa_ibv_alloc_pd_resp": abi.EFAAllocPDResp{},
 	"efa_ibv_create_cq": abi.EFACreateCQ{}, "efa_ibv_create_cq_resp": abi.EFACreateCQResp{}, "efa_ibv_create_qp": abi.EFACreateQP{},
 	"efa_ibv_create_qp_resp": abi.EFACreateQPResp{}, "efa_ibv_create_ah_resp": abi.EFACreateAHResp{}, "efa_ibv_ex_query_device_resp": abi.EFAExQueryDeviceResp{},

@@ -281,3 +281,6 @@ func (m *Model) hashGroup(c *call) *refusal {
 	c.outParam = uint64(h & (1<<max(log, 0) - 1))
 	return nil
 }
+
+// Rules returns the number of rules.
+func (m *Model) Rules() int { return len(m.rules.rules) }

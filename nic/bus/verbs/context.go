@@ -138,12 +138,14 @@ func (c *Context) Mapped(key uint64, size int, write bool) ([]byte, error) {
 
 // Queue pairs: types, states, and the attributes of ModifyQP (ib_qp_type, ib_qp_state, ib_qp_attr_mask).
 const (
-	QPTypeUD     = 4
-	QPTypeDriver = 0xFF
+	QPTypeUD        = 4
+	QPTypeRawPacket = 8
+	QPTypeDriver    = 0xFF
 
-	QPStateInit = 1
-	QPStateRTR  = 2
-	QPStateRTS  = 3
+	QPStateReset = 0
+	QPStateInit  = 1
+	QPStateRTR   = 2
+	QPStateRTS   = 3
 
 	QPMaskState     = 1 << 0
 	QPMaskPKeyIndex = 1 << 4

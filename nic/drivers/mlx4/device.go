@@ -9,7 +9,9 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
@@ -35,6 +37,7 @@ func Supports(id pci.ID) (name string, ok bool) {
 type Device struct {
 	card      kit.Card
 	own       Options
+	ctl       control
 	bar       *mmio.Window // registers
 	uars      *mmio.Window // doorbells
 	flames    *mmio.Window // BlueFlame pages; nil without
@@ -73,11 +76,15 @@ type Device struct {
 	wide           map[int]*kit.Wide // port counters of 32 bits, by their place
 }
 
-// Open resets the card, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
-// fails. The link need not be up.
+// Open resets the card, programs it and starts its queues. A verbs.Function stays with the kernel's driver, and queues are
+// added to the kernel's. Open takes fn over: Close closes it, and so does an Open that fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, mtuAsked: o.MTU != 0}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.counts, Restart: d.restart, Release: d.release}); err != nil {
+	d.ctl = owned{d}
+	if v := verbs.Of(fn); v != nil {
+		d.ctl = &shared{d: d, fn: v, port: &beside.Port{Fn: v, Limits: limits, Ports: true}}
+	}
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.ctl.counts, Restart: d.restart, Release: d.ctl.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -92,19 +99,14 @@ func (d *Device) open() (err error) {
 	if err := d.own.check(); err != nil {
 		return d.card.Errorf("%w", err)
 	}
-	if n := d.card.Options.Queues; n&(n-1) != 0 {
-		return d.card.Errorf("%d queue pairs requested: the card spreads frames over 1, 2, 4, 8, 16, 32 or 64", n)
-	}
-	d.port = uint32(max(d.own.Port, 1))
-	d.listen(d.card.Options)
-	if d.bar, err = pci.Registers(d.card.Fn, 0, registers); err != nil {
+	if err := d.ctl.prepare(); err != nil {
 		return err
 	}
 	d.sends = make([]kit.Progress, d.card.Options.Queues)
-	if err := d.start(); err != nil {
+	if err := d.ctl.start(); err != nil {
 		return err
 	}
-	t, err := d.counts()
+	t, err := d.ctl.counts()
 	d.card.Totals.Start(t) // earlier counts are not ours
 	return err
 }
@@ -113,14 +115,12 @@ func (d *Device) open() (err error) {
 func (d *Device) Info() (i nic.Info) {
 	d.card.BetweenRestarts(func() {
 		n := d.card.Options.RingSize
-		port := d.steering.note()
-		if d.subnet != nil {
-			port = d.subnet.note()
-		}
-		i = d.card.Info(fmt.Sprintf("%s (%v), board %s, port %d, firmware %v", d.model, d.card.Fn.ID(), d.board, d.port, d.fw),
-			d.pushName(), slices.Concat(d.lacks, d.pushNotes(), []string{port, fmt.Sprintf("queues of %d slots and %d blocks, a completion of "+
+		version, steering := d.ctl.describe()
+		i = d.card.Info(fmt.Sprintf("%s (%v), %s", d.model, d.card.Fn.ID(), version),
+			d.pushName(), slices.Concat(d.lacks, d.pushNotes(), []string{steering, fmt.Sprintf("queues of %d slots and %d blocks, a completion of "+
 				"sends asked for once in %d blocks, completions not moderated", n, n*maxBlocks, d.queues[0].askEvery)})...)
-		i.NoDropCounter = d.subnet != nil // PortCounters do not include datagrams without a receive WQE (IBA vol. 1 §16.1.3.5)
+		// PortCounters do not include datagrams without a receive WQE (IBA vol. 1 §16.1.3.5).
+		i.NoDropCounter = d.subnet != nil || i.Via != ""
 	})
 	return i
 }

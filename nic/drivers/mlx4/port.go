@@ -114,7 +114,7 @@ func (d *Device) Link() (l nic.Link, err error) {
 		if pci.Gone(d.card.Fn) {
 			return d.card.Gone("configuration space")
 		}
-		l, err = d.link()
+		l, err = d.ctl.link()
 		return err
 	})
 	return l, err

@@ -2,6 +2,7 @@ package mlx4
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/rebound-nic/rebound/nic/kit"
 )
@@ -17,6 +18,9 @@ type Options struct {
 	Port int
 	// Steering is "a0" to do without device-managed flow steering, "" for the best the firmware has.
 	Steering string
+	// Dedicated are addresses of the interface that only the responder uses, beside the kernel's driver: the kernel sends nothing from
+	// them.
+	Dedicated []netip.Addr
 }
 
 func (o Options) check() error {

@@ -46,6 +46,7 @@ type Queue struct {
 	size   uint32 // size of a slot in bytes of frame
 	mask   uint32 // slots - 1
 	shift  uint32
+	wide   uint32 // 1 if completions take 64 bytes, of which the last 32 are used; rxCQ and txCQ lead there
 	lkey   uint32
 	number uint32 // of the send QP, in bits 31:8 as doorbell and BlueFlame have it
 
@@ -87,7 +88,7 @@ type Queue struct {
 
 	failed polling.Counter // frames that an error of the send queue left unsent; written by the watch
 
-	_ [8]byte // to whole cache lines, so that the heap puts no two queues into one
+	_ [4]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 // Why a queue stopped.
@@ -98,7 +99,7 @@ const (
 )
 
 func (q *Queue) completion(cq unsafe.Pointer, n uint32) *cqe {
-	return (*cqe)(unsafe.Add(cq, n*cqeSize))
+	return (*cqe)(unsafe.Add(cq, n*cqeSize<<(q.wide&31)))
 }
 
 // pending is the block of the send queue before which all must be done before the slot of a number is free.
@@ -150,7 +151,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		}
 		n++
 	}
-	q.rxNext = next
+	polling.Publish(&q.rxNext, next)
 	if q.txRung != q.txTail {
 		q.ring()
 	}
@@ -444,7 +445,7 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride)), l))
 		}
 		*(*uint32)(unsafe.Add(q.pend, slot*4)) = q.txDone
-		q.rxNext++
+		polling.Publish(&q.rxNext, q.rxNext+1)
 		q.reclaim()
 		if !bad {
 			return int(l), at

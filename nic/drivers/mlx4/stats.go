@@ -83,14 +83,8 @@ func (d *Device) ReadStats(out *nic.Stats) error {
 		if *out, err = d.card.Stats(); err != nil {
 			return err
 		}
-		e := &d.events
-		for name, n := range map[string]uint64{
-			"send_queue_resets": d.sendRecoveries.Load(), "port_changes": e.portChanges.Load(), "cq_errors": e.cqErrors.Load(),
-			"queue_errors": e.queueErrors.Load(), "unknown_events": e.unknown.Load(),
-		} {
-			out.Extra[name] = n
-		}
-		d.subnet.readStats(out)
+		out.Extra["send_queue_resets"] = d.sendRecoveries.Load()
+		d.ctl.extra(out)
 		for i, q := range d.queues {
 			out.TxDropped += q.txFull.Load()
 			out.TxErrors += q.failed.Load()

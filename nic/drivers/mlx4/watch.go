@@ -25,18 +25,8 @@ func (d *Device) want(reason, why string) {
 // check handles the device's events, and detects a stopped queue, stalled sends, a command that firmware did not
 // complete, and dead firmware. It reads the device itself only while loops run or while Send and Recv are used.
 func (d *Device) check(polled bool) (*kit.Symptom, error) {
-	d.serveEvents()
-	if !polled {
-		return nil, nil
-	}
-	if s := d.checkCatas(); s != nil {
+	if s := d.ctl.look(polled); s != nil || !polled {
 		return s, nil
-	}
-	if s := d.wanted.Swap(nil); s != nil {
-		return s, nil
-	}
-	if err := d.commands.dead.Load(); err != nil {
-		return &kit.Symptom{Reason: "command_stuck", Why: (*err).Error()}, nil
 	}
 	for i, q := range d.queues {
 		if s := d.checkQueue(i, q); s != nil {
@@ -61,7 +51,7 @@ func (d *Device) checkQueue(i int, q *Queue) *kit.Symptom {
 	if d.sends[i].Waiting(&q.txNext, &q.askTail) < sendLimit {
 		return nil
 	}
-	if l, err := d.link(); err == nil && !l.Up {
+	if l, err := d.ctl.link(); err == nil && !l.Up {
 		return nil
 	}
 	if d.subnet != nil && q.bf != nil && atomic.LoadUint32(&q.txNext) == 0 {
@@ -124,7 +114,7 @@ func (d *Device) restart(*kit.Symptom) error {
 	for _, q := range d.queues {
 		q.countUnsent()
 	}
-	return d.start()
+	return d.ctl.start()
 }
 
 // recoverSends resets one send queue. If no WQE that was pushed through BlueFlame was ever sent, it continues with
@@ -146,7 +136,7 @@ func (d *Device) recoverSends(q *Queue, p *kit.Progress) error {
 // resetSend moves a send queue through reset to ready-to-send. Its completion queue continues after the existing
 // entries.
 func (d *Device) resetSend(q *Queue) error {
-	if err := d.resetQP(q.txQPN); err != nil {
+	if err := d.ctl.resetQP(q.txQPN); err != nil {
 		return err
 	}
 	for range q.txMask + 1 { // in reset the queue makes no more completions, so those that exist are all
@@ -162,5 +152,8 @@ func (d *Device) resetSend(q *Queue) error {
 	q.resetSend()
 	q.askTail = q.txNext
 	mmio.Store32(q.txCQRec, swap(q.txNext&0xFFFFFF))
-	return d.startQP(q.txQPN, q.sendContext)
+	return d.ctl.startQP(q.txQPN, q.sendContext)
 }
+
+// received returns how many receive slots the loop has taken, which wraps.
+func (q *Queue) received() uint32 { return atomic.LoadUint32(&q.rxNext) }

@@ -32,7 +32,9 @@ var Read = func(name string) (f Interface, err error) {
 	if err != nil {
 		return f, fmt.Errorf("interface %s: %w: %w", name, nic.ErrGone, err)
 	}
-	copy(f.MAC[:], i.HardwareAddr)
+	if copy(f.MAC[:], i.HardwareAddr) != len(i.HardwareAddr) {
+		return f, fmt.Errorf("interface %s: %w: its address %v is not Ethernet's", name, errors.ErrUnsupported, i.HardwareAddr)
+	}
 	f.MTU = i.MTU
 	if master, err := os.Readlink("/sys/class/net/" + name + "/master"); err == nil {
 		f.Master = filepath.Base(master)

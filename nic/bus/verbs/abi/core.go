@@ -91,6 +91,7 @@ const (
 	CmdDeregMR      = 13
 	CmdCreateQP     = 24
 	CmdModifyQP     = 26
+	ExCmdCreateFlow = 50
 	CmdFlagExtended = 0x80000000
 )
 
@@ -330,3 +331,81 @@ type QueryPortResp struct {
 	Flags         uint8
 	Reserved      uint8
 }
+
+// CreateFlow creates a rule for received frames. Extended. FlowAttr.NumOfSpecs specifications follow it.
+type CreateFlow struct {
+	CompMask uint32
+	QPHandle uint32
+	FlowAttr FlowAttr
+}
+
+// FlowAttr is the common part of a rule. Size is that of the specifications.
+type FlowAttr struct {
+	Type       uint32
+	Size       uint16
+	Priority   uint16
+	NumOfSpecs uint8
+	Reserved   [2]uint8
+	Port       uint8
+	Flags      uint32
+}
+
+// CreateFlowResp is the answer.
+type CreateFlowResp struct {
+	CompMask   uint32
+	FlowHandle uint32
+}
+
+// FlowEthFilter is a value or a mask of an Ethernet header. EtherType and VLANTag are big endian.
+type FlowEthFilter struct {
+	DstMAC    [6]uint8
+	SrcMAC    [6]uint8
+	EtherType uint16
+	VLANTag   uint16
+}
+
+// FlowSpecEth selects Ethernet headers.
+type FlowSpecEth struct {
+	Type     uint32
+	Size     uint16
+	Reserved uint16
+	Val      FlowEthFilter
+	Mask     FlowEthFilter
+}
+
+// FlowIPv4Filter is a value or a mask of an IPv4 header. Addresses are big endian.
+type FlowIPv4Filter struct {
+	SrcIP uint32
+	DstIP uint32
+	Proto uint8
+	TOS   uint8
+	TTL   uint8
+	Flags uint8
+}
+
+// FlowSpecIPv4 selects IPv4 headers.
+type FlowSpecIPv4 struct {
+	Type     uint32
+	Size     uint16
+	Reserved uint16
+	Val      FlowIPv4Filter
+	Mask     FlowIPv4Filter
+}
+
+// FlowTCPUDPFilter is a value or a mask of ports, big endian.
+type FlowTCPUDPFilter struct {
+	DstPort uint16
+	SrcPort uint16
+}
+
+// FlowSpecTCPUDP selects headers of TCP or UDP.
+type FlowSpecTCPUDP struct {
+	Type     uint32
+	Size     uint16
+	Reserved uint16
+	Val      FlowTCPUDPFilter
+	Mask     FlowTCPUDPFilter
+}
+
+// DeviceManagedFlowSteering is the flag of a device whose rules select frames by their headers (QueryDeviceResp.DeviceCapFlags).
+const DeviceManagedFlowSteering = 1 << 29

@@ -1,0 +1,464 @@
+package mlx4
+
+import (
+	"encoding/binary"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
+	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
+	"github.com/rebound-nic/rebound/nic/kit/beside"
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// Kernel simulates the relevant part of Linux's mlx4_core and mlx4_ib: it drives the card with this package's driver, creates the queues
+// of user contexts in their memory, and inserts their rules with its priority for them.
+type Kernel struct {
+	testing.TB
+	Port    beside.Interface
+	NoRaw   bool // the process has no CAP_NET_RAW
+	NoRules bool // the driver was loaded without device-managed steering
+	NoFlame bool // the card has no BlueFlame
+	Objects int  // of user contexts
+	model   *sim.Port
+	host    *Device
+	context *context
+
+	Calls int // made by user contexts
+	DieAt int // the call in which the process is killed, 0 for never
+}
+
+// context is an open uverbs file. There is one at a time.
+type context struct {
+	*Kernel
+	undo    []func() error
+	regions []pinned
+	mttEnd  uint64
+	handles uint32
+	cqs     map[uint32]uint32 // numbers by handle
+	qps     map[uint32]*userQP
+	used    map[uint32]uint32 // numbers of each kind, counted from the driver's own
+	events  [2]int
+	closed  bool
+}
+
+type pinned struct {
+	start, length, iova uint64
+}
+
+type userQP struct {
+	number uint32
+	ctx    mailbox
+	state  uint8
+}
+
+// NewKernel opens the model for the kernel, while the model runs.
+func NewKernel(t testing.TB, port *sim.Port, p beside.Interface) *Kernel {
+	fn, err := port.Function()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &Kernel{TB: t, model: port, Port: p}
+	if k.host, err = Open(fn, nic.Options{MAC: p.MAC, MTU: p.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	beside.Read = func(string) (beside.Interface, error) { return k.Port, nil }
+	beside.Switchdev = func(string) bool { return false }
+	return k
+}
+
+func (k *Kernel) must(err error) {
+	k.Helper()
+	if err != nil {
+		k.Fatal(err)
+	}
+}
+
+// Host is the kernel's own driver.
+func (k *Kernel) Host() *Device { return k.host }
+
+// Function is the function as passed to a driver beside the kernel's. The card's other port has interface eth2.
+func (k *Kernel) Function(t testing.TB) *verbs.Function {
+	t.Helper()
+	sys := t.TempDir()
+	dir := filepath.Join(sys, "bus/pci/devices/0000:03:00.0")
+	k.must(os.MkdirAll(dir, 0o755))
+	config := make([]byte, 4096)
+	for off := 0; off < len(config); off += 4 {
+		k.must(k.host.card.Fn.ReadConfig(off, config[off:off+4]))
+	}
+	k.must(os.WriteFile(filepath.Join(dir, "config"), config, 0o644))
+	k.must(os.MkdirAll(filepath.Join(sys, "class/infiniband/mlx4_0"), 0o755))
+	k.must(os.WriteFile(filepath.Join(sys, "class/infiniband/mlx4_0/fw_ver"), []byte("2.42.5000\n"), 0o644))
+	found := verbs.Found{Name: "mlx4_0", ABI: 4, Function: pci.Found{Address: "0000:03:00.0", ID: k.host.card.Fn.ID(), Driver: "mlx4_core", Interfaces: []string{"eth1", "eth2"}, NUMANode: -1}}
+	fn, err := verbs.New("eth1", found, sys, func(verbs.Found) (verbs.Kernel, error) {
+		// Translations are mapped in whole pages, so there is room after the driver's own.
+		return &context{Kernel: k, mttEnd: k.host.icm.mttEnd, cqs: map[uint32]uint32{}, qps: map[uint32]*userQP{}, used: map[uint32]uint32{}}, nil
+	})
+	k.must(err)
+	return fn
+}
+
+// Kill ends the process that has the open context, as far as the kernel sees it: the file is closed, and no call follows.
+func (k *Kernel) Kill() { k.must(k.context.Close()) }
+
+// Event reports an asynchronous event to the open context.
+func (k *Kernel) Event(kind uint32) {
+	e := abi.AsyncEventDesc{EventType: kind}
+	_, err := unix.Write(k.context.events[1], verbs.Bytes(&e))
+	k.must(err)
+}
+
+func data(attrs []verbs.Attr, id uint16) []byte {
+	for _, a := range attrs {
+		if a.ID == id {
+			return a.Data
+		}
+	}
+	return nil
+}
+
+func as[T any](b []byte) *T { return (*T)(unsafe.Pointer(&b[0])) }
+
+// next returns the next number after the driver's first.
+func (c *context) next(first uint32) uint32 {
+	c.used[first]++
+	return first + c.used[first]
+}
+
+func (c *context) added(undo func() error) uint32 {
+	c.Objects++
+	c.undo = append(c.undo, undo)
+	c.handles++
+	return c.handles
+}
+
+func (c *context) Call(object, method uint16, attrs []verbs.Attr) error {
+	c.Kernel.context = c
+	if c.Calls++; c.Calls == c.DieAt {
+		c.Kill()
+	}
+	if c.closed {
+		return unix.EIO
+	}
+	switch {
+	case object == abi.ObjectAsyncEvent:
+		if err := unix.Pipe2(c.events[:], unix.O_CLOEXEC); err != nil {
+			return err
+		}
+		attrs[0].Value = int64(c.events[0])
+		return nil
+	case object == abi.ObjectDevice && method == abi.MethodGetContext:
+		r := as[abi.MLX4IBAllocUcontextResp](data(attrs, abi.AttrUHWOut))
+		*r = abi.MLX4IBAllocUcontextResp{QPTabSize: 1 << 16, BfRegSize: uint16(2 * c.host.caps.bfHalf), BfRegsPerPage: 8, CQESize: cqeSize}
+		if c.NoFlame {
+			r.BfRegSize, r.BfRegsPerPage = 0, 0
+		}
+		return nil
+	case object == abi.ObjectDevice:
+		number := uint32(0)
+		for _, a := range attrs {
+			if a.ID == abi.AttrWriteCmd {
+				number = uint32(a.Value)
+			}
+		}
+		return c.write(number, data(attrs, abi.AttrCoreIn), data(attrs, abi.AttrCoreOut), data(attrs, abi.AttrUHWIn), data(attrs, abi.AttrUHWOut))
+	case object == abi.ObjectCQ:
+		return c.createCQ(attrs)
+	}
+	return unix.EPROTONOSUPPORT
+}
+
+func (c *context) write(number uint32, in, out, own, answer []byte) error {
+	switch number {
+	case abi.CmdQueryDevice | abi.CmdFlagExtended:
+		if !c.NoRules {
+			as[abi.ExQueryDeviceResp](out).Base.DeviceCapFlags = abi.DeviceManagedFlowSteering
+		}
+	case abi.CmdAllocPD:
+		as[abi.AllocPDResp](out).PDHandle = c.added(func() error { return nil })
+		as[abi.MLX4IBAllocPDResp](answer).PDN = c.pd()
+	case abi.CmdRegMR:
+		return c.register(as[abi.RegMR](in), as[abi.RegMRResp](out))
+	case abi.CmdCreateQP:
+		return c.createQP(as[abi.CreateQP](in), as[abi.MLX4IBCreateQP](own), as[abi.CreateQPResp](out))
+	case abi.CmdModifyQP:
+		return c.modify(as[abi.ModifyQP](in))
+	case abi.ExCmdCreateFlow | abi.CmdFlagExtended:
+		return c.flow(in)
+	default:
+		return unix.EOPNOTSUPP
+	}
+	return nil
+}
+
+func (c *context) pd() uint32 { return c.host.pd + 1 }
+
+// translations writes addresses of pages to the card's table, and returns their place.
+func (c *context) translations(first, pages, shift uint64) uint64 {
+	at := c.mttEnd
+	c.mttEnd += pages
+	t := &c.host.icm.tables[resMTT]
+	if c.mttEnd*8 > align(t.used*8, icmPage) {
+		c.Fatal("no room for translations")
+	}
+	for i := range pages {
+		off := (at + i) * 8
+		for _, piece := range c.host.icm.mtts {
+			if off < uint64(len(piece.Bytes)) {
+				binary.BigEndian.PutUint64(piece.Bytes[off:], first+i<<shift|1)
+				break
+			}
+			off -= uint64(len(piece.Bytes))
+		}
+	}
+	return at * 8
+}
+
+// hugeShift is the page size of regions: smaller pages need more translations than there is room for.
+const hugeShift = 21
+
+func (c *context) register(q *abi.RegMR, r *abi.RegMRResp) error {
+	b := unsafe.Slice(*(**byte)(unsafe.Pointer(&q.Start)), q.Length)
+	off := q.Start & (1<<hugeShift - 1)
+	iova := 1<<40 + off // pages of the card are aligned as those of the process
+	if err := c.model.Map(iova, sim.Mapping{Size: q.Length, Bytes: b, Read: true, Write: true}); err != nil {
+		return err
+	}
+	c.added(func() error { _, err := c.model.Unmap(iova, q.Length); return err })
+	c.regions = append(c.regions, pinned{q.Start, q.Length, iova})
+	index := c.next(c.host.icm.mpt)
+	in := make(mailbox, 0x40)
+	in.set32(0x00, 0xF<<28|1<<17|1<<11|1<<10|1<<8)
+	in.set32(0x08, index)
+	in.set32(0x0C, c.pd())
+	in.set64(0x10, q.HCAVA)
+	in.set64(0x18, q.Length)
+	mtt := c.translations(iova-off, (off+q.Length+1<<hugeShift-1)>>hugeShift, hugeShift)
+	in.set32(0x2C, uint32(mtt>>32))
+	in.set32(0x30, uint32(mtt))
+	in.set32(0x38, hugeShift)
+	if err := c.host.commands.run(command{op: opSW2HWMPT, modifier: index, in: in}); err != nil {
+		return err
+	}
+	*r = abi.RegMRResp{LKey: index<<8 | index>>24}
+	r.MRHandle = c.added(func() error { return c.host.commands.run(command{op: opHW2SWMPT, opMod: 1, modifier: index}) })
+	return nil
+}
+
+// device returns the card's address of registered memory.
+func (c *context) device(at, length uint64) (uint64, error) {
+	for _, r := range c.regions {
+		if at >= r.start && at+length <= r.start+r.length {
+			return r.iova + at - r.start, nil
+		}
+	}
+	return 0, unix.EFAULT
+}
+
+// place writes the location of a queue's memory to its context.
+func (c *context) place(ctx mailbox, at, length uint64) error {
+	iova, err := c.device(at, length)
+	if err != nil || iova%icmPage != 0 {
+		c.Errorf("%d bytes of a queue at %#x: %v", length, at, err)
+		return unix.EFAULT
+	}
+	mtt := c.translations(iova, (length+icmPage-1)/icmPage, 12)
+	ctx.set8(0, 0)
+	ctx.set8(3, uint8(mtt>>32))
+	ctx.set32(4, uint32(mtt))
+	return nil
+}
+
+const userUAR = firstUAR + maxQueues
+
+func (c *context) createCQ(attrs []verbs.Attr) error {
+	own := as[abi.MLX4IBCreateCQ](data(attrs, abi.AttrUHWIn))
+	entries := uint32(power(uint64(binary.NativeEndian.Uint32(data(attrs, abi.AttrCreateCQCQE)) + 1)))
+	in := make(mailbox, 0x40)
+	in.set32(0x0C, log2(entries)<<24|userUAR)
+	in.set8(0x17, uint8(c.host.icm.eq))
+	record, err := c.device(own.DBAddr, 8)
+	if err != nil {
+		return err
+	}
+	in.set64(0x38, record)
+	if err := c.place(in[0x18:], own.BufAddr, uint64(entries)*cqeSize); err != nil {
+		return err
+	}
+	cqn := c.next(c.host.icm.cq + 1)
+	if err := c.host.commands.run(command{op: opSW2HWCQ, modifier: cqn, in: in}); err != nil {
+		return err
+	}
+	handle := c.added(func() error { return c.host.commands.run(command{op: opHW2SWCQ, opMod: 1, modifier: cqn}) })
+	c.cqs[handle] = cqn
+	for i := range attrs {
+		if attrs[i].ID == abi.AttrCreateCQHandle {
+			attrs[i].Value = int64(handle)
+		}
+	}
+	binary.NativeEndian.PutUint32(data(attrs, abi.AttrCreateCQRespCQE), entries-1)
+	as[abi.MLX4IBCreateCQResp](data(attrs, abi.AttrUHWOut)).CQN = cqn
+	return nil
+}
+
+func (c *context) createQP(q *abi.CreateQP, own *abi.MLX4IBCreateQP, r *abi.CreateQPResp) error {
+	switch {
+	case c.NoRaw:
+		return unix.EPERM
+	case q.QPType != verbs.QPTypeRawPacket, q.MaxRecvWR == 0, q.MaxRecvSGE != 1, own.LogSQStride != 6:
+		return unix.EINVAL
+	}
+	blocks, slots := uint32(1)<<own.LogSQBBCount, uint32(power(uint64(q.MaxRecvWR)))
+	first := c.host.icm.txQP
+	if blocks == 1 {
+		first = c.host.icm.rxQP
+	}
+	u := &userQP{number: c.next(first)}
+	in := c.host.qpContext(u.number, c.cqs[q.SendCQHandle], userUAR)
+	in.set32(qpcPD, c.pd())
+	in.set32(qpcRecvCQ, c.cqs[q.RecvCQHandle])
+	in.set8(qpcSQ, sizeStride(blocks, txbb))
+	in.set8(qpcRQ, sizeStride(slots, rxWQE))
+	record, err := c.device(own.DBAddr, 4)
+	if err != nil {
+		return err
+	}
+	in.set64(qpcRecord, record)
+	if err := c.place(in[qpcPlace:], own.BufAddr, uint64(blocks*txbb+slots*rxWQE)); err != nil {
+		return err
+	}
+	u.ctx = in
+	handle := c.added(func() error {
+		if u.state == verbs.QPStateReset {
+			return nil
+		}
+		return c.host.resetQP(u.number)
+	})
+	c.qps[handle] = u
+	*r = abi.CreateQPResp{QPHandle: handle, QPN: u.number, MaxRecvWR: slots}
+	return nil
+}
+
+func (c *context) modify(m *abi.ModifyQP) error {
+	u := c.qps[m.QPHandle]
+	if u == nil {
+		return unix.EINVAL
+	}
+	op := map[uint8]opcode{verbs.QPStateInit: opRST2INIT, verbs.QPStateRTR: opINIT2RTR, verbs.QPStateRTS: opRTR2RTS}[m.QPState]
+	switch mask := uint32(verbs.QPMaskState); {
+	case m.QPState == verbs.QPStateReset:
+		u.state = m.QPState
+		return c.host.resetQP(u.number)
+	case m.QPState == verbs.QPStateInit:
+		mask |= verbs.QPMaskPort
+		if m.PortNum != 1 {
+			return unix.EINVAL
+		}
+		fallthrough
+	default:
+		if m.AttrMask != mask || m.QPState != u.state+1 {
+			c.Errorf("QP %#x from state %d to %d with %#x", u.number, u.state, m.QPState, m.AttrMask)
+			return unix.EINVAL
+		}
+	}
+	u.state = m.QPState
+	u.ctx.set32(qpcFlags, u.ctx.u32(qpcFlags)&^(15<<28)|uint32(m.QPState)<<28)
+	return c.host.commands.run(command{op: op, modifier: u.number, in: u.ctx})
+}
+
+// flow translates a rule as mlx4_ib does. Its priority is that of user rules (MLX4_DOMAIN_UVERBS).
+func (c *context) flow(b []byte) error {
+	q := as[abi.CreateFlow](b)
+	u := c.qps[q.QPHandle]
+	specs := b[unsafe.Sizeof(*q):]
+	switch {
+	case c.NoRaw:
+		return unix.EPERM
+	case u == nil || len(specs) != int(q.FlowAttr.Size):
+		return unix.EINVAL
+	}
+	in := rule(uint32(q.FlowAttr.Port), u.number, 0x1000|q.FlowAttr.Priority, rulePlain)
+	for range q.FlowAttr.NumOfSpecs {
+		size := binary.NativeEndian.Uint16(specs[4:])
+		switch binary.NativeEndian.Uint32(specs) {
+		case 0x20:
+			s := as[abi.FlowSpecEth](specs)
+			if s.Mask.DstMAC != broadcast || s.Mask.EtherType|s.Mask.VLANTag != 0 {
+				return unix.EINVAL
+			}
+			in = append(in, ethRule(0, 0, s.Val.DstMAC)[ruleControl:]...)
+		case 0x30:
+			s, spec := as[abi.FlowSpecIPv4](specs), make(mailbox, 24)
+			if s.Mask.Proto|s.Mask.TOS|s.Mask.TTL|s.Mask.Flags != 0 {
+				return unix.EINVAL // as Linux refuses it
+			}
+			spec.set8(0, 6)
+			spec.set16(2, 0xE002)
+			copy(spec[0x08:], verbs.Bytes(&s.Val.DstIP))
+			copy(spec[0x0C:], verbs.Bytes(&s.Mask.DstIP))
+			copy(spec[0x10:], verbs.Bytes(&s.Val.SrcIP))
+			copy(spec[0x14:], verbs.Bytes(&s.Mask.SrcIP))
+			in = append(in, spec...)
+		case 0x41:
+			s, spec := as[abi.FlowSpecTCPUDP](specs), make(mailbox, 24)
+			spec.set8(0, 6)
+			spec.set16(2, 0xE006)
+			copy(spec[0x0A:], verbs.Bytes(&s.Val.DstPort))
+			copy(spec[0x0E:], verbs.Bytes(&s.Mask.DstPort))
+			in = append(in, spec...)
+		default:
+			return unix.EINVAL
+		}
+		specs = specs[size:]
+	}
+	_, id, err := c.host.commands.exec(command{op: opFlowAttach, modifier: uint32(len(in) / 4), in: in})
+	if err == nil {
+		c.added(func() error { return c.host.commands.run(command{op: opFlowDetach, param: id}) })
+	}
+	return err
+}
+
+// Map maps the doorbells of the context's page, and its BlueFlame registers.
+func (c *context) Map(key uint64, size int, _ bool) ([]byte, error) {
+	window, at := c.host.uars, uint64(userUAR*uarPage)
+	if key != 0 {
+		window, at = c.host.flames, at+uint64(c.host.caps.uars)*uarPage
+	}
+	if key > uint64(os.Getpagesize()) || size != os.Getpagesize() || c.NoFlame && key != 0 {
+		return nil, unix.EINVAL
+	}
+	p, err := window.Pointer(at, uint64(size))
+	if err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*byte)(p), size), nil
+}
+
+func (c *context) Unmap([]byte) error { return nil }
+
+// Close destroys everything in reverse order, as the kernel does when the file is closed.
+func (c *context) Close() error {
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	for len(c.undo) > 0 {
+		if err := c.undo[len(c.undo)-1](); err != nil {
+			c.Error(err)
+		}
+		c.undo = c.undo[:len(c.undo)-1]
+		c.Objects--
+	}
+	if c.events[1] != 0 {
+		unix.Close(c.events[1])
+	}
+	return nil
+}
