@@ -42,6 +42,9 @@ type Kernel struct {
 	rules   uint32 // in bypass
 	next    uint32 // handle
 	context *context
+
+	Calls int // made by user contexts
+	DieAt int // the call in which the process is killed, 0 for never
 }
 
 // context is an open uverbs file.
@@ -56,6 +59,7 @@ type context struct {
 	enable  map[uint32]uint8
 	pages   map[uint64][]byte // mappable pages
 	events  [2]int
+	closed  bool
 }
 
 // NewKernel opens the model's function for the kernel, while the model runs.
@@ -138,6 +142,9 @@ func (k *Kernel) Function(t testing.TB) *verbs.Function {
 	return fn
 }
 
+// Kill ends the process that has the open context, as far as the kernel sees it: the file is closed, and no call follows.
+func (k *Kernel) Kill() { k.must(k.context.Close()) }
+
 // Event reports an asynchronous event to the open context.
 func (k *Kernel) Event(kind uint32) {
 	e := abi.AsyncEventDesc{EventType: kind}
@@ -175,12 +182,18 @@ func (c *context) pass(in, answer []byte) error {
 }
 
 func (c *context) Call(object, method uint16, attrs []verbs.Attr) error {
+	c.Kernel.context = c
+	if c.Calls++; c.Calls == c.DieAt {
+		c.Kill()
+	}
+	if c.closed {
+		return unix.EIO
+	}
 	switch object {
 	case abi.ObjectAsyncEvent:
 		if err := unix.Pipe2(c.events[:], unix.O_CLOEXEC); err != nil {
 			return err
 		}
-		c.Kernel.context = c
 		attrs[0].Value = int64(c.events[0])
 		return nil
 	case abi.ObjectDevice:
@@ -429,6 +442,10 @@ func (c *context) Unmap([]byte) error { return nil }
 
 // Close destroys everything in reverse order, as the kernel does when the file is closed.
 func (c *context) Close() error {
+	if c.closed {
+		return nil
+	}
+	c.closed = true
 	for i := len(c.order) - 1; i >= 0; i-- {
 		if destroy := c.handles[c.order[i]]; destroy != nil {
 			if err := destroy(); err != nil {
