@@ -123,7 +123,8 @@ else
 fi
 targets="-target udp:10.9.0.4 -target stamp:10.9.0.4"
 [ -z "$icmp" ] || targets="$targets -target 10.9.0.2"
-farside bench watch -iface $far -driver mlx5 $targets -rate 5 -timeout 10s -listen 127.0.0.1:9470 >/tmp/watch 2>&1 &
+# not by a function, whose shell would get the signal below
+nsenter -t $ns -n unshare -m sh -c 'mount -t sysfs sys /sys; exec "$@"' sh bench watch -iface $far -driver mlx5 $targets -rate 5 -timeout 10s -listen 127.0.0.1:9470 >/tmp/watch 2>&1 &
 watch=$!
 watched() {
   kill -0 $watch || { show failed cat /tmp/watch; fail the watch ended; }
