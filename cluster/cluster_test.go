@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,6 +19,8 @@ const (
 	chart   = "../packaging/helm/rebound"
 	release = "rebound"
 )
+
+var away = flag.Duration("away", 20*time.Second, "how long TestCluster's API server is away")
 
 // The chart in a cluster through what happens to clusters. Each step starts with what the earlier ones left.
 func TestCluster(t *testing.T) {
@@ -86,7 +89,7 @@ func TestCluster(t *testing.T) {
 	step("API server away", func(t *testing.T) {
 		watched := c.watch("API server", []*node{n1, n2, n3})
 		c.api.stop(t, syscall.SIGKILL)
-		c.probed(200, n1, n2, n3) // 20 s at ten a second
+		c.probed(10*away.Seconds(), n1, n2, n3) // at ten a second
 		c.startAPI()
 		c.ready("node1", "node2", "node3")
 		watched.quiet()
@@ -128,7 +131,7 @@ func (c *cluster) values() {
 		{"discovery.enabled=false", "fleet.json", "kind: ServiceAccount"},
 		{"nodes[0].name=n,nodes[0].address=10.0.0.1", "10.0.0.1", "rebound-discover"},
 		{"prober.push=http://otel:4318/v1/metrics,prober.env[0].name=OTEL_SERVICE_NAME,prober.env[0].value=probers", "- name: OTEL_SERVICE_NAME\n              value: probers", "unused"},
-		{"prober.push=http://otel:4318/v1/metrics", "- -push\n            - \"http://otel:4318/v1/metrics\"", "unused"},
+		{"prober.push=http://otel:4318/v1/metrics", "- -push-url\n            - \"http://otel:4318/v1/metrics\"", "unused"},
 		{"prober.enabled=false", "responder", "ClusterRole"},
 	} {
 		out := c.helm("template", release, chart, "-n", release, "--set", "test.nodes=0,"+v.set)

@@ -34,9 +34,11 @@ const (
 
 // cluster is a control plane and its nodes. Each test has its own addresses, since it runs in the machine's namespaces.
 type cluster struct {
-	t     *testing.T
+	t     *testing.T // of the present step
+	ends  *testing.T // of the cluster
 	bin   string
 	logs  string
+	limit time.Duration // of wait
 	api   *daemon
 	nodes map[string]*node
 }
@@ -65,6 +67,10 @@ func (c *cluster) start(name, program string, args ...string) *daemon {
 		c.t.Fatal(err)
 	}
 	go func() { d.cmd.Wait(); close(d.ended) }()
+	c.ends.Cleanup(func() { // so that another test can start a cluster
+		d.cmd.Process.Kill()
+		<-d.ended
+	})
 	return d
 }
 
@@ -158,8 +164,8 @@ current-context: x
 `, server, space, token)
 }
 
-// newCluster starts the control plane, and waits until it is ready.
-func newCluster(t *testing.T) *cluster {
+// newCluster starts the control plane, and waits until it is ready. manager are further arguments of the controller manager.
+func newCluster(t *testing.T, manager ...string) *cluster {
 	t.Helper()
 	if skipped != "" {
 		t.Skip(skipped)
@@ -168,14 +174,21 @@ func newCluster(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	logs, err := filepath.Abs("../out/cluster")
+	logs, err := filepath.Abs("../out/cluster/" + t.Name())
 	if err == nil {
 		err = errors.Join(os.RemoveAll(logs), os.MkdirAll(logs, 0o755))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, bin: bin, logs: logs, nodes: map[string]*node{}}
+	c := &cluster{t: t, ends: t, bin: bin, logs: logs, limit: 5*time.Minute + *away, nodes: map[string]*node{}}
+	t.Cleanup(func() { os.RemoveAll(space + "/etcd") })
+	t.Cleanup(func() {
+		for _, n := range c.nodes {
+			n.init.Process.Kill()
+			n.init.Wait()
+		}
+	})
 	os.Setenv("KUBECONFIG", admin)
 	for k, v := range map[string]string{"HOME": space, "HELM_CACHE_HOME": space + "/helm", "HELM_CONFIG_HOME": space + "/helm", "HELM_DATA_HOME": space + "/helm"} {
 		os.Setenv(k, v)
@@ -192,10 +205,10 @@ func newCluster(t *testing.T) *cluster {
 	c.start("etcd", filepath.Join(bin, "etcd"), "--data-dir", space+"/etcd", "--listen-client-urls", "http://127.0.0.1:2379",
 		"--advertise-client-urls", "http://127.0.0.1:2379", "--listen-peer-urls", "http://127.0.0.1:2380", "--unsafe-no-fsync", "--log-level", "warn")
 	c.startAPI()
-	c.start("controller-manager", filepath.Join(bin, "kube-controller-manager"), "--kubeconfig", admin, "--service-account-private-key-file", space+"/accounts.key",
-		"--root-ca-file", space+"/server.pem", "--use-service-account-credentials", "--leader-elect=false",
-		"--node-monitor-period", "1s", "--node-monitor-grace-period", "10s")
-	c.start("scheduler", filepath.Join(bin, "kube-scheduler"), "--kubeconfig", admin, "--leader-elect=false")
+	c.start("controller-manager", filepath.Join(bin, "kube-controller-manager"), append([]string{"--kubeconfig", admin, "--service-account-private-key-file", space + "/accounts.key",
+		"--root-ca-file", space + "/server.pem", "--use-service-account-credentials", "--leader-elect=false",
+		"--node-monitor-period", "1s", "--node-monitor-grace-period", "10s"}, manager...)...)
+	c.start("scheduler", filepath.Join(bin, "kube-scheduler"), "--kubeconfig", admin, "--leader-elect=false", "--kube-api-qps", "500", "--kube-api-burst", "1000")
 	return c
 }
 
@@ -240,7 +253,7 @@ func (c *cluster) do(program string, args ...string) string {
 	return out
 }
 
-// wait waits for a condition, up to five minutes. The error says what is missing.
+// wait waits for a condition, up to the cluster's limit. The error says what is missing.
 func (c *cluster) wait(what string, condition func() error) time.Duration {
 	c.t.Helper()
 	begin := time.Now()
@@ -251,8 +264,8 @@ func (c *cluster) wait(what string, condition func() error) time.Duration {
 			c.t.Logf("%s: after %.1f s", what, took.Seconds())
 			return took
 		}
-		if time.Since(begin) > 5*time.Minute {
-			c.t.Fatalf("%s: not in five minutes: %v", what, err)
+		if time.Since(begin) > c.limit {
+			c.t.Fatalf("%s: not in %v: %v", what, c.limit, err)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
