@@ -95,7 +95,11 @@ func (o *object) load(c fastpath.Config, v variant, m *maps) (*ebpf.Program, err
 	}); err != nil {
 		return nil, err
 	}
-	prog := spec.Programs[programProgRebound]
+	name := programProgRebound
+	if v.bound() {
+		name = programProgReboundBound
+	}
+	prog := spec.Programs[name]
 	if v.frags {
 		prog.Flags |= unix.BPF_F_XDP_HAS_FRAGS
 	}
@@ -108,7 +112,7 @@ func (o *object) load(c fastpath.Config, v variant, m *maps) (*ebpf.Program, err
 	if !v.stamps {
 		xdpkit.Omit(prog, "bpf_xdp_metadata_rx_timestamp")
 	}
-	p, err := o.types.Load(spec, programProgRebound, map[string]*ebpf.Map{programMapCpus: m.Cpus, programMapClocks: m.Clocks})
+	p, err := o.types.Load(spec, name, map[string]*ebpf.Map{programMapCpus: m.Cpus, programMapClocks: m.Clocks})
 	return p, needsTypes(err, "/sys/kernel/btf/vmlinux")
 }
 

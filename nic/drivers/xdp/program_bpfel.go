@@ -90,18 +90,19 @@ type programRuleSet struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	programMapClocks       = "clocks"
-	programMapCpus         = "cpus"
-	programProgRebound     = "rebound"
-	programVarEchoPorts    = "echo_ports"
-	programVarNot4         = "not4"
-	programVarOwn4         = "own4"
-	programVarOwn6         = "own6"
-	programVarRules        = "rules"
-	programVarServicePorts = "service_ports"
-	programVarStampPorts   = "stamp_ports"
-	programVarUs           = "us"
-	programVarVlans        = "vlans"
+	programMapClocks        = "clocks"
+	programMapCpus          = "cpus"
+	programProgRebound      = "rebound"
+	programProgReboundBound = "rebound_bound"
+	programVarEchoPorts     = "echo_ports"
+	programVarNot4          = "not4"
+	programVarOwn4          = "own4"
+	programVarOwn6          = "own6"
+	programVarRules         = "rules"
+	programVarServicePorts  = "service_ports"
+	programVarStampPorts    = "stamp_ports"
+	programVarUs            = "us"
+	programVarVlans         = "vlans"
 )
 
 // loadProgram returns the embedded CollectionSpec for program.
@@ -146,7 +147,8 @@ type programSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programProgramSpecs struct {
-	Rebound *ebpf.ProgramSpec `ebpf:"rebound"`
+	Rebound      *ebpf.ProgramSpec `ebpf:"rebound"`
+	ReboundBound *ebpf.ProgramSpec `ebpf:"rebound_bound"`
 }
 
 // programMapSpecs contains maps before they are loaded into the kernel.
@@ -222,12 +224,14 @@ type programVariables struct {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programPrograms struct {
-	Rebound *ebpf.Program `ebpf:"rebound"`
+	Rebound      *ebpf.Program `ebpf:"rebound"`
+	ReboundBound *ebpf.Program `ebpf:"rebound_bound"`
 }
 
 func (p *programPrograms) Close() error {
 	return _ProgramClose(
 		p.Rebound,
+		p.ReboundBound,
 	)
 }
 
