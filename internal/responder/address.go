@@ -7,12 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/vishvananda/netlink"
@@ -32,11 +28,8 @@ func interfaceWith(addresses []netip.Prefix) string {
 // With a driver beside the kernel's, the kernel answers ARP and neighbour discovery, so the interface needs the
 // addresses. Missing ones are added, and a second process removes them when this one exits, even if it is killed.
 
-// keepCommand runs that process: rebound-responder COMMAND INTERFACE ADDRESS... It ends when its standard input does.
+// keepCommand runs that process: rebound-responder COMMAND INTERFACE ADDRESS...
 const keepCommand = "__keep_addresses"
-
-// keeper is this program. Tests, which are another, replace it.
-var keeper = "/proc/self/exe"
 
 // lendAddresses adds the addresses that the interface lacks. release removes them.
 func lendAddresses(iface string, addresses []netip.Prefix, log *slog.Logger) (added []netip.Addr, release func() error, err error) {
@@ -59,26 +52,12 @@ func lendAddresses(iface string, addresses []netip.Prefix, log *slog.Logger) (ad
 	if len(missing) == 0 {
 		return nil, release, nil
 	}
-	second := exec.Command(keeper, keepCommand, iface)
+	args := []string{keepCommand, iface}
 	for _, p := range missing {
-		second.Args = append(second.Args, p.String())
+		args = append(args, p.String())
 	}
-	second.Stderr = os.Stderr
-	second.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C is for the responder
-	in, err := second.StdinPipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	out, err := second.StdoutPipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := second.Start(); err != nil {
-		return nil, nil, fmt.Errorf("start a process that keeps the addresses of %s: %w", iface, err)
-	}
-	release = func() error { return errors.Join(in.Close(), second.Wait()) }
-	if n, _ := out.Read(make([]byte, 1)); n != 1 { // written once the addresses are there
-		return nil, nil, fmt.Errorf("add %v to interface %s: %w (CAP_NET_ADMIN, or add them yourself: ip addr add)", missing, iface, release())
+	if release, err = startSecond(args...); err != nil {
+		return nil, nil, fmt.Errorf("add %v to interface %s: %w (CAP_NET_ADMIN, or add them yourself: ip addr add)", missing, iface, err)
 	}
 	log.Info("addresses added while the responder runs", "interface", iface, "addresses", missing)
 	return added, release, nil
@@ -86,7 +65,6 @@ func lendAddresses(iface string, addresses []netip.Prefix, log *slog.Logger) (ad
 
 // keepAddresses is the second process.
 func keepAddresses(args []string, stdout io.Writer, stdin io.Reader) error {
-	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
 	link, err := netlink.LinkByName(args[0])
 	if err != nil {
 		return err
@@ -114,7 +92,6 @@ func keepAddresses(args []string, stdout io.Writer, stdin io.Reader) error {
 		}
 		added = append(added, a)
 	}
-	fmt.Fprint(stdout, ".")
-	io.Copy(io.Discard, stdin)
+	waitForFirst(stdout, stdin)
 	return remove()
 }

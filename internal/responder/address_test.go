@@ -38,8 +38,8 @@ func (w *wire) addresses(t *testing.T) (all []string) {
 // Addresses that the interface lacks exist while the responder runs; those that it already has are unchanged.
 func TestLendsAddresses(t *testing.T) {
 	w := newWire(t)
-	defer func(old string) { keeper = old }(keeper)
-	keeper = program(t)
+	defer func(old string) { secondProgram = old }(secondProgram)
+	secondProgram = program(t)
 	own := []string{kernels4 + "/24"}
 	wanted := []netip.Prefix{netip.MustParsePrefix(ours4 + "/24"), netip.MustParsePrefix(kernels4 + "/24"), netip.MustParsePrefix(ours6 + "/64")}
 	var added []netip.Addr

@@ -96,7 +96,11 @@ func coreGiven(s *settings) bool {
 // serve reports what the program does until ctx is done.
 func (k *inTheKernel) serve(ctx context.Context, manager *notify.Manager, ask <-chan os.Signal, stdout io.Writer) (err error) {
 	s, d, log := k.settings, k.device, k.log
-	defer func() { err = errors.Join(err, d.Close()) }()
+	restore, err := lendStamping(d, s.nic.Device, s.nic.Pin != "")
+	if err != nil {
+		return errors.Join(err, d.Close())
+	}
+	defer func() { err = errors.Join(err, d.Close(), restore()) }()
 	info := d.Info()
 	logDevice(log, info)
 	k.stages.done("program")

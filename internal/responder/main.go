@@ -71,16 +71,18 @@ func command(args []string, stdout, stderr io.Writer) int {
 func perform(args []string, stdout, stderr io.Writer) int {
 	commands := commands()
 	name := commands[0].name
+	if len(args) > 0 {
+		if is, err := performSecond(args, os.Stdout, os.Stdin); err != nil {
+			fmt.Fprintf(stderr, "rebound-responder: %s\n", plain.Error(err))
+			return exitFailed
+		} else if is {
+			return exitDone
+		}
+	}
 	switch {
 	case len(args) == 0:
 	case args[0] == manual.CompleteCommand:
 		described().Complete(stdout, args[1:])
-		return exitDone
-	case args[0] == keepCommand && len(args) > 1:
-		if err := keepAddresses(args[1:], os.Stdout, os.Stdin); err != nil {
-			fmt.Fprintf(stderr, "rebound-responder: %s\n", plain.Error(err))
-			return exitFailed
-		}
 		return exitDone
 	case args[0] == "-version" || args[0] == "--version":
 		name, args = "version", args[1:]

@@ -138,8 +138,7 @@ kernels 50
 need watched
 kill -TERM $watch
 wait $watch || { show failed cat /tmp/watch; fail the watch did not end well; }
-# Not by stop: xdp turns the card's timestamps on for STAMP, and has no right to turn them off again when it ends.
-kill -9 $pid; wait $pid
+stop
 say stopped
 need rmmod mlx5_ib
 say gone

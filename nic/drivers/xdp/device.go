@@ -459,6 +459,14 @@ func (d *Device) Err() error {
 	return nil
 }
 
+// TakeStamping returns the configuration that the card's timestamps had before Open changed them, nil if it did not. The caller restores
+// them instead of Close, which a confined process cannot do (SIOCSHWTSTAMP needs CAP_NET_ADMIN).
+func (d *Device) TakeStamping() *unix.HwTstampConfig {
+	old := d.stamping
+	d.stamping = nil
+	return old
+}
+
 // Close implements nic.Port. The program is detached first, unless it is pinned.
 func (d *Device) Close() error {
 	var err error
