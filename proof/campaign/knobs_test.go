@@ -87,6 +87,7 @@ var knobs = map[string]string{
 	"mlx4sim.Model.FailNextSend":     "mlx4: send completion with error",
 	"mlx4sim.Model.FailNextReceive":  "mlx4: receive completion with error",
 	"mlx4sim.Model.Catastrophe":      "mlx4: fatal error",
+	"mlx4sim.Model.Rules":            "- a count",
 	"mlx4sim.Options.Withhold":       "mlx4: firmware stuck",
 	"mlx4sim.Options.Status":         "mlx4: commands refused",
 	"mlx4sim.Options.LoseInterrupt":  "- no driver of ours arms an event queue, so none is raised",

@@ -179,7 +179,7 @@ func testPlan(pkgs []string) plan {
 		emulated([]string{"-skip", long}, "nic/bus/mmio", "cksum", "fastpath"),
 		packaging("packaging", 120, "-skip", boots),
 		goTest("lab, without guests", cost{10, 1}, []string{"-short", "-skip", smoke}, "proof/lab/..."),
-		goTest("lab, smoke", cost{90, 1.5}, []string{"-run", smoke}, "proof/lab"),
+		goTest("lab, smoke", cost{90, 1.1}, []string{"-run", smoke}, "proof/lab"),
 	)}
 }
 
