@@ -281,8 +281,8 @@ done:
 SEC("xdp")
 int rebound(struct xdp_md *ctx) { return run(ctx, 0, 0); }
 
-// The same where the interface's driver tells the tag or the time. It is a program of its own, because what it keeps of both costs each
-// reply two nanoseconds. Only a program that is bound to the interface may ask, at the driver's own hook.
+// The same where the interface's driver tells the tag or the time. It is a separate program, because what it keeps of both costs each reply two
+// nanoseconds. Only a program that is bound to the interface may ask, at the driver's own hook.
 SEC("xdp")
 int rebound_bound(struct xdp_md *ctx) { return run(ctx, rules.tag, rules.stamps); }
 
