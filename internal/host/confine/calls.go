@@ -21,7 +21,7 @@ var (
 		"epoll_pwait", "eventfd2", "pipe2", "read", "write", "readv", "writev", "close", "munmap", "madvise", "mremap", "mincore", "brk", "sigaltstack",
 		"rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigtimedwait", "restart_syscall", "gettid", "getpid", "getppid", "getuid", "geteuid",
 		"getgid", "getegid", "sched_yield", "sched_getaffinity", "sched_setaffinity", "exit", "exit_group", "getrandom", "uname", "sysinfo",
-		"set_robust_list", "rseq", "membarrier", "getcpu", "timer_create", "timer_settime", "timer_delete", "setitimer"}
+		"set_robust_list", "rseq", "membarrier", "getcpu", "wait4", "waitid", "timer_create", "timer_settime", "timer_delete", "setitimer"}
 
 	// Files, within what Landlock allows.
 	reading = []string{"lseek", "pread64", "preadv", "fstat", "newfstatat", "statx", "getdents64", "readlinkat", "faccessat", "faccessat2", "access",

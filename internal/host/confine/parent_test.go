@@ -71,3 +71,30 @@ func TestBecomeKeepsParentDeathSignal(t *testing.T) {
 	await.Until(t, "the child has ended", ended.Load)
 	_ = parent.Wait()
 }
+
+const waitsEnv = "REBOUND_CONFINE_WAITS"
+
+// A confined process learns how a child that it started before has ended.
+func TestWaitForChild(t *testing.T) {
+	if os.Getenv(waitsEnv) == "" {
+		c := exec.Command("/proc/self/exe", "-test.run=^TestWaitForChild$")
+		c.Env = append(os.Environ(), waitsEnv+"=1")
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	child := exec.Command("cat")
+	in, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	Apply(Needs{})
+	in.Close()
+	if err := child.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
