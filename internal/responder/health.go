@@ -6,7 +6,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/metrics"
 )
 
-type pulse = metrics.Pulse
+type pulse = metrics.Pulse // engine.go has runtime/metrics
 
 // healthy returns an error if a loop has made no pass since the call before.
 func (e *engine) healthy() error {

@@ -102,11 +102,7 @@ func efaF3(t *testing.T) {
 			return nil
 		},
 	})
-	for _, key := range []string{"summary", "bench"} {
-		for _, line := range r[key] {
-			t.Log(key+":", line)
-		}
-	}
+	r.log(t, "summary", "bench")
 	for _, line := range r["dmesg"] {
 		t.Log("guest:", line)
 	}

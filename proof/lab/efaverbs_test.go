@@ -135,11 +135,7 @@ func efaVerbs(t *testing.T) {
 			return nil
 		},
 	})
-	for _, key := range []string{"nics", "log", "objects", "left", "summary", "unprivileged", "bench", "dmesg", "failed"} {
-		for _, line := range r[key] {
-			t.Log(key+":", line)
-		}
-	}
+	r.log(t, "nics", "log", "objects", "left", "summary", "unprivileged", "bench", "dmesg", "failed")
 	for _, f := range l.fn {
 		f.clean(t)
 	}

@@ -93,11 +93,7 @@ func mlx4Verbs(t *testing.T) {
 			return nil
 		},
 	})
-	for _, key := range []string{"log", "nics", "summary", "bench", "dmesg", "failed"} {
-		for _, line := range r[key] {
-			t.Log(key+":", line)
-		}
-	}
+	r.log(t, "log", "nics", "summary", "bench", "dmesg", "failed")
 	f.clean(t)
 	g.clean(t)
 	if err != nil {

@@ -211,11 +211,7 @@ func mlx5Verbs(t *testing.T, profile mlx5sim.Profile, icmp bool) {
 			return nil
 		},
 	})
-	for _, key := range []string{"log", "addresses", "nics", "summary", "own", "final", "bench", "dmesg", "failed"} {
-		for _, line := range r[key] {
-			t.Log(key+":", line)
-		}
-	}
+	r.log(t, "log", "addresses", "nics", "summary", "own", "final", "bench", "dmesg", "failed")
 	f.clean(t)
 	g.clean(t)
 	if err != nil {

@@ -30,6 +30,15 @@ func (f *function) leave(t *testing.T, dir, name string) {
 	}
 }
 
+// log prints what the guest showed under these keys.
+func (r Result) log(t *testing.T, keys ...string) {
+	for _, key := range keys {
+		for _, line := range r[key] {
+			t.Log(key+":", line)
+		}
+	}
+}
+
 // killed tolerates actions of a device whose driver was killed: after the kernel disables bus mastering, and before it
 // resets the device, an event may be due or a message may be retransmitted. A real card's writes are blocked at its bus
 // interface.

@@ -367,31 +367,16 @@ func TestBesideRestart(t *testing.T) {
 // memory, and the kernel receives everything again.
 func TestBesideKilled(t *testing.T) {
 	x := newBeside(t)
-	rng := rand.New(rand.NewPCG(27, 1))
-	kills := map[string]int{}
-	opening := 0
-	for i := range 100 {
-		match := answers
-		x.kernel.Calls, x.kernel.DieAt = 0, 0
-		if i%2 == 1 {
-			x.kernel.DieAt = 1 + rng.IntN(opening)
-		}
-		err := x.tryOpen(nic.Options{Match: &match})
-		if x.kernel.DieAt != 0 {
-			if err == nil {
-				t.Fatalf("killed in call %d of %d, and the card is open", x.kernel.DieAt, opening)
-			}
-			kills["opening"]++
-		} else {
-			if err != nil {
-				t.Fatal(err)
-			}
-			opening = x.kernel.Calls
+	match := answers
+	devrig.Killed(t, devrig.Process{
+		Open:  func() error { return x.tryOpen(nic.Options{Match: &match}) },
+		Calls: &x.kernel.Calls, DieAt: &x.kernel.DieAt,
+		Begin: func() func(*rand.Rand) {
 			r, err := fastpath.New(match)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range rng.IntN(200) { // frames of both, and the process and the card somewhere in their work
+			return func(rng *rand.Rand) {
 				x.far.Send(0, datagram)
 				x.far.Send(0, to4(2, 17, 0x30, 0x39, 0, 9))
 				for range rng.IntN(4) {
@@ -401,40 +386,20 @@ func TestBesideKilled(t *testing.T) {
 					x.dev.Queue(0).Poll(r)
 				}
 			}
-			x.busy(x.kernel.Kill)
-			kills["answering"]++
-		}
-		if x.kernel.Objects != 0 {
-			t.Fatalf("kill %d: %d objects are left", i, x.kernel.Objects)
-		}
-		x.resp = nil
-		for x.drain() {
-		}
-		if got := x.reaches(datagram); got != "kernel" {
-			t.Fatalf("after kill %d a frame is for %s", i, got)
-		}
-		if err == nil {
-			x.busy(func() { x.dev.Close() }) // what is left of it in this process
-		}
-	}
-	t.Log(kills)
-}
-
-// drain takes what is left on the wire and in the kernel's ring, and reports whether there was anything.
-func (x *besideRig) drain() (some bool) {
-	x.port.Settle(100000)
-	for x.far.Recv(0) != nil {
-		some = true
-	}
-	buf := make([]byte, 2048)
-	for {
-		n, _, err := x.kernel.Host().Recv(buf)
-		if err != nil {
-			x.Fatal(err)
-		}
-		if n == 0 {
-			return some
-		}
-		some = true
-	}
+		},
+		Kill: func() { x.busy(x.kernel.Kill) },
+		Dead: func(kill int, opened bool) {
+			if x.kernel.Objects != 0 {
+				t.Fatalf("kill %d: %d objects are left", kill, x.kernel.Objects)
+			}
+			x.resp = nil
+			devrig.Drain(t, x.port, x.far, x.kernel.Host())
+			if got := x.reaches(datagram); got != "kernel" {
+				t.Fatalf("after kill %d a frame is for %s", kill, got)
+			}
+			if opened {
+				x.busy(func() { x.dev.Close() })
+			}
+		},
+	})
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"testing"
 	"unsafe"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
+	"github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -87,23 +87,11 @@ func (k *Kernel) Host() *Device { return k.host }
 // Function is the function as passed to a driver beside the kernel's. The card's other port has interface eth2.
 func (k *Kernel) Function(t testing.TB) *verbs.Function {
 	t.Helper()
-	sys := t.TempDir()
-	dir := filepath.Join(sys, "bus/pci/devices/0000:03:00.0")
-	k.must(os.MkdirAll(dir, 0o755))
-	config := make([]byte, 4096)
-	for off := 0; off < len(config); off += 4 {
-		k.must(k.host.card.Fn.ReadConfig(off, config[off:off+4]))
-	}
-	k.must(os.WriteFile(filepath.Join(dir, "config"), config, 0o644))
-	k.must(os.MkdirAll(filepath.Join(sys, "class/infiniband/mlx4_0"), 0o755))
-	k.must(os.WriteFile(filepath.Join(sys, "class/infiniband/mlx4_0/fw_ver"), []byte("2.42.5000\n"), 0o644))
-	found := verbs.Found{Name: "mlx4_0", ABI: 4, Function: pci.Found{Address: "0000:03:00.0", ID: k.host.card.Fn.ID(), Driver: "mlx4_core", Interfaces: []string{"eth1", "eth2"}, NUMANode: -1}}
-	fn, err := verbs.New("eth1", found, sys, func(verbs.Found) (verbs.Kernel, error) {
+	found := verbs.Found{Name: "mlx4_0", ABI: 4, Function: pci.Found{Driver: "mlx4_core", Interfaces: []string{"eth1", "eth2"}}}
+	return rig.FunctionBeside(t, k.host.card.Fn, found, "2.42.5000", func(verbs.Found) (verbs.Kernel, error) {
 		// Translations are mapped in whole pages, so there is room after the driver's own.
 		return &context{Kernel: k, mttEnd: k.host.icm.mttEnd, cqs: map[uint32]uint32{}, qps: map[uint32]*userQP{}, used: map[uint32]uint32{}}, nil
 	})
-	k.must(err)
-	return fn
 }
 
 // Kill ends the process that has the open context, as far as the kernel sees it: the file is closed, and no call follows.

@@ -333,7 +333,7 @@ func (s *shared) describe() (version, steering string) {
 		"frames are steered by rules of the device (DMFS), which come before the kernel's"
 }
 
-func (s *shared) look(bool) *kit.Symptom { return s.port.Look(&s.d.card) }
+func (s *shared) look(bool) *kit.Symptom { return s.port.Check(&s.d.card) }
 
 func (s *shared) link() (nic.Link, error) { return s.port.Link() }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"testing"
 	"unsafe"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
+	"github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -123,23 +123,11 @@ func (k *Kernel) Host() *Device { return k.host }
 // Function is the function as passed to a driver beside the kernel's.
 func (k *Kernel) Function(t testing.TB) *verbs.Function {
 	t.Helper()
-	sys := t.TempDir()
-	dir := filepath.Join(sys, "bus/pci/devices/0000:03:00.0")
-	k.must(os.MkdirAll(dir, 0o755))
-	config := make([]byte, 4096)
-	for off := 0; off < len(config); off += 4 {
-		k.must(k.host.card.Fn.ReadConfig(off, config[off:off+4]))
-	}
-	k.must(os.WriteFile(filepath.Join(dir, "config"), config, 0o644))
-	k.must(os.MkdirAll(filepath.Join(sys, "class/infiniband/mlx5_0"), 0o755))
-	k.must(os.WriteFile(filepath.Join(sys, "class/infiniband/mlx5_0/fw_ver"), []byte("16.35.2000\n"), 0o644))
-	found := verbs.Found{Name: "mlx5_0", ABI: 1, Function: pci.Found{Address: "0000:03:00.0", ID: k.host.card.Fn.ID(), Driver: "mlx5_core", Interfaces: []string{"eth1"}, NUMANode: -1}}
-	fn, err := verbs.New("eth1", found, sys, func(verbs.Found) (verbs.Kernel, error) {
+	found := verbs.Found{Name: "mlx5_0", ABI: 1, Function: pci.Found{Driver: "mlx5_core", Interfaces: []string{"eth1"}}}
+	return rig.FunctionBeside(t, k.host.card.Fn, found, "16.35.2000", func(verbs.Found) (verbs.Kernel, error) {
 		return &context{Kernel: k, handles: map[uint32]func() error{}, objects: map[uint32]object{}, masks: map[uint32][]byte{}, enable: map[uint32]uint8{},
 			pages: map[uint64][]byte{}}, nil
 	})
-	k.must(err)
-	return fn
 }
 
 // Kill ends the process that has the open context, as far as the kernel sees it: the file is closed, and no call follows.

@@ -261,7 +261,7 @@ func (s *shared) extra(extra map[string]uint64) {
 	}
 }
 
-func (s *shared) look(bool) *kit.Symptom { return s.port.Look(&s.card) }
+func (s *shared) look(bool) *kit.Symptom { return s.port.Check(&s.card) }
 
 func (s *shared) health() *kit.Symptom { return nil } // the kernel's driver watches it
 

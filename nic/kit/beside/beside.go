@@ -64,7 +64,7 @@ type Port struct {
 	Number int    // on the card, from 1
 	Events atomic.Uint64
 
-	looks int
+	checks int
 }
 
 // Choose finds the interface of the card's function, and rejects what rules for one port cannot implement.
@@ -127,10 +127,10 @@ func (p *Port) Link() (nic.Link, error) {
 	return f.Link, err
 }
 
-const lookEvery = 10 // number of looks between checks of the interface
+const readEvery = 10 // number of checks from one reading of the interface to the next
 
-// Look reads the kernel's events, and checks whether the interface still matches the rules.
-func (p *Port) Look(c *kit.Card) *kit.Symptom {
+// Check reads the kernel's events, and checks whether the interface still matches the rules.
+func (p *Port) Check(c *kit.Card) *kit.Symptom {
 	ctx := p.Fn.Context()
 	for {
 		e, ok := ctx.Event()
@@ -142,7 +142,7 @@ func (p *Port) Look(c *kit.Card) *kit.Symptom {
 		}
 		p.Events.Add(1)
 	}
-	if p.looks++; p.looks%lookEvery != 0 {
+	if p.checks++; p.checks%readEvery != 0 {
 		return nil
 	}
 	switch f, err := Read(p.Name); {
