@@ -6,36 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/kubectl-validate/pkg/openapiclient"
-	"sigs.k8s.io/kubectl-validate/pkg/validator"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 )
-
-// schemas is the newest API release that kubectl-validate includes.
-const schemas = "1.30"
-
-func render(t *testing.T, folder string) (docs [][]byte) {
-	t.Helper()
-	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
-	if err != nil {
-		t.Fatalf("%s: %v", folder, err)
-	}
-	for _, r := range all.Resources() {
-		y, err := r.AsYAML()
-		if err != nil {
-			t.Fatal(err)
-		}
-		docs = append(docs, y)
-	}
-	return docs
-}
 
 // manifests returns the documents of a file.
 func manifests(t *testing.T, file string) (docs [][]byte) {
@@ -50,54 +25,6 @@ func manifests(t *testing.T, file string) (docs [][]byte) {
 		}
 	}
 	return docs
-}
-
-func validate(v *validator.Validator, doc []byte) (*unstructured.Unstructured, error) {
-	_, object, err := v.Parse(doc)
-	if err != nil {
-		return nil, err
-	}
-	return object, v.Validate(object)
-}
-
-// The manifests are valid according to Kubernetes' published schemas: no field is unknown, missing or of the wrong
-// type.
-func TestKubernetes(t *testing.T) {
-	v, err := validator.New(openapiclient.NewHardcodedBuiltins(schemas))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for folder, want := range map[string][]string{
-		"kubernetes/rebound.yaml": {"ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet", "DaemonSet", "ServiceAccount"},
-		"kubernetes/sriov":        {"ConfigMap", "ConfigMap", "Deployment", "Namespace"},
-	} {
-		read := render
-		if filepath.Ext(folder) == ".yaml" {
-			read = manifests
-		}
-		var kinds []string
-		for _, doc := range read(t, folder) {
-			object, err := validate(v, doc)
-			if err != nil {
-				t.Errorf("%s: %v\n%s", folder, err, doc)
-				continue
-			}
-			kinds = append(kinds, object.GetKind())
-			if ns := object.GetNamespace(); object.GetKind() != "Namespace" && !strings.HasPrefix(object.GetKind(), "Cluster") && ns != "rebound" {
-				t.Errorf("%s: %s %s is in namespace %q", folder, object.GetKind(), object.GetName(), ns)
-			}
-			// The same with one field misspelt is refused: the validator looks.
-			if broken := strings.Replace(string(doc), "securityContext:", "securityContent:", 1); broken != string(doc) {
-				if _, err := validate(v, []byte(broken)); err == nil || !strings.Contains(err.Error(), "securityContent") {
-					t.Errorf("%s: an unknown field passes: %v", folder, err)
-				}
-			}
-		}
-		slices.Sort(kinds)
-		if !slices.Equal(kinds, want) {
-			t.Errorf("%s: %q, want %q", folder, kinds, want)
-		}
-	}
 }
 
 // The responder accepts the pods' settings, and reads the device plugin's format.

@@ -114,7 +114,7 @@ var ladders = []ladder{
 	{name: "ena: RSS table refused", queues: 2, model: refuses(1, "SET_FEATURE RSS_INDIRECTION_TABLE"), open: openENA, steps: []string{noRSS}, reason: "resource allocation failure", push: "llq 256"},
 	{name: "ena: window not combined", model: refuses(0, ""), open: openENA, uncached: true, steps: []string{combined}, reason: "no such file", push: "llq 256"},
 	{name: "efa: window not combined", model: func() sim.Model { return efasim.New(efasim.Options{MAC: ladderMAC}) }, open: openEFA,
-		uncached: true, steps: []string{combined}, reason: "no such file", push: "llq 64"},
+		uncached: true, steps: []string{combined}, reason: "doorbells in the same BAR", push: "llq 64"},
 	{name: "efa: entries of 128 bytes", open: openEFA, steps: []string{"from queue entries of 128 bytes to entries of 64"}, reason: "create queue pair", push: "llq 64",
 		model: func() sim.Model {
 			m, first := efasim.New(efasim.Options{MAC: ladderMAC, Profile: efasim.EFA3}), true

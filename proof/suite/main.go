@@ -25,7 +25,7 @@ const usage = `usage: suite COMMAND
   test             every package, and a sample of what lab runs
   lab              virtual machines, and the whole of the race detector, arm64 emulation and packaging
   flaky [PACKAGE]  every package, or those named, 20 times; with -run the tests of that name
-  vet ARCH         what go vet finds in the module's code for an architecture, which make check runs
+  vet ARCH FOLDER  what go vet finds in the code of the module in a folder for an architecture
   times COMMAND    what took longest in the last run of test, check, lab or flaky
   total COMMAND... the results of the last runs of these commands together
 `
@@ -93,12 +93,12 @@ func do(command, nic, parallel, tests string, count int, args []string) (bool, e
 	return r.total.failures() == 0, r.total.save(command)
 }
 
-// vetted prints the findings in the module's code.
-func vetted(arch []string) (bool, error) {
-	if len(arch) != 1 {
-		return false, errors.New("vet takes an architecture, such as amd64")
+// vetted prints the findings in a module's code.
+func vetted(args []string) (bool, error) {
+	if len(args) != 2 {
+		return false, errors.New("vet takes an architecture, such as amd64, and a module's folder")
 	}
-	found, err := vet.Check(".", arch[0])
+	found, err := vet.Check(args[1], args[0])
 	for _, f := range found {
 		fmt.Println(f)
 	}

@@ -110,13 +110,13 @@ func step(name string, cores float64, command ...string) job {
 	return job{name: name, command: command, seconds: 60, cores: cores, limit: 20 * time.Minute}
 }
 
-// vetArch checks the types of all code for an architecture, and applies go vet's analyzers (package vet), in this program.
-func vetArch(arch string) job {
+// vetModule checks the types of a module's code for an architecture, and applies go vet's analyzers (package vet), in this program.
+func vetModule(name, arch, folder string) job {
 	self, err := os.Executable()
 	if err != nil {
 		self = os.Args[0]
 	}
-	return step("vet ("+arch+")", 1, self, "vet", arch)
+	return step(name, 1, self, "vet", arch, folder)
 }
 
 // build compiles and links the installed programs for an architecture.
@@ -159,11 +159,13 @@ const (
 	long  = "^(TestSingleByteMutations|TestRandomMutations|TestReflectorAgainstOracle|TestFloodSparesKnownSources)$" // of fastpath, emulated in make lab
 )
 
-func packaging(name string, seconds int, flags ...string) job {
+func packaging(folder, name string, seconds int, flags ...string) job {
 	j := goTest(name, cost{seconds, 0.6}, flags, ".")
-	j.dir, j.variant = "packaging", "packaging"
+	j.dir, j.variant = folder, "packaging"
 	return j
 }
+
+var vets = []job{vetModule("vet (amd64)", "amd64", "."), vetModule("vet (arm64)", "arm64", ".")}
 
 // A plan is a command's sequence of stages, each with jobs.
 type plan [][]job
@@ -172,12 +174,11 @@ type plan [][]job
 func testPlan(pkgs []string) plan {
 	purego := goTest("pure Go", cost{5, 1}, []string{"-tags", "purego"}, "nic/bus/mmio")
 	purego.variant = "purego"
-	own := step("vet packaging", float64(runtime.NumCPU()), "go", "-C", "packaging", "vet", "./...")
-	return plan{{vetArch("amd64"), vetArch("arm64")}, {own, build("arm64")}, append(tests(pkgs),
+	return plan{append(vets, vetModule("vet packaging", "amd64", "packaging")), append(tests(pkgs),
 		purego,
 		race("polling", "nic/kit/...", "nic/drivers/ixgbe", "proof/nictest/toy"),
 		emulated([]string{"-skip", long}, "nic/bus/mmio", "cksum", "fastpath"),
-		packaging("packaging", 120, "-skip", boots),
+		packaging("packaging", "packaging", 120, "-skip", boots),
 		goTest("lab, without guests", cost{10, 1}, []string{"-short", "-skip", smoke}, "proof/lab/..."),
 		goTest("lab, smoke", cost{90, 1.1}, []string{"-run", smoke}, "proof/lab"),
 	)}
@@ -194,13 +195,12 @@ func checkPlan(pkgs []string) plan {
 	for _, name := range slices.Sorted(maps.Keys(checkLeaves)) {
 		stage = append(stage, job{name: name, left: "left to make test: " + checkLeaves[name]})
 	}
-	return plan{{vetArch("amd64"), vetArch("arm64")}, stage}
+	return plan{vets, stage}
 }
 
 // checkLeaves are packages and steps that only make test runs, with the reason.
 var checkLeaves = map[string]string{
-	"packaging":     "a separate module with a thousand packages of others",
-	"build (arm64)": "vet (arm64) has checked the types",
+	"packaging": "a separate module with hundreds of packages of others",
 }
 
 // labPlan is make lab: the guests of one card, or all guests and the full version of what make test runs in part.
@@ -217,7 +217,9 @@ func labPlan(nic, parallel string) plan {
 	return plan{{guests}, {
 		race(raced...),
 		emulated(nil, "nic/bus/mmio", "cksum", "fastpath"),
-		packaging("packaging, booted", 180, "-run", boots),
+		packaging("packaging", "packaging, booted", 180, "-run", boots),
+		packaging("packaging/manifests", "packaging/manifests", 120),
+		build("arm64"),
 		{name: "packaging/discovery", left: "left to make discovery: a separate module that compiles for minutes without a warm cache"},
 		{name: "packaging/telemetry", left: "left to make telemetry: a separate module that compiles for minutes without a warm cache"},
 		step("go vet", float64(runtime.NumCPU()), "go", "vet", "./..."),

@@ -1,8 +1,8 @@
 // Package vet type-checks a whole module for one architecture, tests included, and applies go vet's analyzers.
 //
-// go vet compiles every package and starts a process for each. This package reads the module's sources once, and takes
-// everything else from the compiler's export data in the build cache, so it needs a tenth of the CPU time. Unlike go
-// vet, it does not know which functions of other modules format text or never return.
+// go vet compiles every package and starts a process for each. This package compiles nothing: it reads all sources once,
+// and of other modules only the declarations, so it needs a tenth of the CPU time. Unlike go vet, it does not know which
+// functions of other modules format text or never return.
 package vet
 
 import (
@@ -12,11 +12,9 @@ import (
 	"fmt"
 	"go/ast"
 	"go/build"
-	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
-	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -37,7 +35,7 @@ var analyzers = slices.DeleteFunc(slices.Clone(vet.Suite), func(a *analysis.Anal
 
 // A listed package is go list's output for it.
 type listed struct {
-	ImportPath, Dir, Name, ForTest, Export             string
+	ImportPath, Dir, Name, ForTest                     string
 	GoFiles, SFiles, IgnoredGoFiles, IgnoredOtherFiles []string
 	Imports                                            []string
 	ImportMap                                          map[string]string
@@ -47,51 +45,22 @@ type listed struct {
 // Check returns the findings in the module in dir, one per line, ordered by file and line. A finding has the file's
 // full name.
 func Check(dir, arch string) ([]string, error) {
-	list := func(args ...string) (all []listed, err error) {
-		cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,Name,ForTest,Export,GoFiles,SFiles,IgnoredGoFiles,IgnoredOtherFiles,Imports,ImportMap,Module"}, args...)...)
-		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0")
-		var said strings.Builder
-		cmd.Stderr = &said
-		out, err := cmd.Output()
-		if err != nil {
-			return nil, fmt.Errorf("go list: %w\n%s", err, said.String())
-		}
-		for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
-			var p listed
-			if err := d.Decode(&p); err != nil {
-				return nil, err
-			}
-			all = append(all, p)
-		}
-		return all, nil
-	}
-	all, err := list("-deps", "-test", "./...") // each package after its imports
-	if err != nil {
-		return nil, err
-	}
-	var own []listed
-	var others []string
-	for _, p := range all {
-		switch {
-		case p.Module == nil || !p.Module.Main:
-			others = append(others, p.ImportPath)
-		case !strings.HasSuffix(p.ImportPath, ".test"): // skip a generated main package
-			own = append(own, p)
-		}
-	}
-	compiled, err := list(append([]string{"-export", "unsafe"}, others...)...) // never with an empty list of packages
+	all, err := list(dir, arch)
 	if err != nil {
 		return nil, err
 	}
 	build.Default.GOARCH = arch // some analyzers read it
-	m := &module{arch: arch, set: token.NewFileSet(), parsed: map[string]*ast.File{}, export: map[string]string{},
+	m := &module{arch: arch, set: token.NewFileSet(), parsed: map[string]*ast.File{}, others: map[string]*types.Package{"unsafe": types.Unsafe},
 		packages: map[string]*packages.Package{}, found: map[string]token.Position{}}
-	for _, p := range compiled {
-		m.export[p.ImportPath] = p.Export
-	}
-	m.others = importer.ForCompiler(m.set, "gc", func(path string) (io.ReadCloser, error) { return os.Open(m.export[path]) })
-	for _, p := range own {
-		if err := m.check(p); err != nil {
+	for _, p := range all {
+		switch own := p.Module != nil && p.Module.Main; {
+		case p.ImportPath == "unsafe": // has no declarations
+		case !own:
+			err = m.declare(p)
+		case !strings.HasSuffix(p.ImportPath, ".test"): // skip a generated main package
+			err = m.check(p)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -115,13 +84,32 @@ func Check(dir, arch string) ([]string, error) {
 	}), nil
 }
 
+// list returns the module's packages, their tests, and what these import, each package after its imports.
+func list(dir, arch string) (all []listed, err error) {
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Name,ForTest,GoFiles,SFiles,IgnoredGoFiles,IgnoredOtherFiles,Imports,ImportMap,Module", "-deps", "-test", "./...")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0")
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w\n%s", err, said.String())
+	}
+	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+		var p listed
+		if err := d.Decode(&p); err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
 // A module is the state of one check.
 type module struct {
 	arch     string
 	set      *token.FileSet
 	parsed   map[string]*ast.File
-	export   map[string]string // files of other modules' packages
-	others   types.Importer
+	others   map[string]*types.Package    // of other modules, without the bodies of functions
 	packages map[string]*packages.Package // by go list's ImportPath, which distinguishes a package from its variant with tests
 	found    map[string]token.Position
 }
@@ -131,16 +119,47 @@ func (m *module) report(at token.Pos, text string) {
 	m.found[fmt.Sprintf("%s: %s", p, text)] = p
 }
 
+// declare reads the declarations of another module's package.
+func (m *module) declare(l listed) error {
+	var files []*ast.File
+	for _, name := range l.absolute(l.GoFiles) {
+		f, err := parser.ParseFile(m.set, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files = append(files, f)
+	}
+	config := types.Config{Sizes: types.SizesFor("gc", m.arch), IgnoreFuncBodies: true, DisableUnusedImportCheck: true,
+		Importer: importerFunc(func(path string) (*types.Package, error) { return m.other(cmp.Or(l.ImportMap[path], path)) })}
+	if l.Module != nil && l.Module.GoVersion != "" {
+		config.GoVersion = "go" + l.Module.GoVersion
+	}
+	p, err := config.Check(l.ImportPath, m.set, files, nil)
+	if err != nil {
+		return err
+	}
+	m.others[l.ImportPath] = p
+	return nil
+}
+
+func (m *module) other(id string) (*types.Package, error) {
+	if p := m.others[id]; p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("go list did not print %s", id)
+}
+
+func (l listed) absolute(names []string) (all []string) {
+	for _, n := range names {
+		all = append(all, filepath.Join(l.Dir, n))
+	}
+	return all
+}
+
 func (m *module) check(l listed) error {
 	path, _, _ := strings.Cut(l.ImportPath, " ")
-	absolute := func(names []string) (all []string) {
-		for _, n := range names {
-			all = append(all, filepath.Join(l.Dir, n))
-		}
-		return all
-	}
 	p := &packages.Package{ID: l.ImportPath, Name: l.Name, PkgPath: path, Module: l.Module, Fset: m.set, TypesSizes: types.SizesFor("gc", m.arch),
-		GoFiles: absolute(l.GoFiles), OtherFiles: absolute(l.SFiles), IgnoredFiles: absolute(append(l.IgnoredGoFiles, l.IgnoredOtherFiles...)),
+		GoFiles: l.absolute(l.GoFiles), OtherFiles: l.absolute(l.SFiles), IgnoredFiles: l.absolute(append(l.IgnoredGoFiles, l.IgnoredOtherFiles...)),
 		Imports: map[string]*packages.Package{}}
 	for _, name := range p.GoFiles {
 		if m.parsed[name] == nil {
@@ -164,7 +183,7 @@ func (m *module) check(l listed) error {
 				p.Imports[path] = d
 				return d.Types, nil
 			}
-			return m.others.Import(id)
+			return m.other(id)
 		}),
 	}
 	p.Types, _ = config.Check(path, m.set, p.Syntax, p.TypesInfo) // its errors are already reported
@@ -174,9 +193,4 @@ func (m *module) check(l listed) error {
 
 type importerFunc func(path string) (*types.Package, error)
 
-func (f importerFunc) Import(path string) (*types.Package, error) {
-	if path == "unsafe" {
-		return types.Unsafe, nil
-	}
-	return f(path)
-}
+func (f importerFunc) Import(path string) (*types.Package, error) { return f(path) }

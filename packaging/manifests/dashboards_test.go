@@ -1,4 +1,4 @@
-package main
+package manifests
 
 import (
 	"os"
@@ -14,7 +14,7 @@ import (
 // the AGPL.
 func TestDashboards(t *testing.T) {
 	plugins.RegisterDefaultPlugins()
-	files, err := filepath.Glob("prometheus/*.json")
+	files, err := filepath.Glob("../prometheus/*.json")
 	if err != nil || len(files) < 3 {
 		t.Fatalf("%q, %v", files, err)
 	}
