@@ -90,4 +90,3 @@ func TestKubernetes(t *testing.T) {
 		}
 	}
 }
-
