@@ -37,13 +37,25 @@ func TestNewRefuses(t *testing.T) {
 		"UDP port 862 is given":                            func(c *Config) { c.UDPPorts = []uint16{862} },
 		"port 862 needs a clock":                           func(c *Config) { c.Clock = nil },
 		"UDP port 862 needs a clock":                       func(c *Config) { c.Clock = new(atomic.Pointer[Clock]) },
+		"VLAN 4095, expected 0":                            func(c *Config) { c.VLANs = []uint16{1, 4095} },
+		"up to -1 bytes":                                   func(c *Config) { c.ChecksumBytes = -1 },
+		"rate 5/s with burst 0 and 1000 ticks":             func(c *Config) { c.Rate, c.TicksPerSecond = 5, 1000 },
+		"rate 5/s with burst 1 and 0 ticks":                func(c *Config) { c.Rate, c.Burst = 5, 1 },
+		"is beyond a counter of 1000 ticks":                func(c *Config) { c.Rate, c.Burst, c.TicksPerSecond = 16_001, 1, 1000 },
+		"rate 1/s with burst 1152921504606846976 ":         func(c *Config) { c.Rate, c.Burst, c.TicksPerSecond = 1, 1<<60, 1000 },
+		"-1 STAMP sessions, expected 0 (stateless) to 1":   func(c *Config) { c.Reflector.Sessions = -1 },
+		"over after 0 ticks":                               func(c *Config) { c.Reflector.Idle = 0 },
+		"a STAMP key of 31 bytes, expected 32":             func(c *Config) { c.Reflector.Key = c.Reflector.Key[:31] },
+		"authenticated STAMP on UDP port 8620 needs a key": func(c *Config) { c.Reflector.Key = nil },
+		"UDP port 862 is given twice":                      func(c *Config) { c.Reflector.AuthPorts = []uint16{862} },
+		"STAMP on UDP port 8620 needs a clock":             func(c *Config) { c.Clock, c.STAMPPorts = nil, nil },
 		"33 addresses of one IP version": func(c *Config) {
 			for i := range MaxAddresses - 1 {
 				c.Addresses = append(c.Addresses, p(fmt.Sprintf("10.2.%d.1/24", i)))
 			}
 		},
 	} {
-		c := config(Strict)
+		c := reflector(4)
 		change(&c)
 		r, err := New(c)
 		if r != nil || !errors.Is(err, ErrConfig) || !strings.Contains(fmt.Sprint(err), want) {

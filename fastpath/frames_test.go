@@ -12,7 +12,6 @@ import (
 var (
 	ourMAC, theirMAC           = corpus.OurMAC, corpus.TheirMAC
 	our4, their4, our6, their6 = corpus.Our4, corpus.Their4, corpus.Our6, corpus.Their6
-	ourLL                      = corpus.OurLinkLocal
 	eth, pad, ip4, echo, udp   = corpus.Eth, corpus.Pad, corpus.IPv4, corpus.Echo, corpus.UDP
 	icmp4, icmp6               = corpus.ICMPv4, corpus.ICMPv6
 	solicit, testPacket        = corpus.Solicit, corpus.TestPacket

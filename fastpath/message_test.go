@@ -112,4 +112,7 @@ func TestReflectMessage(t *testing.T) {
 	if _, err := NewMessages(Config{Mode: 9}); !errors.Is(err, ErrConfig) {
 		t.Errorf("mode 9: %v", err)
 	}
+	if _, err := NewMessages(reflector(1)); !errors.Is(err, ErrConfig) {
+		t.Errorf("authenticated ports: %v", err)
+	}
 }

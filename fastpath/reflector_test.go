@@ -5,7 +5,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -342,29 +341,6 @@ func FuzzReflector(f *testing.F) {
 			}
 		}
 	})
-}
-
-func TestReflectorConfig(t *testing.T) {
-	for _, c := range []struct {
-		change func(*Config)
-		want   string
-	}{
-		{func(c *Config) { c.Reflector.Sessions = -1 }, "-1 STAMP sessions, expected 0 (stateless) to 1048576"},
-		{func(c *Config) { c.Reflector.Idle = 0 }, "over after 0 ticks"},
-		{func(c *Config) { c.Reflector.Key = c.Reflector.Key[:31] }, "a STAMP key of 31 bytes, expected 32"},
-		{func(c *Config) { c.Reflector.Key = nil }, "authenticated STAMP on UDP port 8620 needs a key"},
-		{func(c *Config) { c.Reflector.AuthPorts = []uint16{862} }, "UDP port 862 is given twice"},
-		{func(c *Config) { c.Clock, c.STAMPPorts = nil, nil }, "STAMP on UDP port 8620 needs a clock"},
-	} {
-		cfg := reflector(4)
-		c.change(&cfg)
-		if _, err := New(cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v, want %q", err, c.want)
-		}
-	}
-	if _, err := NewMessages(reflector(1)); !errors.Is(err, ErrConfig) {
-		t.Errorf("messages with authenticated ports: %v", err)
-	}
 }
 
 func TestMessageSessions(t *testing.T) {

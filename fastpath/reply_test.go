@@ -51,6 +51,24 @@ func data(n int) []byte {
 	return b
 }
 
+// answersLikeSlow gives f, with n bytes of data, to fast and to other's Slow: the replies are equal. A copy of f with a
+// wrong byte, at each step from first, is neither answered nor changed.
+func answersLikeSlow(t *testing.T, fast func(*Responder, []byte) bool, r, other *Responder, f []byte, n, first, step int) {
+	t.Helper()
+	a, b := inBuffer(f), inBuffer(f)
+	if !fast(r, a) || slowly(other, b) != len(f) || !bytes.Equal(a, b) || !bytes.Equal(a[len(f):cap(a)], b[len(f):cap(b)]) {
+		t.Fatalf("%d bytes of data: fast, Slow\n%x\n%x", n, a, b)
+	}
+	for i := first; i < len(f); i += step {
+		g := inBuffer(f)
+		g[i] ^= 1 << (n & 7)
+		was := slices.Clone(g)
+		if fast(r, g) || !bytes.Equal(g, was) {
+			t.Fatalf("%d bytes of data, byte %d of the frame is wrong: answered, or changed", n, i)
+		}
+	}
+}
+
 // Requests of every kind and length, untagged and tagged: Reply verifies the checksum over exactly the segment, makes
 // the same reply as Slow, and leaves refused frames unchanged.
 func TestReplyLengths(t *testing.T) {
@@ -82,20 +100,8 @@ func TestReplyLengths(t *testing.T) {
 						typ = 0x86dd
 					}
 					f := eth(ourMAC, theirMAC, tags, typ, k.packet(n))
-					a, b := inBuffer(f), inBuffer(f)
-					if !replies(r, a) || slowly(other, b) != len(f) || !bytes.Equal(a, b) || !bytes.Equal(a[len(f):cap(a)], b[len(f):cap(b)]) {
-						t.Fatalf("%d bytes of data: Reply, Slow\n%x\n%x", n, a, b)
-					}
+					answersLikeSlow(t, replies, r, other, f, n, k.l4+4*tags+8, 1+n/300)
 					answered++
-					step := 1 + n/300
-					for i := k.l4 + 4*tags + 8; i < len(f); i += step {
-						g := inBuffer(f)
-						g[i] ^= 1 << (n & 7)
-						was := slices.Clone(g)
-						if replies(r, g) || !bytes.Equal(g, was) {
-							t.Fatalf("%d bytes of data, byte %d of the frame is wrong: answered, or changed", n, i)
-						}
-					}
 				}
 				if a, b := r.Stats(), other.Stats(); a[k.kind] != answered || a != b {
 					t.Errorf("counted %v, Slow %v", a, b)
@@ -118,18 +124,7 @@ func TestPingPacketLengths(t *testing.T) {
 	r, other := responder(t, c), responder(t, c)
 	for n := range 1500 {
 		f := eth(ourMAC, theirMAC, 0, 0x0800, icmp4Of(data(n)))
-		a, b := inBuffer(f), inBuffer(f)
-		if !pingPacket4(r, a) || slowly(other, b) != len(f) || !bytes.Equal(a, b) || !bytes.Equal(a[len(f):cap(a)], b[len(f):cap(b)]) {
-			t.Fatalf("%d bytes of data: fast, Slow\n%x\n%x", n, a, b)
-		}
-		for i := 42; i < len(f); i += 1 + n/100 {
-			g := inBuffer(f)
-			g[i] ^= 1 << (n & 7)
-			was := slices.Clone(g)
-			if pingPacket4(r, g) || !bytes.Equal(g, was) {
-				t.Fatalf("%d bytes of data, byte %d of the frame is wrong: answered, or changed", n, i)
-			}
-		}
+		answersLikeSlow(t, pingPacket4, r, other, f, n, 42, 1+n/100)
 	}
 	if a, b := r.Stats(), other.Stats(); a[AnsweredICMPv4] != 1500 || a != b {
 		t.Errorf("counted %v, Slow %v", a, b)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -35,6 +36,7 @@ func TestVerdicts(t *testing.T) {
 	both := func(a, b func([]byte) []byte) func([]byte) []byte { return func(f []byte) []byte { return b(a(f)) } }
 	addr := func(at int, s string) func([]byte) []byte { return put(at, netip.MustParseAddr(s).AsSlice()...) }
 	none := func(f []byte) []byte { return f }
+	threeTags := bytes.Repeat([]byte{0x81, 0, 0, 5}, 3)
 	sum := func(at int) func([]byte) []byte { // corrects the checksum of a datagram over IPv4
 		return func(f []byte) []byte {
 			f[at], f[at+1] = 0, 0
@@ -57,6 +59,7 @@ func TestVerdicts(t *testing.T) {
 		{"ping", "EtherType of nothing", put(12, 0x08, 0x01), RefusedEtherType},
 		{"ping", "length field instead of an EtherType", put(12, 0x00, 0x54), RefusedEtherType},
 		{"ping", "tag cut off", both(put(12, 0x81, 0x00), cut(17)), RefusedShort},
+		{"ping", "three tags", func(f []byte) []byte { return slices.Concat(f[:12], threeTags, f[12:]) }, RefusedEtherType},
 		{"ping", "to another MAC", put(5, 0x09), RefusedMAC},
 		{"ping", "to the broadcast MAC", put(0, 255, 255, 255, 255, 255, 255), RefusedMAC},
 		{"ping", "from the broadcast MAC", put(6, 255, 255, 255, 255, 255, 255), RefusedSourceMAC},
@@ -264,14 +267,6 @@ func TestVerdicts(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestThreeTags(t *testing.T) {
-	f := eth(ourMAC, theirMAC, 2, 0x8100, append([]byte{0, 5, 8, 0}, icmp4(their4, our4, 56)...))
-	r := responder(t, config(Strict))
-	if n, s := poll(r, f), r.Stats(); n != 0 || s[RefusedEtherType] != 1 {
-		t.Errorf("returned %d, counted %v", n, s)
 	}
 }
 
