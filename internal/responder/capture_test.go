@@ -95,7 +95,7 @@ func TestChecksumsByTshark(t *testing.T) {
 		t.Run(driver, func(t *testing.T) {
 			w := newWire(t)
 			p := w.start(t, nil, "nic.driver="+driver)
-			mac, err := net.ParseMAC(regexp.MustCompile(`mac=(\S+)`).FindStringSubmatch(p.ready)[1])
+			mac, err := net.ParseMAC(regexp.MustCompile(`mac=(\S+)`).FindStringSubmatch(p.Ready)[1])
 			if err != nil {
 				t.Fatal(err)
 			}

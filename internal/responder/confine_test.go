@@ -1,11 +1,11 @@
 package responder
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,40 +35,34 @@ func threads(t *testing.T, pid int, name string) (values []string) {
 	return values
 }
 
-func checkCapabilities(t *testing.T, pid int, want uint64) {
+// confined fails unless every thread has a system call filter, no rights beyond these capabilities, and an unprivileged user.
+func (p *process) confined(t *testing.T, capabilities uint64) {
 	t.Helper()
 	for _, set := range []string{"CapPrm", "CapEff", "CapBnd", "CapAmb"} {
-		for _, v := range threads(t, pid, set) {
+		for _, v := range threads(t, p.Process.Pid, set) {
 			var mask uint64
 			fmt.Sscanf(v, "%x", &mask)
 			mask &^= 1 << unix.CAP_IPC_LOCK // kept if the limit on locked memory cannot be lifted
 			if set == "CapAmb" {
-				mask |= want
+				mask |= capabilities
 			}
-			if mask != want {
-				t.Errorf("a thread has %s %s, want %016x", set, v, want)
+			if mask != capabilities {
+				t.Errorf("a thread has %s %s, want %016x", set, v, capabilities)
 			}
 		}
 	}
-}
-
-func checkUnprivileged(t *testing.T, pid int) {
-	t.Helper()
 	u, err := confine.FindUser("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, id := range map[string]int{"Uid": u.UID, "Gid": u.GID} {
-		want := strings.TrimSuffix(strings.Repeat(fmt.Sprint(id, "\t"), 4), "\t")
-		for _, v := range threads(t, pid, name) {
+	for name, want := range map[string]string{
+		"Seccomp": "2", "NoNewPrivs": "1", "Groups": "", "Uid": strings.Join(slices.Repeat([]string{fmt.Sprint(u.UID)}, 4), "\t"),
+		"Gid": strings.Join(slices.Repeat([]string{fmt.Sprint(u.GID)}, 4), "\t"),
+	} {
+		for _, v := range threads(t, p.Process.Pid, name) {
 			if v != want {
 				t.Errorf("a thread has %s %q, want %q", name, v, want)
 			}
-		}
-	}
-	for _, v := range threads(t, pid, "Groups") {
-		if v != "" {
-			t.Errorf("a thread has the groups %s", v)
 		}
 	}
 }
@@ -77,7 +71,10 @@ func checkUnprivileged(t *testing.T, pid int) {
 // metrics, prints summaries, collects garbage, saves its report, and exits cleanly.
 func TestConfined(t *testing.T) {
 	w := newWire(t)
-	for _, c := range []struct{ driver, caps string }{{"afpacket", "none"}, {"afxdp", "none"}, {"xdp", "CAP_BPF"}} {
+	for _, c := range []struct {
+		driver       string
+		capabilities uint64
+	}{{"afpacket", 0}, {"afxdp", 0}, {"xdp", 1 << unix.CAP_BPF}} {
 		t.Run(c.driver, func(t *testing.T) {
 			parent := filepath.Join(t.TempDir(), "root's")
 			if err := os.Mkdir(parent, 0o700); err != nil {
@@ -86,22 +83,7 @@ func TestConfined(t *testing.T) {
 			folder := filepath.Join(parent, "report")
 			p := w.start(t, nil, "nic.driver="+c.driver, "nic.generic_xdp=true", "trust.confine=require", "stats.report="+folder, "stats.listen=127.0.0.1:0",
 				"log.level=debug")
-			for _, v := range threads(t, p.Process.Pid, "Seccomp") {
-				if v != "2" {
-					t.Errorf("a thread has Seccomp %s", v)
-				}
-			}
-			for _, v := range threads(t, p.Process.Pid, "NoNewPrivs") {
-				if v != "1" {
-					t.Errorf("a thread has NoNewPrivs %s", v)
-				}
-			}
-			allowed := uint64(0)
-			if c.caps == "CAP_BPF" {
-				allowed = 1 << unix.CAP_BPF
-			}
-			checkCapabilities(t, p.Process.Pid, allowed)
-			checkUnprivileged(t, p.Process.Pid)
+			p.confined(t, c.capabilities)
 			w.run(t, "ping", "-q", "-c", "20", "-i", "0.01", ours4)
 			if err := p.Process.Signal(syscall.SIGUSR1); err != nil {
 				t.Fatal(err)
@@ -110,14 +92,14 @@ func TestConfined(t *testing.T) {
 				t.Error("the summary has no ping")
 			}
 			summary, code := p.stop(t, syscall.SIGTERM)
-			if code != 0 || strings.Contains(p.stderr.String(), "not permitted") || strings.Contains(p.stderr.String(), "permission denied") {
-				t.Errorf("exit code %d\n%s\n%s", code, summary, p.stderr)
+			if code != 0 || strings.Contains(p.Log.String(), "not permitted") || strings.Contains(p.Log.String(), "permission denied") {
+				t.Errorf("exit code %d\n%s\n%s", code, summary, p.Log)
 			}
-			if !strings.Contains(p.stderr.String(), "msg=confined") {
-				t.Errorf("the log does not say what holds:\n%s", p.stderr)
+			if !strings.Contains(p.Log.String(), "msg=confined") {
+				t.Errorf("the log does not say what holds:\n%s", p.Log)
 			}
 			if _, err := report.Read(folder); err != nil {
-				t.Errorf("the report: %v\n%s", err, p.stderr)
+				t.Errorf("the report: %v\n%s", err, p.Log)
 			}
 			if id := w.xdp(t); id != 0 {
 				t.Errorf("program %d is left on the interface", id)
@@ -135,7 +117,7 @@ func TestUnconfined(t *testing.T) {
 		}
 	}
 	if _, code := p.stop(t, syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d\n%s", code, p.stderr)
+		t.Errorf("exit code %d\n%s", code, p.Log)
 	}
 }
 
@@ -148,29 +130,10 @@ func TestConfinedCards(t *testing.T) {
 		t.Run(model, func(t *testing.T) {
 			here := newSpace(t)
 			socket := filepath.Join(t.TempDir(), "nic")
-			sim := exec.Command(simnic, "-model", model, "-socket", socket, "-wire", "tap:sim0", "-strict=false")
-			out, err := sim.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			here.do(t, func() { err = sim.Start() })
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { sim.Process.Signal(syscall.SIGTERM); sim.Wait() }()
-			if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-				t.Fatalf("simnic: %q, %v", line, err)
-			}
-			ip := func(args ...string) {
-				t.Helper()
-				var out []byte
-				here.do(t, func() { out, err = exec.Command("ip", args...).CombinedOutput() })
-				if err != nil {
-					t.Fatalf("ip %v: %v\n%s", args, err, out)
-				}
-			}
-			ip("addr", "add", "10.9.0.1/24", "dev", "sim0")
-			ip("link", "set", "sim0", "up")
+			sim := programs.Start(t, exec.Command(simnic, "-model", model, "-socket", socket, "-wire", "tap:sim0", "-strict=false"), here.try(t))
+			on := &wire{there: here}
+			on.run(t, "ip", "addr", "add", "10.9.0.1/24", "dev", "sim0")
+			on.run(t, "ip", "link", "set", "sim0", "up")
 			ping := func() (err error) {
 				for range 100 { // the link comes up after the restart
 					here.do(t, func() { err = exec.Command("ping", "-q", "-c", "1", "-W", "1", "10.9.0.2").Run() })
@@ -181,47 +144,22 @@ func TestConfinedCards(t *testing.T) {
 				return err
 			}
 
-			p := &process{Cmd: exec.Command(program(t), "-set", "nic.device=vfio-user:"+socket, "-set", "respond.addresses=10.9.0.2/24", "-set", "trust.confine=require"),
-				stderr: &lockedBuffer{}}
-			p.Stderr = p.stderr
-			stdout, err := p.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			p.stdout = bufio.NewReader(stdout)
-			if err := p.Start(); err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if p.ProcessState == nil {
-					p.Process.Kill()
-					p.Wait()
-				}
-			}()
-			if _, err := p.stdout.ReadString('\n'); err != nil {
-				t.Fatalf("not ready: %v\n%s", err, p.stderr)
-			}
+			p := startOn(t, "vfio-user:"+socket, "respond.addresses=10.9.0.2/24", "trust.confine=require")
 			if err := ping(); err != nil {
-				t.Fatalf("no answer: %v\n%s", err, p.stderr)
+				t.Fatalf("no answer: %v\n%s", err, p.Log)
 			}
-			for _, v := range threads(t, p.Process.Pid, "Seccomp") {
-				if v != "2" {
-					t.Errorf("a thread has Seccomp %s", v)
-				}
-			}
-			checkCapabilities(t, p.Process.Pid, 0)
-			checkUnprivileged(t, p.Process.Pid)
+			p.confined(t, 0)
 			if err := sim.Process.Signal(syscall.SIGUSR2); err != nil { // resets the card under its driver
 				t.Fatal(err)
 			}
 			if !p.logs("the device was restarted") {
-				t.Fatalf("the card was not restarted\n%s", p.stderr)
+				t.Fatalf("the card was not restarted\n%s", p.Log)
 			}
 			if err := ping(); err != nil {
-				t.Errorf("no answer after the restart: %v\n%s", err, p.stderr)
+				t.Errorf("no answer after the restart: %v\n%s", err, p.Log)
 			}
 			if _, code := p.stop(t, syscall.SIGTERM); code != 0 {
-				t.Errorf("exit code %d\n%s", code, p.stderr)
+				t.Errorf("exit code %d\n%s", code, p.Log)
 			}
 		})
 	}

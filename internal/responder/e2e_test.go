@@ -57,16 +57,27 @@ func echoUDP(t *testing.T, c *net.UDPConn) int {
 }
 
 // The responder answers ping, ping -6 and a kernel's UDP socket; its host's kernel still answers; SIGUSR1 prints the
-// counters; SIGTERM ends it with a summary and a report.
+// counters; SIGTERM ends it with a summary and a report. Driver xdp needs no core; with the generic hook its peer needs
+// no program.
 func TestAnswers(t *testing.T) {
-	for _, driver := range socketDrivers {
-		t.Run(driver, func(t *testing.T) {
+	for _, c := range []struct {
+		driver, queue, push string
+		shows               []string // on the metrics page
+		absent              string
+	}{
+		{"afpacket", "0", "", []string{`rebound_wait_seconds{queue="0",quantile="0.99"} `, `rebound_collections_total 0`}, "go_gc"},
+		{"afxdp", "0", "", []string{`rebound_wait_seconds{queue="0",quantile="0.99"} `, `rebound_collections_total 0`}, "go_gc"},
+		{"xdp", "all", "xdp-generic", []string{`rebound_device_frames_total{direction="tx"} `, `rebound_device_own_total{counter="interface_rx_dropped"} `,
+			`rebound_device_own_total{counter="interface_tx_fifo_errors"} `}, `kind="rx_dropped"`}, // a counter that it does not have
+	} {
+		t.Run(c.driver, func(t *testing.T) {
 			w := newWire(t)
-			folder := filepath.Join(t.TempDir(), "report")
-			p := w.start(t, nil, "nic.driver="+driver, "stats.report="+folder, "stats.anonymous="+strconv.FormatBool(driver == "afpacket"), "stats.listen=127.0.0.1:0")
-			want := regexp.MustCompile(`^ready driver=` + driver + ` device=port mac=([0-9a-f]{2}:){5}[0-9a-f]{2} addresses=10\.77\.0\.2/24,fd77::2/64\n$`)
-			if !want.MatchString(p.ready) {
-				t.Errorf("ready line %q", p.ready)
+			folder, anonymous := filepath.Join(t.TempDir(), "report"), c.driver == "afpacket"
+			p := w.start(t, nil, "nic.driver="+c.driver, "nic.generic_xdp="+strconv.FormatBool(c.driver == "xdp"), "stats.report="+folder,
+				"stats.anonymous="+strconv.FormatBool(anonymous), "stats.listen=127.0.0.1:0")
+			want := regexp.MustCompile(`^ready driver=` + c.driver + ` device=port mac=([0-9a-f]{2}:){5}[0-9a-f]{2} addresses=10\.77\.0\.2/24,fd77::2/64\n$`)
+			if !want.MatchString(p.Ready) {
+				t.Errorf("ready line %q", p.Ready)
 			}
 
 			w.run(t, "ping", "-c", "20", "-i", "0.01", "-W", "60", "-s", "1000", ours4)
@@ -82,42 +93,38 @@ func TestAnswers(t *testing.T) {
 					t.Errorf("%s: counted %d, want %d\n%s", name, got, want, s)
 				}
 			}
-			if count(t, s, "arp") == 0 || count(t, s, "nd") == 0 {
-				t.Errorf("no ARP or ND was answered:\n%s", s)
+			if count(t, s, "arp") == 0 || count(t, s, "nd") == 0 || count(t, s, "turnaround") == 0 || count(t, s, "turnaround") > count(t, s, "answered") {
+				t.Errorf("no ARP or ND was answered, or the histogram is wrong:\n%s", s)
 			}
 
 			metrics := w.metrics(t, p)
-			for _, line := range []string{
-				`rebound_answered_total{kind="icmpv4",queue="0"} 20`,
-				fmt.Sprintf(`rebound_answered_total{kind="udpv6",queue="0"} %d`, sent6),
-				`rebound_refused_total{queue="0",reason="port"} 0`,
-				`rebound_turnaround_seconds_count{queue="0"} `,
-				`rebound_wait_seconds{queue="0",quantile="0.99"} `,
-				`rebound_collections_total 0`,
-			} {
+			for _, line := range append(c.shows, fmt.Sprintf(`rebound_answered_total{kind="icmpv4",queue=%q} 20`, c.queue),
+				fmt.Sprintf(`rebound_answered_total{kind="udpv6",queue=%q} %d`, c.queue, sent6),
+				fmt.Sprintf(`rebound_refused_total{queue=%q,reason="port"} 0`, c.queue), fmt.Sprintf(`rebound_turnaround_seconds_count{queue=%q} `, c.queue)) {
 				if !strings.Contains(metrics, line) {
 					t.Errorf("metrics lack %q:\n%s", line, metrics)
 				}
 			}
-			if strings.Contains(metrics, "go_gc") {
-				t.Error("the metrics have the Go collector's, whose reading stops the world")
+			if strings.Contains(metrics, c.absent) { // reading the Go collector's stops the world
+				t.Errorf("metrics have %q:\n%s", c.absent, metrics)
 			}
 
 			w.run(t, "ping", "-c", "1", "-W", "60", ours4)
 			last, code := p.stop(t, unix.SIGTERM)
 			if code != exitDone || count(t, last, "icmpv4") != 21 {
-				t.Errorf("exit %d\n%s%s", code, last, p.stderr)
+				t.Errorf("exit %d\n%s%s", code, last, p.Log)
 			}
 			rep, err := report.Read(folder)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if rep.Metric != report.Turnaround || rep.Main() == nil || rep.Main().Summary.Count == 0 || rep.Find(latency.GapSeries) == nil ||
-				rep.Device.Driver != driver || rep.Device.Backend != "socket" || rep.Counts.Sent != int64(count(t, last, "answered")) {
+			if rep.Metric != report.Turnaround || rep.Main() == nil || rep.Main().Summary.Count != int64(count(t, last, "turnaround")) ||
+				(rep.Find(latency.GapSeries) != nil) != (c.driver != "xdp") || rep.Device.Driver != c.driver || rep.Device.Backend != "socket" ||
+				c.push != "" && rep.Device.Push != c.push || rep.Counts.Sent != int64(count(t, last, "answered")) {
 				t.Errorf("report: %+v", rep)
 			}
-			if named := rep.Host.Hostname != "" && rep.Device.MAC != "" && len(rep.Args) > 0; named == (driver == "afpacket") {
-				t.Errorf("%s: host %q, MAC %q, command line %q", driver, rep.Host.Hostname, rep.Device.MAC, rep.Args)
+			if named := rep.Host.Hostname != "" && rep.Device.MAC != "" && len(rep.Args) > 0; named == anonymous {
+				t.Errorf("%s: host %q, MAC %q, command line %q", c.driver, rep.Host.Hostname, rep.Device.MAC, rep.Args)
 			}
 			if id := w.xdp(t); id != 0 {
 				t.Errorf("XDP program %d is left", id)
@@ -133,8 +140,8 @@ func TestOwnMAC(t *testing.T) {
 		t.Run(driver, func(t *testing.T) {
 			w := newWire(t)
 			p := w.start(t, nil, "nic.driver="+driver, `nic.mac="02:52:62:6e:64:01"`)
-			if !strings.Contains(p.ready, " mac=02:52:62:6e:64:01 ") {
-				t.Errorf("ready line %q", p.ready)
+			if !strings.Contains(p.Ready, " mac=02:52:62:6e:64:01 ") {
+				t.Errorf("ready line %q", p.Ready)
 			}
 			w.run(t, "ping", "-c", "5", "-i", "0.01", "-W", "60", ours4)
 			w.run(t, "ping", "-6", "-c", "5", "-i", "0.01", "-W", "60", ours6)
@@ -147,9 +154,9 @@ func TestOwnMAC(t *testing.T) {
 func (w *wire) metrics(t *testing.T, p *process) string {
 	t.Helper()
 	p.logs("/metrics")
-	m := regexp.MustCompile(`url=(http://(\S+?)/metrics)`).FindStringSubmatch(p.stderr.String())
+	m := regexp.MustCompile(`url=(http://(\S+?)/metrics)`).FindStringSubmatch(p.Log.String())
 	if m == nil {
-		t.Fatalf("no URL in the log:\n%s", p.stderr)
+		t.Fatalf("no URL in the log:\n%s", p.Log)
 	}
 	var c net.Conn
 	var err error
@@ -207,7 +214,7 @@ func TestRuntimeStaysAway(t *testing.T) {
 	// A collection is identified by its start, in seconds since the process started. The runtime logs it when it ends,
 	// and the line of the last one before the loop may arrive after the ready line, on another pipe.
 	collections := func() (before, since []string) {
-		for _, m := range regexp.MustCompile(`(?m)^gc \d+ @([0-9.]+)s.*$`).FindAllStringSubmatch(p.stderr.String(), -1) {
+		for _, m := range regexp.MustCompile(`(?m)^gc \d+ @([0-9.]+)s.*$`).FindAllStringSubmatch(p.Log.String(), -1) {
 			if at, err := strconv.ParseFloat(m[1], 64); err != nil || at > ready {
 				since = append(since, m[0])
 			} else {
@@ -277,7 +284,7 @@ func pollingThread(t *testing.T, pid int, core string) (tid, switches int) {
 
 // An interface that is set down, or that vanishes, ends the responder with one message, exit code 1 and the summary.
 func TestInterfaceFails(t *testing.T) {
-	for _, driver := range socketDrivers {
+	for _, driver := range []string{"afpacket", "afxdp", "xdp"} {
 		for name, c := range map[string]struct {
 			what func(netlink.Link) error
 			want string
@@ -285,9 +292,12 @@ func TestInterfaceFails(t *testing.T) {
 			"down": {netlink.LinkSetDown, "interface is down"},
 			"gone": {netlink.LinkDel, "device is gone"},
 		} {
+			if driver == "xdp" && name == "down" {
+				continue // its program answers again when the interface is up
+			}
 			t.Run(driver+" "+name, func(t *testing.T) {
 				w := newWire(t)
-				p := w.start(t, nil, "nic.driver="+driver)
+				p := w.start(t, nil, "nic.driver="+driver, "nic.generic_xdp=true")
 				w.run(t, "ping", "-c", "1", "-W", "60", ours4)
 				w.here.do(t, func() {
 					l, err := netlink.LinkByName(port)
@@ -302,7 +312,7 @@ func TestInterfaceFails(t *testing.T) {
 				if code != exitFailed || count(t, s, "icmpv4") != 1 {
 					t.Errorf("exit %d\n%s", code, s)
 				}
-				if lines := problems(p.stderr.String()); len(lines) != 1 || !strings.Contains(lines[0], c.want) {
+				if lines := problems(p.Log.String()); len(lines) != 1 || !strings.Contains(lines[0], c.want) {
 					t.Errorf("messages %q, want one with %q", lines, c.want)
 				}
 				if id := w.xdp(t); id != 0 {
@@ -343,7 +353,7 @@ func TestFullDisk(t *testing.T) {
 					disk.Fill(t, small, free)
 					p := w.start(t, nil, "nic.driver=afpacket", "trust.confine="+confine, "stats.report="+folder)
 					s, code := p.stop(t, unix.SIGTERM)
-					lines := problems(p.stderr.String())
+					lines := problems(p.Log.String())
 					if code != exitFailed || !strings.Contains(s, "answered") || len(lines) != 1 || !strings.Contains(lines[0], "no space left on device") || !strings.Contains(lines[0], folder) {
 						t.Errorf("exit %d, messages %q\n%s", code, lines, s)
 					}

@@ -1,8 +1,6 @@
 package responder
 
 import (
-	"bufio"
-	"bytes"
 	"net"
 	"os"
 	"os/exec"
@@ -10,7 +8,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -83,6 +80,14 @@ func (s *space) do(t testing.TB, f func()) {
 	f()
 }
 
+// try returns a function that runs its argument in the namespace, and returns its error.
+func (s *space) try(t testing.TB) func(f func() error) error {
+	return func(f func() error) (err error) {
+		s.do(t, func() { err = f() })
+		return err
+	}
+}
+
 // wire is a veth pair: "port" in the responder's namespace, "peer" in the other, where the kernel has addresses.
 type wire struct{ here, there *space }
 
@@ -149,29 +154,7 @@ func (w *wire) xdp(t *testing.T) (id uint32) {
 }
 
 // process is a running responder.
-type process struct {
-	*exec.Cmd
-	ready  string
-	stdout *bufio.Reader
-	stderr *lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+type process struct{ *programs.Running }
 
 // command is a responder that has not been started.
 func (w *wire) command(t testing.TB, sets ...string) (cmd *exec.Cmd) {
@@ -186,39 +169,19 @@ func (w *wire) command(t testing.TB, sets ...string) (cmd *exec.Cmd) {
 
 func (w *wire) start(t testing.TB, env []string, sets ...string) *process {
 	t.Helper()
-	p := &process{Cmd: w.command(t, sets...), stderr: &lockedBuffer{}}
-	p.Stderr = p.stderr
-	p.Env = append(os.Environ(), env...)
-	out, err := p.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.stdout = bufio.NewReader(out)
-	w.here.do(t, func() { err = p.Start() })
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if p.ProcessState == nil {
-			p.Process.Kill()
-			p.Wait()
-		}
-	})
-	if p.ready, err = p.stdout.ReadString('\n'); err != nil {
-		p.Wait()
-		t.Fatalf("not ready: %v\n%s", err, p.stderr)
-	}
-	return p
+	c := w.command(t, sets...)
+	c.Env = append(os.Environ(), env...)
+	return &process{programs.Start(t, c, w.here.try(t))}
 }
 
 func (p *process) summary(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
 	for {
-		line, err := p.stdout.ReadString('\n')
+		line, err := p.Lines.ReadString('\n')
 		b.WriteString(line)
 		if err != nil {
-			t.Fatalf("no summary: %v\n%s%s", err, b.String(), p.stderr)
+			t.Fatalf("no summary: %v\n%s%s", err, b.String(), p.Log)
 		}
 		if last := map[bool]string{false: "gap ", true: "turnaround "}[strings.Contains(b.String(), " xdp on ")]; strings.HasPrefix(line, last) {
 			return b.String()
@@ -228,7 +191,7 @@ func (p *process) summary(t *testing.T) string {
 
 // logs waits until the log contains text, because the log is on another pipe than the ready line.
 func (p *process) logs(text string) bool {
-	return await.Holds(func() bool { return strings.Contains(p.stderr.String(), text) })
+	return await.Holds(func() bool { return strings.Contains(p.Log.String(), text) })
 }
 
 // counted requests summaries until one has as much of everything as is wanted, and returns that, or the last one of a

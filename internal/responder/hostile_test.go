@@ -94,6 +94,6 @@ func TestHostileInterface(t *testing.T) {
 		page := w.metrics(t, p)
 		harmless(t, driver+": the page", page)
 		s, _ := p.stop(t, unix.SIGTERM)
-		harmless(t, driver, p.ready+s+p.stderr.String())
+		harmless(t, driver, p.Ready+s+p.Log.String())
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,81 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
-
-// The kernel answers without a dedicated core: ping and UDP over IPv4 and IPv6, its host's kernel still answers, the
-// summary counts, and nothing is left. With the generic hook the peer needs no program.
-func TestAnswersInKernel(t *testing.T) {
-	w := newWire(t)
-	folder := filepath.Join(t.TempDir(), "report")
-	p := w.start(t, nil, "nic.driver=xdp", "nic.generic_xdp=true", "stats.listen=127.0.0.1:0", "stats.report="+folder)
-	if !strings.HasPrefix(p.ready, "ready driver=xdp device=port mac=") {
-		t.Errorf("ready line %q", p.ready)
-	}
-	w.run(t, "ping", "-c", "20", "-i", "0.01", "-W", "60", "-s", "1000", ours4)
-	w.run(t, "ping", "-6", "-c", "20", "-i", "0.01", "-W", "60", ours6)
-	w.run(t, "ping", "-c", "5", "-i", "0.01", "-W", "60", kernels4)
-	sent4 := echoUDP(t, w.dial(t, ours4+":7"))
-	sent6 := echoUDP(t, w.dial(t, "["+ours6+"]:7"))
-	sent := map[string]int{"icmpv4": 20, "icmpv6": 20, "udpv4": sent4, "udpv6": sent6}
-	s := p.counted(t, sent)
-	for name, want := range sent {
-		if got := count(t, s, name); got != want {
-			t.Errorf("%s: counted %d, want %d\n%s", name, got, want, s)
-		}
-	}
-	if count(t, s, "arp") == 0 || count(t, s, "nd") == 0 || count(t, s, "turnaround") == 0 || count(t, s, "turnaround") > count(t, s, "answered") {
-		t.Errorf("no ARP or ND was answered, or the histogram is empty:\n%s", s)
-	}
-	metrics := w.metrics(t, p)
-	for _, line := range []string{
-		`rebound_answered_total{kind="icmpv4",queue="all"} 20`,
-		fmt.Sprintf(`rebound_answered_total{kind="udpv6",queue="all"} %d`, sent6),
-		`rebound_refused_total{queue="all",reason="port"} 0`,
-		`rebound_turnaround_seconds_count{queue="all"} `,
-		`rebound_device_frames_total{direction="tx"} `,
-		`rebound_device_own_total{counter="interface_rx_dropped"} `,
-		`rebound_device_own_total{counter="interface_tx_fifo_errors"} `,
-	} {
-		if !strings.Contains(metrics, line) {
-			t.Errorf("metrics lack %q:\n%s", line, metrics)
-		}
-	}
-	if strings.Contains(metrics, `kind="rx_dropped"`) {
-		t.Errorf("metrics show a counter that xdp does not have:\n%s", metrics)
-	}
-	last, code := p.stop(t, unix.SIGTERM)
-	if code != exitDone || count(t, last, "icmpv4") != 20 {
-		t.Errorf("exit %d\n%s%s", code, last, p.stderr)
-	}
-	if id := w.xdp(t); id != 0 {
-		t.Errorf("XDP program %d is left", id)
-	}
-	rep, err := report.Read(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if rep.Metric != report.Turnaround || rep.Main() == nil || rep.Main().Summary.Count != int64(count(t, last, "turnaround")) ||
-		rep.Device.Driver != "xdp" || rep.Device.Push != "xdp-generic" || rep.Counts.Sent != int64(count(t, last, "answered")) {
-		t.Errorf("report: %+v", rep)
-	}
-}
-
-func TestKernelFails(t *testing.T) {
-	w := newWire(t)
-	p := w.start(t, nil, "nic.driver=xdp", "nic.generic_xdp=true")
-	w.here.do(t, func() {
-		if out, err := exec.Command("ip", "link", "del", port).CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, out)
-		}
-	})
-	if summary, code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "starting again does not help") {
-		t.Errorf("exit %d\n%s%s", code, summary, p.stderr)
-	}
-}
 
 // Without a core, and without zero copy on the interface, auto selects the program in the kernel, and logs the reason.
 func TestAutoInKernel(t *testing.T) {
@@ -98,13 +25,13 @@ func TestAutoInKernel(t *testing.T) {
 			sets = append(sets, core)
 		}
 		p := w.start(t, nil, sets...)
-		if !strings.HasPrefix(p.ready, "ready driver=xdp ") || !p.logs("driver chosen") || !p.logs(why) ||
+		if !strings.HasPrefix(p.Ready, "ready driver=xdp ") || !p.logs("driver chosen") || !p.logs(why) ||
 			!p.logs("has no effect with driver xdp") || !p.logs("setting=cpu.priority") {
-			t.Errorf("%s: %s\n%s", core, p.ready, p.stderr)
+			t.Errorf("%s: %s\n%s", core, p.Ready, p.Log)
 		}
 		w.run(t, "ping", "-c", "3", "-i", "0.01", "-W", "60", ours4)
 		if _, code := p.stop(t, unix.SIGTERM); code != exitDone {
-			t.Errorf("exit %d\n%s", code, p.stderr)
+			t.Errorf("exit %d\n%s", code, p.Log)
 		}
 	}
 }
@@ -190,15 +117,15 @@ func TestPinned(t *testing.T) {
 		t.Errorf("joined: %+v", s)
 	}
 	if summary, code := p.stop(t, unix.SIGTERM); code != exitDone || count(t, summary, "icmpv4") != 30 {
-		t.Errorf("exit %d\n%s%s", code, summary, p.stderr)
+		t.Errorf("exit %d\n%s%s", code, summary, p.Log)
 	}
 	ping(10)
 	p = w.start(t, nil, "nic.driver=xdp", "nic.pin=lab-1")
 	if out, stderr, code := w.responder(t, "unpin", "lab-1"); code != exitDone || out != "" {
 		t.Errorf("unpin: exit %d\n%s%s", code, out, stderr)
 	}
-	if summary, code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "taken off by somebody") {
-		t.Errorf("a responder whose program was unpinned: exit %d\n%s%s", code, summary, p.stderr)
+	if summary, code := p.end(t); code != exitFailed || !strings.Contains(p.Log.String(), "taken off by somebody") {
+		t.Errorf("a responder whose program was unpinned: exit %d\n%s%s", code, summary, p.Log)
 	}
 	if id := w.xdp(t); id != 0 {
 		t.Errorf("XDP program %d is left", id)
@@ -228,8 +155,8 @@ func TestPinned(t *testing.T) {
 func TestOwnAddress(t *testing.T) {
 	w := newWire(t)
 	p := w.start(t, nil, "nic.driver=xdp", `nic.device=""`, "respond.addresses="+kernels4)
-	if !strings.HasPrefix(p.ready, "ready driver=xdp device=port mac=") {
-		t.Errorf("ready line %q", p.ready)
+	if !strings.HasPrefix(p.Ready, "ready driver=xdp device=port mac=") {
+		t.Errorf("ready line %q", p.Ready)
 	}
 	sent := echoUDP(t, w.dial(t, kernels4+":7"))
 	w.run(t, "ping", "-c", "20", "-i", "0.01", "-W", "60", kernels4)

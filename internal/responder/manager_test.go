@@ -34,7 +34,7 @@ func TestServiceManager(t *testing.T) {
 				}
 			}
 			p := w.start(t, []string{"NOTIFY_SOCKET=" + name, "WATCHDOG_USEC=400000"}, "nic.driver="+driver, "nic.generic_xdp=true")
-			hear("READY=1\nSTATUS=" + strings.TrimSpace(p.ready))
+			hear("READY=1\nSTATUS=" + strings.TrimSpace(p.Ready))
 			hear("WATCHDOG=1")
 			hear("WATCHDOG=1")
 			if err := p.Process.Signal(syscall.SIGTERM); err != nil {
@@ -52,7 +52,7 @@ func TestServiceManager(t *testing.T) {
 				}
 			}
 			if _, code := p.end(t); code != 0 {
-				t.Errorf("exit code %d\n%s", code, p.stderr)
+				t.Errorf("exit code %d\n%s", code, p.Log)
 			}
 		})
 	}

@@ -101,7 +101,7 @@ func TestMemory(t *testing.T) {
 			if resident > c.resident {
 				t.Errorf("%d kB are resident, want %d at most", resident, c.resident)
 			}
-			if locked > c.locked || polls && locked == 0 && !strings.Contains(p.stderr.String(), "memory is not locked") {
+			if locked > c.locked || polls && locked == 0 && !strings.Contains(p.Log.String(), "memory is not locked") {
 				t.Errorf("%d kB are locked, want %d at most, and some in a polling responder", locked, c.locked)
 			}
 		})

@@ -1,7 +1,6 @@
 package responder
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -27,27 +26,10 @@ func adapters(t *testing.T, model string) (here, there string, end func() []stri
 	t.Helper()
 	dir := t.TempDir()
 	here, there = filepath.Join(dir, "a"), filepath.Join(dir, "b")
-	c := exec.Command(programs.Path(t, "simnic"), "-model", model, "-socket", here, "-model", model, "-socket", there, "-wire", "pair", "-counts", "-strict=false")
-	c.Stderr = os.Stderr
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
+	c := programs.Start(t, exec.Command(programs.Path(t, "simnic"), "-model", model, "-socket", here, "-model", model, "-socket", there, "-wire", "pair", "-counts", "-strict=false"), nil)
+	if l, err := c.Lines.ReadString('\n'); err != nil || !strings.HasPrefix(c.Ready, "ready ") || !strings.HasPrefix(l, "ready ") {
+		t.Fatalf("simnic: %q, %q, %v\n%s", c.Ready, l, err, c.Log)
 	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewReader(out)
-	for range 2 {
-		if l, err := lines.ReadString('\n'); err != nil || !strings.HasPrefix(l, "ready ") {
-			t.Fatalf("simnic: %q, %v", l, err)
-		}
-	}
-	t.Cleanup(func() {
-		if c.ProcessState == nil {
-			c.Process.Kill()
-			c.Wait()
-		}
-	})
 	return "vfio-user:" + here, "vfio-user:" + there, func() (all []string) {
 		t.Helper()
 		if err := c.Process.Signal(unix.SIGINT); err != nil {
@@ -56,7 +38,7 @@ func adapters(t *testing.T, model string) (here, there string, end func() []stri
 		var counts struct {
 			Ports []struct{ Violations []string }
 		}
-		if err := json.NewDecoder(lines).Decode(&counts); err != nil {
+		if err := json.NewDecoder(c.Lines).Decode(&counts); err != nil {
 			t.Fatal(err)
 		}
 		c.Wait()
@@ -79,27 +61,7 @@ func startOn(t *testing.T, device string, sets ...string) *process {
 	for _, s := range sets {
 		args = append(args, "-set", s)
 	}
-	p := &process{Cmd: exec.Command(program(t), args...), stderr: &lockedBuffer{}}
-	p.Stderr = p.stderr
-	out, err := p.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.stdout = bufio.NewReader(out)
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if p.ProcessState == nil {
-			p.Process.Kill()
-			p.Wait()
-		}
-	})
-	if p.ready, err = p.stdout.ReadString('\n'); err != nil {
-		p.Wait()
-		t.Fatalf("not ready: %v\n%s", err, p.stderr)
-	}
-	return p
+	return &process{programs.Start(t, exec.Command(program(t), args...), nil)}
 }
 
 // halt stops the process, and returns when all of its threads have stopped.
@@ -122,9 +84,9 @@ func (p *process) halt(t *testing.T) {
 
 func (p *process) port(t *testing.T, service string) string {
 	t.Helper()
-	m := regexp.MustCompile(`[=,]` + service + `@127\.0\.0\.1:(\d+)`).FindStringSubmatch(p.ready)
+	m := regexp.MustCompile(`[=,]` + service + `@127\.0\.0\.1:(\d+)`).FindStringSubmatch(p.Ready)
 	if m == nil {
-		t.Fatalf("no %s in %q", service, p.ready)
+		t.Fatalf("no %s in %q", service, p.Ready)
 	}
 	return m[1]
 }
@@ -138,8 +100,8 @@ func TestAnswersMessages(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "report")
 	p := respondTo(t, here, "stats.report="+folder)
 	want := regexp.MustCompile(`^ready driver=efa device=vfio-user:\S+ gid=fe80::\S+ qkey=0x11111111 ud=\d+ srd=\d+ stamp-ud=\d+ stamp-srd=\d+ handover=ud@\S+,srd@\S+,stamp-ud@\S+,stamp-srd@\S+\n$`)
-	if !want.MatchString(p.ready) {
-		t.Errorf("ready line %q", p.ready)
+	if !want.MatchString(p.Ready) {
+		t.Errorf("ready line %q", p.Ready)
 	}
 	run := func(args ...string) *report.Report {
 		t.Helper()
@@ -177,7 +139,7 @@ func TestAnswersMessages(t *testing.T) {
 	}
 	s, code := p.stop(t, unix.SIGTERM)
 	if code != 0 || count(t, s, "message") < 40 || count(t, s, "refused") != 0 {
-		t.Errorf("exit code %d\n%s\n%s", code, s, p.stderr)
+		t.Errorf("exit code %d\n%s\n%s", code, s, p.Log)
 	}
 	r, err := report.Read(folder)
 	if err != nil || r.Device.Driver != "efa" || r.Metric != report.Turnaround || r.Device.Backend != "sim" {

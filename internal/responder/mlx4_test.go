@@ -22,8 +22,8 @@ func TestAnswersOnMlx4(t *testing.T) {
 	start := func(sets ...string) *process {
 		t.Helper()
 		p := startOn(t, here, append([]string{"respond.addresses=10.0.0.2/24", "respond.udp_ports=[7]"}, sets...)...)
-		if !strings.HasPrefix(p.ready, "ready driver=mlx4 device=vfio-user:") {
-			t.Fatalf("not ready: %q\n%s", p.ready, p.stderr)
+		if !strings.HasPrefix(p.Ready, "ready driver=mlx4 device=vfio-user:") {
+			t.Fatalf("not ready: %q\n%s", p.Ready, p.Log)
 		}
 		return p
 	}
@@ -54,7 +54,7 @@ func TestAnswersOnMlx4(t *testing.T) {
 	p = start("nic.push=off")
 	run()
 	if s, code := p.stop(t, unix.SIGTERM); code != 0 {
-		t.Errorf("exit code %d\n%s\n%s", code, s, p.stderr)
+		t.Errorf("exit code %d\n%s\n%s", code, s, p.Log)
 	}
 	for _, v := range end() {
 		if !strings.Contains(v, "DMA while bus mastering is off") { // of the killed one

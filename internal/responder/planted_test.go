@@ -185,9 +185,9 @@ func newPlanted(t *testing.T, c plant) *planted {
 		x.far = startOn(t, device, append(sets, "respond.handover=127.0.0.1:0")...)
 		x.args = append(x.args, "-target", "127.0.0.1", "-proto", c.service, "-port", x.far.port(t, c.service))
 	}
-	m := regexp.MustCompile(`url=(\S+/metrics)`).FindStringSubmatch(x.far.stderr.String())
+	m := regexp.MustCompile(`url=(\S+/metrics)`).FindStringSubmatch(x.far.Log.String())
 	if m == nil {
-		t.Fatalf("no metrics:\n%s", x.far.stderr)
+		t.Fatalf("no metrics:\n%s", x.far.Log)
 	}
 	x.url = m[1]
 	x.args = append(x.args, "-responder-metrics", x.url)
@@ -217,7 +217,7 @@ func (x *planted) metrics() map[string]uint64 {
 		page = string(b)
 		return err == nil && r.StatusCode == http.StatusOK && strings.Contains(page, "rebound_device_trouble_total")
 	}) {
-		x.t.Fatalf("no metrics:\n%s", x.far.stderr)
+		x.t.Fatalf("no metrics:\n%s", x.far.Log)
 	}
 	out := map[string]uint64{}
 	for _, m := range regexp.MustCompile(`(?m)^rebound_(device_frames_total|device_trouble_total|device_own_total|refused_total|answered_total)\{.*?(?:kind|counter|reason|direction)="(\w+)".*\} (\S+)$`).FindAllStringSubmatch(page, -1) {
@@ -252,7 +252,7 @@ func (x *planted) admit(n int) {
 		x.wire.mu.Lock()
 		defer x.wire.mu.Unlock()
 		return x.wire.passed >= want
-	}, x.far.stderr.String)
+	}, x.far.Log.String)
 }
 
 // quiet waits until the responder has processed all that its card received and did not drop.
@@ -265,7 +265,7 @@ func (x *planted) quiet() {
 		m := x.metrics()
 		k := x.truth()
 		return int(m["answered_total"]+m["refused_total"]+k.missed)-k.others >= k.passed-k.lost
-	}, x.far.stderr.String)
+	}, x.far.Log.String)
 }
 
 // restart has the device fail, and waits until the responder has restarted it and answers.
@@ -278,7 +278,7 @@ func (x *planted) restart() {
 		complaints(x.t, x.port)
 		x.port.Reset()
 	}
-	await.Until(x.t, "the restart", func() bool { return x.metrics()["resets"] > resets }, x.far.stderr.String)
+	await.Until(x.t, "the restart", func() bool { return x.metrics()["resets"] > resets }, x.far.Log.String)
 	if x.reset == nil {
 		x.port.ForgetViolations() // a driver may read registers until it notices
 	}
@@ -299,7 +299,7 @@ func (x *planted) restart() {
 			x.wire.inject = bytes.Clone(ping)
 		}
 		return x.wire.pinged
-	}, x.far.stderr.String)
+	}, x.far.Log.String)
 }
 
 // bench runs a measurement of count probes. Meanwhile steps handles those that arrive.
@@ -307,7 +307,7 @@ func (x *planted) bench(count int, timeout string, steps func()) *report.Report 
 	x.t.Helper()
 	dir := filepath.Join(x.t.TempDir(), "run")
 	c := exec.Command(programs.Path(x.t, "bench"), append(x.args, "-count", fmt.Sprint(count), "-timeout", timeout, "-out", dir)...)
-	said := &lockedBuffer{}
+	said := &programs.Output{}
 	c.Stdout, c.Stderr = said, said
 	if err := c.Start(); err != nil {
 		x.t.Fatal(err)
@@ -399,7 +399,7 @@ func plantDrops(t *testing.T, c plant) {
 			x.port.Hold(x.fail)
 		}
 		x.admit(failing)
-		await.Until(t, "the failure", func() bool { return x.fail == nil || x.metrics()["send_queue_resets"] == 1 }, x.far.stderr.String)
+		await.Until(t, "the failure", func() bool { return x.fail == nil || x.metrics()["send_queue_resets"] == 1 }, x.far.Log.String)
 		x.quiet()
 		if c.service == "" { // whose queue pairs have new numbers after a restart
 			x.restart()
@@ -419,7 +419,7 @@ func plantDrops(t *testing.T, c plant) {
 	summary, code := x.far.stop(t, unix.SIGINT)
 	own, err := report.Read(x.folder)
 	if err != nil || code != 0 {
-		t.Fatal(code, err, x.far.stderr)
+		t.Fatal(code, err, x.far.Log)
 	}
 	for _, name := range []string{"rx_dropped", "rx_errors", "tx_dropped", "tx_errors", "resets"} {
 		if own.Device.Counters[name] != second[name] {

@@ -39,7 +39,7 @@ func BenchmarkRestart(b *testing.B) {
 				dir := filepath.Join(b.TempDir(), "report")
 				bench := exec.Command(programs.Path(b, "bench"), "run", "-target", ours4, "-proto", "udp", "-port", "7", "-driver", "afpacket", "-rate", "10000",
 					"-duration", "3s", "-runs", "1", "-warmup", "0s", "-timeout", "2s", "-self-test", "0s", "-core", "1", "-ring-size", "16384", "-out", dir)
-				said := &lockedBuffer{}
+				said := &programs.Output{}
 				bench.Stdout, bench.Stderr = said, said
 				var err error
 				w.there.do(b, func() { err = bench.Start() })

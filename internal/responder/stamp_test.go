@@ -26,8 +26,8 @@ func TestReflector(t *testing.T) {
 	}
 	p := w.start(t, nil, "respond.stamp_mode=stateful", "respond.stamp_auth_ports=863", "respond.stamp_key="+file,
 		"respond.stamp_tlvs=true", "respond.stamp_clock_error=3us", "stats.interval=1s")
-	if strings.Contains(p.ready, "driver=xdp") || !p.logs("xdp keeps no STAMP sessions") {
-		t.Errorf("%s%s", p.ready, p.stderr)
+	if strings.Contains(p.Ready, "driver=xdp") || !p.logs("xdp keeps no STAMP sessions") {
+		t.Errorf("%s%s", p.Ready, p.Log)
 	}
 	sign := func(b []byte) []byte {
 		m := hmac.New(sha256.New, key[:])
@@ -82,7 +82,7 @@ func TestReflector(t *testing.T) {
 			t.Errorf("%s: a forgery is answered: %x", to, g)
 		}
 	}
-	if strings.Contains(p.stderr.String(), hex.EncodeToString(key[:8])) {
+	if strings.Contains(p.Log.String(), hex.EncodeToString(key[:8])) {
 		t.Error("the log has the key in it")
 	}
 }

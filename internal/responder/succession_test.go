@@ -38,10 +38,10 @@ func TestTakeOver(t *testing.T) {
 			for range 3 {
 				next := w.start(t, nil, sets...)
 				if _, code := p.end(t); code != exitDone {
-					t.Errorf("the one before: exit %d\n%s", code, p.stderr)
+					t.Errorf("the one before: exit %d\n%s", code, p.Log)
 				}
-				if !strings.Contains(p.stderr.String(), "another responder took over") {
-					t.Errorf("the one before does not say why it ended:\n%s", p.stderr)
+				if !strings.Contains(p.Log.String(), "another responder took over") {
+					t.Errorf("the one before does not say why it ended:\n%s", p.Log)
 				}
 				p = next
 			}
@@ -50,7 +50,7 @@ func TestTakeOver(t *testing.T) {
 				t.Error(err)
 			}
 			if _, code := p.stop(t, unix.SIGTERM); code != exitDone {
-				t.Errorf("exit %d\n%s", code, p.stderr)
+				t.Errorf("exit %d\n%s", code, p.Log)
 			}
 		})
 	}
@@ -108,7 +108,7 @@ func TestTakeOverRefused(t *testing.T) {
 				}
 			}
 			if _, code := p.stop(t, unix.SIGTERM); code != exitDone {
-				t.Errorf("exit %d\n%s", code, p.stderr)
+				t.Errorf("exit %d\n%s", code, p.Log)
 			}
 		})
 	}
