@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
@@ -11,15 +12,9 @@ import (
 // Behind QEMU a model looks like silicon except for its mark, which package pci must find.
 func TestModelMarksItself(t *testing.T) {
 	for _, serial := range []uint64{0, 0x0200_00ff_ff00_0001} {
-		p, err := sim.New(withSerial{toysim.New([6]byte{2, 0, 0, 0, 0, 1}), serial}, sim.Options{Name: "toy"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(sim.New(withSerial{toysim.New([6]byte{2, 0, 0, 0, 0, 1}), serial}, sim.Options{Name: "toy"}))(t)
 		defer p.Close()
-		fn, err := p.Function()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fn := must.Get(p.Function())(t)
 		at, err := pci.ExtCapability(fn, pci.ExtCapVendor)
 		if err != nil || at == 0 {
 			t.Fatalf("serial %#x: no vendor-specific capability: %v", serial, err)
@@ -29,10 +24,7 @@ func TestModelMarksItself(t *testing.T) {
 		}
 		got := make([]byte, 0, 16)
 		for i := range 16 {
-			b, err := pci.Read8(fn, at+8+i)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(pci.Read8(fn, at+8+i))(t)
 			got = append(got, b)
 		}
 		if string(got) != pci.ModelMark {

@@ -9,22 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/disk"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 )
 
 // A capture that fills the disk ends with a whole frame, and says so.
 func TestFullCapture(t *testing.T) {
 	small := disk.Small(t, 2)
-	f, err := os.Create(filepath.Join(small, "pcap"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Create(filepath.Join(small, "pcap")))(t)
 	defer f.Close()
 	wire, _ := sim.Pair()
-	c, err := sim.NewCapture(wire, f, sim.LinkEthernet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(sim.NewCapture(wire, f, sim.LinkEthernet))(t)
 	frame := make([]byte, 1000)
 	for range 20 {
 		c.Send(0, frame)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // A capture states the link type of its wire. InfiniBand packets get room for the variant checksum, which readers
@@ -15,10 +17,7 @@ func TestCaptureLinkTypes(t *testing.T) {
 	}{LinkEthernet: {1, []byte("frame")}, LinkInfiniBand: {247, []byte("frame\x00\x00")}} {
 		var out bytes.Buffer
 		a, _ := Pair()
-		c, err := NewCapture(a, &out, link)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(NewCapture(a, &out, link))(t)
 		c.Send(0, []byte("frame"))
 		b := out.Bytes()
 		if n := binary.LittleEndian.Uint32(b[20:]); n != want.number {

@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
@@ -17,10 +18,7 @@ var mac = [6]byte{2, 0, 0, 0, 0, 1}
 
 func newToy(t *testing.T) (*sim.Port, *sim.Cable) {
 	t.Helper()
-	p, err := sim.New(toysim.New(mac), sim.Options{Name: "toy", Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(sim.New(toysim.New(mac), sim.Options{Name: "toy", Seed: 1}))(t)
 	near, far := sim.Pair()
 	p.Connect(near)
 	t.Cleanup(func() { p.Close() })
@@ -100,20 +98,13 @@ func (e *echo) close(t *testing.T) {
 	if err := e.fn.SetBusMaster(false); err != nil {
 		t.Error(err)
 	}
-	if err := e.arena.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := e.fn.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Close(t, e.arena)
+	must.Close(t, e.fn)
 }
 
 func open(t *testing.T, p *sim.Port) *sim.Function {
 	t.Helper()
-	fn, err := p.Function()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fn := must.Get(p.Function())(t)
 	return fn
 }
 
@@ -159,17 +150,11 @@ func TestEchoInProcess(t *testing.T) {
 func TestShadowIsMemory(t *testing.T) {
 	p, _ := newToy(t)
 	fn := open(t, p)
-	bells, err := fn.BAR(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bells := must.Get(fn.BAR(2))(t)
 	if _, err := bells.Pointer(8, 4); err == nil {
 		t.Error("pointer to a register that nobody polls")
 	}
-	at, err := bells.Pointer(0x40, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := must.Get(bells.Pointer(0x40, 4))(t)
 	mmio.Store32((*uint32)(at), 1)
 	if v := bells.Read32(0x40); v != 1 {
 		t.Errorf("reads %#x after a store by pointer", v)

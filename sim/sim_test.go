@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
@@ -53,9 +54,7 @@ func TestDMAIsConfined(t *testing.T) {
 	fn := open(t, p)
 	a, b := make([]byte, 4096), make([]byte, 4096)
 	for i, m := range []sim.Mapping{{Size: 4096, Bytes: a, Read: true, Write: true}, {Size: 4096, Bytes: b, Read: true}} {
-		if err := p.Map(0x10000+uint64(i)*4096, m); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, p.Map(0x10000+uint64(i)*4096, m))
 	}
 	a[4095], b[0] = 1, 2
 	read := func(iova uint64, n int) func(sim.Host) {
@@ -97,9 +96,7 @@ func TestDMAIsConfined(t *testing.T) {
 	if p.Step(); err == nil || len(p.Violations()) > 0 {
 		t.Errorf("bus mastering turned off: error %v, violations %q", err, p.Violations())
 	}
-	if err := p.WriteBAR(0, 0, make([]byte, 4)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.WriteBAR(0, 0, make([]byte, 4)))
 	if p.Step(); err == nil || !strings.Contains(strings.Join(p.Violations(), "\n"), "bus mastering is off") {
 		t.Errorf("a register written after it: error %v, violations %q", err, p.Violations())
 	}
@@ -147,10 +144,7 @@ func (o *order) Recv(now time.Duration) []byte {
 func TestDoorbellsBeforeFrames(t *testing.T) {
 	near, far := sim.Pair()
 	o := &order{Model: toysim.New(mac), Wire: near}
-	p, err := sim.New(o, sim.Options{Name: "toy", Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(sim.New(o, sim.Options{Name: "toy", Seed: 1}))(t)
 	defer p.Close()
 	p.Connect(o)
 	far.Send(0, make([]byte, 60))
@@ -168,16 +162,11 @@ func TestDoorbellsBeforeFrames(t *testing.T) {
 func TestPeekBehindFaults(t *testing.T) {
 	r := &reach{Model: toysim.New(mac)}
 	f := sim.Inject(r, 1)
-	p, err := sim.New(f, sim.Options{Name: "toy", Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(sim.New(f, sim.Options{Name: "toy", Seed: 1}))(t)
 	defer p.Close()
 	open(t, p).SetBusMaster(true)
 	mem := bytes.Repeat([]byte{7}, 4096)
-	if err := p.Map(0x10000, sim.Mapping{Size: 4096, Bytes: mem, Read: true, Write: true}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Map(0x10000, sim.Mapping{Size: 4096, Bytes: mem, Read: true, Write: true}))
 	f.DelayDMA(time.Hour)
 	var got [2]byte
 	before := p.Counts()
@@ -203,15 +192,9 @@ func TestPeekBehindFaults(t *testing.T) {
 // What the datasheet forbids and devices tolerate is reported and executed; everything else is refused.
 func TestGrades(t *testing.T) {
 	r := &reach{Model: toysim.New(mac)}
-	p, err := sim.New(r, sim.Options{Name: "toy", Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(sim.New(r, sim.Options{Name: "toy", Seed: 1}))(t)
 	defer p.Close()
-	bar, err := open(t, p).BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bar := must.Get(open(t, p).BAR(0))(t)
 	r.write = func() error { return sim.AsWarning(errors.New("bit 3 is reserved")) }
 	bar.Write32(0x100, 9)
 	r.write = func() error { return errors.New("no such thing") }
@@ -270,9 +253,7 @@ func TestPowerStateResets(t *testing.T) {
 		bar, _ := fn.BAR(0)
 		bar.Write32(0x28, 2)
 		for _, state := range []byte{3, 0} {
-			if err := fn.WriteConfig(0x44, []byte{state, 0}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, fn.WriteConfig(0x44, []byte{state, 0}))
 		}
 		if err := fn.WriteConfig(4, []byte{2, 0}); err != nil { // the reset disabled memory space
 			t.Fatal(err)
@@ -304,9 +285,7 @@ func TestConfigurationSpace(t *testing.T) {
 	fn := open(t, p)
 	read := func(off, n int) (v uint32) {
 		b := make([]byte, n)
-		if err := fn.ReadConfig(off, b); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, fn.ReadConfig(off, b))
 		for i := range b {
 			v |= uint32(b[i]) << (8 * i)
 		}
@@ -317,9 +296,7 @@ func TestConfigurationSpace(t *testing.T) {
 		for i := range b {
 			b[i] = byte(v >> (8 * i))
 		}
-		if err := fn.WriteConfig(off, b); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, fn.WriteConfig(off, b))
 	}
 	seen := map[byte]bool{}
 	for at := read(0x34, 1); at != 0; at = read(int(at)+1, 1) {
@@ -378,27 +355,19 @@ func TestCapabilities(t *testing.T) {
 		c.MSI, c.VPD, c.AER, c.ARI, c.NextFunction, c.VendorSize = true, vpd, 2, true, 1, 0x18
 		c.PCIeDevCap |= 1 << 28
 	}}
-	p, err := sim.New(v, sim.Options{Name: "toy", Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(sim.New(v, sim.Options{Name: "toy", Seed: 1}))(t)
 	defer p.Close()
 	fn := open(t, p)
 	read := func(off int) uint32 {
 		t.Helper()
-		v, err := pci.Read32(fn, off)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(pci.Read32(fn, off))(t)
 		return v
 	}
 	write := func(off, n int, v uint32) {
 		t.Helper()
 		b := make([]byte, 4)
 		binary.LittleEndian.PutUint32(b, v)
-		if err := fn.WriteConfig(off, b[:n]); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, fn.WriteConfig(off, b[:n]))
 	}
 	chain := []uint32{}
 	for at := read(0x34) & 0xff; at != 0; at = read(int(at)) >> 8 & 0xff {

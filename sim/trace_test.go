@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
@@ -21,10 +22,7 @@ func TestTrace(t *testing.T) {
 	p, _ := newToy(t)
 	p.StartTrace(100)
 	fn := open(t, p)
-	bar, err := fn.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bar := must.Get(fn.BAR(0))(t)
 	for range 3 {
 		bar.Read32(0)
 	}
@@ -87,10 +85,7 @@ func TestTrace(t *testing.T) {
 func TestTraceCountsNothing(t *testing.T) {
 	p, _ := newToy(t)
 	fn := open(t, p)
-	bar, err := fn.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bar := must.Get(fn.BAR(0))(t)
 	before := p.Counts()
 	p.StartTrace(10)
 	bar.Write32(0x0c, 1)
@@ -105,10 +100,7 @@ func TestCompare(t *testing.T) {
 	program := func(writes ...[2]uint32) *sim.Trace {
 		p, _ := newToy(t)
 		p.StartTrace(10)
-		bar, err := open(t, p).BAR(0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		bar := must.Get(open(t, p).BAR(0))(t)
 		for _, w := range writes {
 			bar.Write32(uint64(w[0]), w[1])
 		}
@@ -124,15 +116,9 @@ func TestCompare(t *testing.T) {
 }
 
 func TestFaultyIsNamed(t *testing.T) {
-	p, err := sim.New(sim.Inject(toysim.New(mac), 1), sim.Options{Name: "toy"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(sim.New(sim.Inject(toysim.New(mac), 1), sim.Options{Name: "toy"}))(t)
 	defer p.Close()
-	bar, err := open(t, p).BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bar := must.Get(open(t, p).BAR(0))(t)
 	bar.Write32(8, 1)
 	if v := p.Violations(); len(v) != 1 || !strings.Contains(v[0], "STATUS") {
 		t.Errorf("violations: %q", v)

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var (
@@ -17,10 +19,7 @@ var (
 
 func hexed(t *testing.T, s string) []byte {
 	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
 	return b
 }
 
@@ -203,9 +202,9 @@ func TestIPoIB(t *testing.T) {
 		want string
 	}{
 		"broadcast":      {BroadcastGroup(ScopeLink, 0x7FFF), "ff12401bffff0000 00000000ffffffff"},
-		"all hosts":      {must(MulticastGroup(ScopeLink, 0x8001, netip.MustParseAddr("224.0.0.1"))), "ff12401b80010000 0000000000000001"},
-		"high bits":      {must(MulticastGroup(ScopeLink, 0xFFFF, netip.MustParseAddr("239.129.2.3"))), "ff12401bffff0000 000000000f810203"},
-		"solicited node": {must(MulticastGroup(ScopeLink, 0xFFFF, netip.MustParseAddr("ff02::1:ff12:3456"))), "ff12601bffff0000 00000001ff123456"},
+		"all hosts":      {must.Get(MulticastGroup(ScopeLink, 0x8001, netip.MustParseAddr("224.0.0.1")))(t), "ff12401b80010000 0000000000000001"},
+		"high bits":      {must.Get(MulticastGroup(ScopeLink, 0xFFFF, netip.MustParseAddr("239.129.2.3")))(t), "ff12401bffff0000 000000000f810203"},
+		"solicited node": {must.Get(MulticastGroup(ScopeLink, 0xFFFF, netip.MustParseAddr("ff02::1:ff12:3456")))(t), "ff12601bffff0000 00000001ff123456"},
 	} {
 		if !bytes.Equal(c.got[:], hexed(t, c.want)) {
 			t.Errorf("%s: %x, want %s", name, c.got, c.want)
@@ -227,13 +226,6 @@ func TestIPoIB(t *testing.T) {
 	if !bytes.Equal(b, []byte{0x86, 0xDD, 0, 0}) || MTUOf(2048) != 2044 {
 		t.Errorf("% x", b)
 	}
-}
-
-func must(g GID, err error) GID {
-	if err != nil {
-		panic(err)
-	}
-	return g
 }
 
 // The parsers return for any input, and what they accept can be encoded again.

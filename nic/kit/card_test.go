@@ -12,21 +12,16 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
 
 func toy(t *testing.T) pci.Function {
 	t.Helper()
-	port, err := sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := must.Get(sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy"}))(t)
 	t.Cleanup(func() { port.Close() })
-	fn, err := port.Function()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fn := must.Get(port.Function())(t)
 	return fn
 }
 

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // loops starts n goroutines that poll like a driver's Serve, and returns a function that waits for their results.
@@ -110,9 +112,7 @@ func TestGateHoldsACaller(t *testing.T) {
 		t.Error("a stopped Alone returns no error")
 	}
 	// Loops take the queues over.
-	if err := g.Enter(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, g.Enter())
 	g.Leave()
 	ran := false
 	if err := g.alone(nil, func() error { ran = true; return nil }); err != nil || !ran {

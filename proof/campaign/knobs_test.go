@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // knobs maps each way in which models can be broken to the faults that use it, as "target: fault", or after a dash to
@@ -169,18 +170,12 @@ var knobbed = map[string]*regexp.Regexp{
 }
 
 func declared(t *testing.T, dir string) (all []string) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(filepath.Glob(filepath.Join(dir, "*.go")))(t)
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(parser.ParseFile(token.NewFileSet(), file, nil, 0))(t)
 		add := func(of, name string) {
 			none := knobbed[f.Name.Name+"."+of]
 			if none == nil && f.Name.Name != "sim" {
@@ -228,18 +223,12 @@ func TestKnobs(t *testing.T) {
 	var sources strings.Builder
 	var own []string
 	for _, dir := range []string{".", "../cards"} {
-		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := must.Get(filepath.Glob(filepath.Join(dir, "*.go")))(t)
 		own = append(own, files...)
 	}
 	for _, file := range own {
 		if !strings.HasSuffix(file, "_test.go") {
-			b, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(os.ReadFile(file))(t)
 			sources.Write(b)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
@@ -53,19 +54,13 @@ func TestDebugSettings(t *testing.T) {
 	} {
 		t.Run(c.set, func(t *testing.T) {
 			t.Parallel()
-			port, err := sim.New(c.model(), sim.Options{Name: "debug"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			port := must.Get(sim.New(c.model(), sim.Options{Name: "debug"}))(t)
 			near, far := sim.Pair()
 			port.Connect(near)
 			far.SetUp(true)
 			port.Start()
 			path := filepath.Join(t.TempDir(), "s")
-			s, err := vfioserver.Listen(path, port, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must.Get(vfioserver.Listen(path, port, slog.New(slog.DiscardHandler)))(t)
 			defer func() {
 				s.Close()
 				port.Stop()
@@ -74,13 +69,9 @@ func TestDebugSettings(t *testing.T) {
 			var config product.Config
 			table := setting.New(append(config.Settings(), config.DebugSettings()...)...)
 			if c.set != "" {
-				if err := table.Set(c.set); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, table.Set(c.set))
 			}
-			if err := table.Apply(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, table.Apply())
 			config.Driver, config.Device, config.Log = "auto", "vfio-user:"+path, slog.New(slog.DiscardHandler)
 			dev, err := config.Open()
 			if c.fails != "" {

@@ -19,6 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
 	"github.com/rebound-nic/rebound/nic/drivers/virtio"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
@@ -203,10 +204,7 @@ func TestLadder(t *testing.T) {
 			}
 			var log text
 			queues := max(c.queues, 1)
-			dev, err := c.open(fn, nic.Options{RingSize: 128, Queues: queues, Log: slog.New(slog.NewTextHandler(&log, nil))})
-			if err != nil {
-				t.Fatal(err)
-			}
+			dev := must.Get(c.open(fn, nic.Options{RingSize: 128, Queues: queues, Log: slog.New(slog.NewTextHandler(&log, nil))}))(t)
 			info := dev.Info()
 			if !strings.HasPrefix(info.Push, c.push) {
 				t.Errorf("push %q, want %q", info.Push, c.push)
@@ -231,9 +229,7 @@ func TestLadder(t *testing.T) {
 			if d, ok := dev.(nic.Device); ok {
 				answers(t, d, queues, far)
 			}
-			if err := dev.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Close(t, dev)
 			if port.Mappings() != 0 || port.BusMaster() {
 				t.Errorf("%d mappings and bus mastering %v are left", port.Mappings(), port.BusMaster())
 			}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // A new card consists of its driver's folder, its model's folder, and a row in each half of the catalogue: in a copy of
@@ -19,10 +21,7 @@ func TestNewCard(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it builds all programs in a copy of the tree")
 	}
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(filepath.Abs("../.."))(t)
 	tree := t.TempDir()
 	copyTree(t, root, tree)
 
@@ -38,9 +37,7 @@ func TestNewCard(t *testing.T) {
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: no files, %v", from, err)
 		}
-		if err := os.Mkdir(filepath.Join(tree, to), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Mkdir(filepath.Join(tree, to), 0o755))
 		for _, f := range files {
 			b, err := os.ReadFile(f)
 			if err == nil {
@@ -144,10 +141,7 @@ func changed(t *testing.T, root, tree string) (names []string) {
 	before := files(t, root)
 	set := map[string]bool{}
 	for name, path := range files(t, tree) {
-		after, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		after := must.Get(os.ReadFile(path))(t)
 		if was, ok := before[name]; !ok {
 			set[filepath.Dir(name)] = true
 		} else if b, err := os.ReadFile(was); err != nil || string(b) != string(after) {
@@ -159,10 +153,7 @@ func changed(t *testing.T, root, tree string) (names []string) {
 
 func edit(t *testing.T, file string, inserts map[string]string) {
 	t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(file))(t)
 	text := string(b)
 	for anchor, insert := range inserts {
 		if strings.Count(text, anchor) != 1 {
@@ -170,7 +161,5 @@ func edit(t *testing.T, file string, inserts map[string]string) {
 		}
 		text = strings.Replace(text, anchor, anchor+insert, 1)
 	}
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(text), 0o644))
 }

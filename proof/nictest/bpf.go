@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // BPFObject checks that a committed BPF object is the output of clang for its source, using the clang version that
@@ -41,16 +43,11 @@ func BPFObject(t *testing.T, source, object, version string) {
 
 // bpfCode returns the instructions of all programs of an object.
 func bpfCode(t *testing.T, object string) []byte {
-	spec, err := ebpf.LoadCollectionSpec(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := must.Get(ebpf.LoadCollectionSpec(object))(t)
 	var b bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
 		b.WriteString(name)
-		if err := spec.Programs[name].Instructions.Marshal(&b, binary.LittleEndian); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, spec.Programs[name].Instructions.Marshal(&b, binary.LittleEndian))
 	}
 	return b.Bytes()
 }

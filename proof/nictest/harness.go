@@ -31,6 +31,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
@@ -239,9 +240,7 @@ func (x *rig) open(queues int) {
 func (x *rig) close() {
 	x.Helper()
 	x.busy("Close", func() {
-		if err := x.dev.Close(); err != nil {
-			x.Errorf("Close: %v", err)
-		}
+		must.Close(x, x.dev)
 	})
 	x.dev = nil
 }

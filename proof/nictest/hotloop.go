@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/needs"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // HotLoop fails the test if function fn of package pkg ("(*Queue).Poll" of
@@ -30,10 +32,7 @@ import (
 func HotLoop(t testing.TB, pkg, fn string, allowedCalls ...string) {
 	t.Helper()
 	needs.Long(t) // it compiles and disassembles the package
-	problems, err := inspect(pkg, fn, allowedCalls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := must.Get(inspect(pkg, fn, allowedCalls))(t)
 	for _, p := range problems {
 		t.Errorf("%s.%s: %s", pkg, fn, p)
 	}
@@ -277,10 +276,7 @@ func StackAccesses(t testing.TB, pkg, fn string, most int) {
 		t.Logf("stack accesses of %s are not counted on %s", fn, runtime.GOARCH)
 		return
 	}
-	code, err := machineCode(pkg, fn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	code := must.Get(machineCode(pkg, fn))(t)
 	if n := len(stackOperand.FindAllString(code, -1)); n > most {
 		t.Errorf("%s.%s: %d stack accesses, want at most %d", pkg, fn, n, most)
 	} else {

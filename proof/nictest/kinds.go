@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 const stampPort = 862
@@ -143,9 +144,6 @@ func KindsConfig() fastpath.Config {
 
 func newKindsResponder(t testing.TB) *fastpath.Responder {
 	t.Helper()
-	r, err := fastpath.New(KindsConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(fastpath.New(KindsConfig()))(t)
 	return r
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // checkLink: the link goes down and up again, the driver reports it, and frames flow again.
@@ -49,9 +50,7 @@ func checkReset(x *rig) {
 	x.exchange(x.requests(x.h.Ring/2, 100))
 	x.send(x.requests(x.h.Ring/2, 100)...)
 	x.port.Step()
-	if err := x.fn.Reset(); err != nil {
-		x.Fatal(err)
-	}
+	must.OK(x, x.fn.Reset())
 	said := false
 	x.busy("Recv after a reset", func() { // each call lets the driver's watchdog restart the device
 		buf := make([]byte, 16384)
@@ -106,14 +105,8 @@ func (h holdings) exceeds(o holdings) bool {
 }
 
 func held(x *rig) holdings {
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		x.Fatal(err)
-	}
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		x.Fatal(err)
-	}
+	fds := must.Get(os.ReadDir("/proc/self/fd"))(x)
+	maps := must.Get(os.ReadFile("/proc/self/maps"))(x)
 	return holdings{runtime.NumGoroutine(), len(fds), strings.Count(string(maps), "/memfd:") + strings.Count(string(maps), "/anon_hugepage")}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/disk"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // If a trace does not fit on the disk, the run ends with exit code 1, the reason and the path, and an existing file is
@@ -18,10 +19,7 @@ func TestFullTrace(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-trace", trace)
-	before, err := os.ReadFile(trace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(os.ReadFile(trace))(t)
 	x := openPort(t, a)
 	x.send(bytes.Repeat([]byte{1, 2, 3, 4}, 30))
 	x.close()

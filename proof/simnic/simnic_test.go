@@ -22,6 +22,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim"
 )
@@ -90,18 +91,9 @@ func openPort(t *testing.T, path string) *port {
 	if p.mem, err = p.arena.Alloc(1<<14, 4096); err != nil {
 		t.Fatal(err)
 	}
-	bar, err := fn.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bells, err := fn.BAR(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, err := bells.Pointer(0x40, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bar := must.Get(fn.BAR(0))(t)
+	bells := must.Get(fn.BAR(2))(t)
+	at := must.Get(bells.Pointer(0x40, 4))(t)
 	p.tx = (*uint32)(at)
 	put := func(at int, iova uint64) {
 		for i := range 8 {
@@ -224,10 +216,7 @@ func TestViolationsFail(t *testing.T) {
 		a := filepath.Join(t.TempDir(), "a")
 		b := filepath.Join(t.TempDir(), "b")
 		s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-strict="+strict)
-		fn, err := vfiouser.Dial(a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fn := must.Get(vfiouser.Dial(a))(t)
 		bar, _ := fn.BAR(0)
 		bar.Write32(8, 1)
 		fn.Close()
@@ -267,10 +256,7 @@ func TestTrace(t *testing.T) {
 	a, b, file := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "trace")
 	s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-strict=false", "-trace", file)
 	x := openPort(t, a)
-	bar, err := x.fn.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bar := must.Get(x.fn.BAR(0))(t)
 	bar.Write32(8, 1)
 	s.sig <- syscall.SIGUSR1
 	s.line(t)
@@ -314,20 +300,12 @@ func TestTap(t *testing.T) {
 	if line := s.line(t); line != fmt.Sprintf("ready model=toy socket=%s\n", a) {
 		t.Fatalf("%q: %s", line, &s.stderr)
 	}
-	ifi, err := net.InterfaceByName("simnic0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ifi := must.Get(net.InterfaceByName("simnic0"))(t)
+	fd := must.Get(unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fd)
 	const etherType = 0x88b5 // for experiments, IEEE 802
 	swap := func(v uint16) uint16 { return v<<8 | v>>8 }
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: swap(etherType), Ifindex: ifi.Index}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: swap(etherType), Ifindex: ifi.Index}))
 	p := openPort(t, a)
 	frame := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, etherType >> 8, etherType & 0xff}, bytes.Repeat([]byte{7}, 86)...)
 	p.send(frame)
@@ -336,9 +314,7 @@ func TestTap(t *testing.T) {
 	if n, _, err := unix.Recvfrom(fd, buf, 0); err != nil || !bytes.Equal(buf[:n], frame) {
 		t.Errorf("the kernel received %x, %v", buf[:max(n, 0)], err)
 	}
-	if _, err := unix.Write(fd, frame); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(unix.Write(fd, frame))(t)
 	if got := p.receive(); len(got) == 0 { // the kernel's own announcements may be received first
 		t.Error("the device received nothing")
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -57,16 +58,10 @@ func TestDissector(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := filepath.Join(t.TempDir(), "efa.pcap")
-	file, err := os.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Create(name))(t)
 	x, y := pair(t, Options{InOrder: true}, Options{InOrder: true}, sim.Impairment{})
 	a, b := sim.Pair()
-	c, err := sim.NewCapture(a, file, sim.LinkEthernet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(sim.NewCapture(a, file, sim.LinkEthernet))(t)
 	x.Port.Connect(c)
 	y.Port.Connect(b)
 	q, r := x.qpair(typeSRD, 64, x.completions(16, nil)).ready(), y.qpair(typeSRD, 64, y.completions(16, nil)).ready()
@@ -77,9 +72,7 @@ func TestDissector(t *testing.T) {
 	q.push(q.rdma(opWrite, 1, r.num, ah, 300, r.mem.IOVA, r.rkey))
 	q.ring()
 	x.settle()
-	if err := c.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Err())
 	file.Close()
 	out, err := exec.Command(tshark, "-X", "lua_script:"+script, "-r", name, "-T", "fields", "-e", "efasim.type", "-e", "efasim.src", "-e", "efasim.paylen",
 		"-e", "efasim.status", "-e", "_ws.col.Info").CombinedOutput()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -265,10 +266,7 @@ func TestLegacyDescriptors(t *testing.T) {
 func TestDoorbellByPointer(t *testing.T) {
 	r := newRig(t, Options{})
 	r.start(ringOptions{})
-	p, err := r.w.Pointer(0x6018, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(r.w.Pointer(0x6018, 4))(t)
 	r.desc(r.load(0, frame(60)), 60|advData|eop|rs, 60<<14)
 	before := r.Port.Counts()
 	*(*uint32)(p) = r.txT

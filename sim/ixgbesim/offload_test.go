@@ -8,6 +8,8 @@ import (
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func build(t testing.TB, v6 bool, l4 gopacket.SerializableLayer, payload []byte) []byte {
@@ -35,9 +37,7 @@ func build(t testing.TB, v6 bool, l4 gopacket.SerializableLayer, payload []byte)
 	}
 	b := gopacket.NewSerializeBuffer()
 	o := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
-	if err := gopacket.SerializeLayers(b, o, eth, ip, l4, gopacket.Payload(payload)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, gopacket.SerializeLayers(b, o, eth, ip, l4, gopacket.Payload(payload)))
 	return b.Bytes()
 }
 

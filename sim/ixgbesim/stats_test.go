@@ -1,16 +1,17 @@
 package ixgbesim
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
+)
 
 // Octets that are counted between the reads of the two halves belong to the next pair of reads.
 func TestOctetsBetweenTheHalves(t *testing.T) {
 	m := New(Options{})
 	m.add64(regGORCL, 1<<32+5)
 	read := func(r reg) uint32 {
-		v, err := m.read(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(m.read(r))(t)
 		return v
 	}
 	low := read(regGORCL)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -127,9 +128,7 @@ func TestPageOwnership(t *testing.T) {
 		for i := range p.used {
 			if p.used[i] {
 				buf := []byte{0xee}
-				if err := x.m.host.DMAWrite(p.iova+uint64(i)*contextSize, buf); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, x.m.host.DMAWrite(p.iova+uint64(i)*contextSize, buf))
 			}
 		}
 	}

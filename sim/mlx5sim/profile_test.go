@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // sendTo sends a frame to an address and returns whether it was sent on the wire and whether it was looped back.
@@ -204,17 +205,12 @@ func TestVendorSpecific(t *testing.T) {
 	const at = 0xe8
 	read := func(off int) uint32 {
 		t.Helper()
-		v, err := pci.Read32(x.Fn, at+off)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(pci.Read32(x.Fn, at+off))(t)
 		return v
 	}
 	write := func(off int, v uint32) {
 		t.Helper()
-		if err := x.Fn.WriteConfig(at+off, binary.LittleEndian.AppendUint32(nil, v)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, x.Fn.WriteConfig(at+off, binary.LittleEndian.AppendUint32(nil, v)))
 	}
 	if v := read(0); v != 0x0018_0009 {
 		t.Errorf("header %08x", v)

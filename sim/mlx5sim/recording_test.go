@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // recordedCommand is a recorded command: Linux's input, and the card's output.
@@ -25,10 +27,7 @@ func readRecording(t *testing.T) []recordedCommand {
 		t.Skip("no recording of a ConnectX-4 beside the project: ", err)
 	}
 	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must.Get(gzip.NewReader(f))(t)
 	var (
 		dump  = regexp.MustCompile(`dump command (.*)\((0x[0-9a-f]+)\) (INPUT|OUTPUT)`)
 		line  = regexp.MustCompile(`^\[[^]]*\] [0-9a-f]+: ([0-9a-f ]+)$`)
@@ -69,10 +68,7 @@ func readRecording(t *testing.T) []recordedCommand {
 		}
 		if m := line.FindStringSubmatch(sc.Text()); m != nil && len(all) > 0 {
 			for _, w := range strings.Fields(m[1]) {
-				v, err := strconv.ParseUint(w, 16, 32)
-				if err != nil {
-					t.Fatal(err)
-				}
+				v := must.Get(strconv.ParseUint(w, 16, 32))(t)
 				bytes = binary.BigEndian.AppendUint32(bytes, uint32(v))
 			}
 		}

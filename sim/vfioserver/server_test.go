@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
@@ -48,27 +49,15 @@ func FuzzServer(f *testing.F) {
 	}
 	f.Add(all, true)
 	f.Add([]byte{0, 0, 1, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0}, false)
-	p, err := sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy", Seed: 1})
-	if err != nil {
-		f.Fatal(err)
-	}
+	p := must.Get(sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy", Seed: 1}))(f)
 	path := filepath.Join(f.TempDir(), "nic")
-	s, err := vfioserver.Listen(path, p, slog.New(slog.DiscardHandler))
-	if err != nil {
-		f.Fatal(err)
-	}
+	s := must.Get(vfioserver.Listen(path, p, slog.New(slog.DiscardHandler)))(f)
 	f.Cleanup(func() { s.Close(); p.Close() })
 	f.Fuzz(func(t *testing.T, data []byte, fd bool) {
-		sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		sock := must.Get(net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"}))(t)
 		var oob []byte
 		if fd {
-			mem, err := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC)
-			if err != nil {
-				t.Fatal(err)
-			}
+			mem := must.Get(unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC))(t)
 			defer unix.Close(mem)
 			unix.Ftruncate(mem, 8192)
 			oob = unix.UnixRights(mem)
@@ -121,22 +110,13 @@ func next(t *testing.T, p *sim.Port) {
 
 func TestStaleSocketIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "nic")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}))(t)
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	p, err := sim.New(toysim.New([6]byte{2}), sim.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(sim.New(toysim.New([6]byte{2}), sim.Options{}))(t)
 	defer p.Close()
 	log := slog.New(slog.DiscardHandler)
-	s, err := vfioserver.Listen(path, p, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(vfioserver.Listen(path, p, log))(t)
 	if _, err := vfioserver.Listen(path, p, log); err == nil {
 		t.Error("a socket that is in use was replaced")
 	}
@@ -162,15 +142,9 @@ func (m *interrupter) Config() sim.Config {
 func dialled(t *testing.T, p *sim.Port) *net.UnixConn {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "nic")
-	s, err := vfioserver.Listen(path, p, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(vfioserver.Listen(path, p, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() { s.Close() })
-	sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sock := must.Get(net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"}))(t)
 	t.Cleanup(func() { sock.Close() })
 	return sock
 }
@@ -179,10 +153,7 @@ func dialled(t *testing.T, p *sim.Port) *net.UnixConn {
 // silent until it is unmasked.
 func TestInterruptKinds(t *testing.T) {
 	m := &interrupter{Model: toysim.New([6]byte{2})}
-	p, err := sim.New(m, sim.Options{Name: "toy"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(sim.New(m, sim.Options{Name: "toy"}))(t)
 	t.Cleanup(func() { p.Close() })
 	sock := dialled(t, p)
 	sock.SetDeadline(time.Now().Add(time.Minute))
@@ -215,10 +186,7 @@ func TestInterruptKinds(t *testing.T) {
 		index         uint32
 		vector, again int // interrupts delivered for two raised
 	}{{"MSI-X", proto.IRQMSIX, 1, 2}, {"MSI", proto.IRQMSI, 1, 2}, {"INTx", proto.IRQINTx, 1, 1}} {
-		fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fd := must.Get(unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC))(t)
 		defer unix.Close(fd)
 		taken := func() int {
 			var b [8]byte
@@ -254,19 +222,14 @@ func TestInterruptKinds(t *testing.T) {
 
 // A client may write registers faster than the device handles them, without requesting replies, and is still served.
 func TestManyPostedWrites(t *testing.T) {
-	p, err := sim.New(toysim.New([6]byte{2}), sim.Options{Name: "toy"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(sim.New(toysim.New([6]byte{2}), sim.Options{Name: "toy"}))(t)
 	t.Cleanup(func() { p.Close() })
 	sock := dialled(t, p)
 	sock.SetDeadline(time.Now().Add(2 * time.Minute))
 	reply := make([]byte, 1<<16)
 	call := func(b []byte) {
 		t.Helper()
-		if _, err := sock.Write(b); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(sock.Write(b))(t)
 		if n, err := sock.Read(reply); err != nil || n < proto.HeaderSize || reply[8]&0x20 != 0 {
 			t.Fatalf("%x, %v", reply[:n], err)
 		}
@@ -314,16 +277,10 @@ func TestManyPostedWrites(t *testing.T) {
 // With an IOMMU, QEMU sends a map for each 4 KiB of a guest's memory region: 262,144 of them for 1 GiB, more than
 // VFIO's limit.
 func TestMemoryRegionInPages(t *testing.T) {
-	p, err := sim.New(toysim.New([6]byte{2}), sim.Options{Name: "toy"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(sim.New(toysim.New([6]byte{2}), sim.Options{Name: "toy"}))(t)
 	t.Cleanup(func() { p.Close() })
 	const page, pages, batch = 4096, 1<<16 + 64, 64
-	mem, err := unix.MemfdCreate("region", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mem := must.Get(unix.MemfdCreate("region", unix.MFD_CLOEXEC))(t)
 	defer unix.Close(mem)
 	unix.Ftruncate(mem, page)
 	sock := dialled(t, p)

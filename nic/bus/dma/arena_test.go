@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // fakeMapper assigns addresses as an IOMMU would, records what is mapped, and fails on request.
@@ -54,15 +56,9 @@ func (f *fakeMapper) Unmap(iova uint64, size int) error {
 }
 
 func held(t *testing.T) int {
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	maps := must.Get(os.ReadFile("/proc/self/maps"))(t)
 	n := bytes.Count(maps, []byte("rebound-dma"))
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fds := must.Get(os.ReadDir("/proc/self/fd"))(t)
 	for _, fd := range fds {
 		if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.Contains(to, "rebound-dma") {
 			n++
@@ -88,18 +84,13 @@ func TestAllocator(t *testing.T) {
 		{next: 0x100_0000, page: true}, // pieces that happen to be contiguous
 	} {
 		rnd := rand.New(rand.NewPCG(1, 2))
-		a, err := NewArena(m, 4<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(NewArena(m, 4<<20))(t)
 		live := map[uint64]Block{}
 		for range 400 {
 			size, align := 1+rnd.IntN(1<<(1+rnd.IntN(16))), 1<<rnd.IntN(14)
 			b, err := a.Alloc(size, align)
 			if errors.Is(err, ErrNoRoom) {
-				if err := a.Grow(1 << 20); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, a.Grow(1<<20))
 				continue
 			}
 			if err != nil {
@@ -127,9 +118,7 @@ func TestAllocator(t *testing.T) {
 				t.Fatal("a block was written by the allocation of another")
 			}
 		}
-		if err := a.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, a.Close())
 		if len(m.mapped) != 0 {
 			t.Errorf("%d mappings are left", len(m.mapped))
 		}
@@ -150,14 +139,8 @@ func TestMemoryOfClosedArenaIsZeroedForTheNext(t *testing.T) {
 	m := &keepingMapper{}
 	var first *byte
 	for range 3 {
-		a, err := NewArena(m, 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := a.Alloc(1<<20, 4096)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(NewArena(m, 1<<20))(t)
+		b := must.Get(a.Alloc(1<<20, 4096))(t)
 		if first == nil {
 			first = &b.Bytes[0]
 		} else if first != &b.Bytes[0] {
@@ -169,9 +152,7 @@ func TestMemoryOfClosedArenaIsZeroedForTheNext(t *testing.T) {
 		for i := range b.Bytes {
 			b.Bytes[i] = 0xa5
 		}
-		if err := a.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, a.Close())
 	}
 	for _, mp := range m.pool.free {
 		if err := mp.close(&m.fakeMapper); err != nil {
@@ -183,10 +164,7 @@ func TestMemoryOfClosedArenaIsZeroedForTheNext(t *testing.T) {
 func TestArenaPiecewise(t *testing.T) {
 	// Ordinary pages in contiguous pairs: the arena must join each pair, and must not join across the gaps.
 	m := &fakeMapper{next: 0x100000, page: true}
-	a, err := NewArena(m, 2<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(NewArena(m, 2<<20))(t)
 	defer a.Close()
 	if len(a.segments) != 1 {
 		t.Errorf("%d segments of pages that follow each other", len(a.segments))
@@ -200,10 +178,7 @@ func TestArenaPiecewise(t *testing.T) {
 
 func TestGrow(t *testing.T) {
 	m := &fakeMapper{next: 0x40000000, step: 1 << 30}
-	a, err := NewArena(m, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(NewArena(m, 1))(t)
 	defer a.Close()
 	var pages []Block
 	for {
@@ -219,9 +194,7 @@ func TestGrow(t *testing.T) {
 	if len(pages) == 0 || len(pages)*4096 != len(a.segments[0].bytes) {
 		t.Errorf("%d pages came of %d bytes", len(pages), len(a.segments[0].bytes))
 	}
-	if err := a.Grow(3 << 20); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.Grow(3<<20))
 	if len(m.mapped) != 2 {
 		t.Errorf("%d mappings after Grow, want 2", len(m.mapped))
 	}
@@ -246,10 +219,7 @@ func TestArenaErrors(t *testing.T) {
 			t.Errorf("an arena of %d bytes was made", size)
 		}
 	}
-	a, err := NewArena(&fakeMapper{next: 1 << 30}, 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(NewArena(&fakeMapper{next: 1 << 30}, 4096))(t)
 	for _, c := range [][2]int{{0, 1}, {-1, 1}, {8, 0}, {8, 3}, {8, -4}} {
 		if _, err := a.Alloc(c[0], c[1]); err == nil || errors.Is(err, ErrNoRoom) {
 			t.Errorf("Alloc(%d, %d) = %v", c[0], c[1], err)
@@ -271,10 +241,7 @@ func TestArenaErrors(t *testing.T) {
 // TestCloseKeepsWhatTheDeviceHas: memory that could not be taken from the device must not go back to the kernel.
 func TestCloseKeepsWhatTheDeviceHas(t *testing.T) {
 	m := &fakeMapper{next: 1 << 30}
-	a, err := NewArena(m, 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(NewArena(m, 4096))(t)
 	m.stuck = true
 	if err := a.Close(); !errors.Is(err, errFake) {
 		t.Errorf("Close = %v", err)
@@ -292,10 +259,7 @@ func TestCloseKeepsWhatTheDeviceHas(t *testing.T) {
 func TestOldKernel(t *testing.T) {
 	defer func(f func([]byte, int) error) { madvise = f }(madvise)
 	madvise = func([]byte, int) error { return unix.EINVAL }
-	mp, err := mapPages(4<<20, -1, kind{page: os.Getpagesize()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	mp := must.Get(mapPages(4<<20, -1, kind{page: os.Getpagesize()}))(t)
 	defer mp.close(nil)
 	var st unix.Stat_t
 	if err := unix.Fstat(mp.mem.FD, &st); err != nil || st.Blocks*512 < 4<<20 {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -41,10 +42,7 @@ func needHuge(t *testing.T, n int) {
 func TestHugePages(t *testing.T) {
 	hugePages(t)
 	m := &fakeMapper{next: 1 << 30}
-	a, err := NewArena(m, 5<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(NewArena(m, 5<<20))(t)
 	defer a.Close()
 	got := m.mapped[1<<30]
 	if got.Page != 2<<20 {
@@ -64,10 +62,7 @@ type nodeMapper struct{ fakeMapper }
 func (nodeMapper) NUMANode() int { return 0 }
 
 func TestNUMANode(t *testing.T) {
-	a, err := NewArena(&nodeMapper{}, 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(NewArena(&nodeMapper{}, 4096))(t)
 	defer a.Close()
 	for _, n := range a.Notes() {
 		if strings.Contains(n, "NUMA") && !strings.Contains(n, "not implemented") {
@@ -78,10 +73,7 @@ func TestNUMANode(t *testing.T) {
 
 func TestPhysical(t *testing.T) {
 	hugePages(t)
-	p, err := UnsafeNoIOMMU()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(UnsafeNoIOMMU())(t)
 	defer p.Close()
 	a, err := NewArena(p, 8<<20)
 	if err != nil {
@@ -92,10 +84,7 @@ func TestPhysical(t *testing.T) {
 	total := 0
 	for _, s := range a.segments {
 		for off := 0; off < len(s.bytes); off += 4096 {
-			addr, err := p.address(&s.bytes[off])
-			if err != nil {
-				t.Fatal(err)
-			}
+			addr := must.Get(p.address(&s.bytes[off]))(t)
 			if addr != s.iova+uint64(off) {
 				t.Fatalf("the page at +%#x is at %#x, the arena says %#x", off, addr, s.iova+uint64(off))
 			}
@@ -113,19 +102,13 @@ func TestPhysicalRefuses(t *testing.T) {
 		t.Skip("no pagemap:", err)
 	}
 	defer p.Close()
-	mp, err := mapPages(4096, -1, kind{page: os.Getpagesize()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	mp := must.Get(mapPages(4096, -1, kind{page: os.Getpagesize()}))(t)
 	defer mp.close(p)
 	if _, err := p.Map(mp.mem); err == nil || !strings.Contains(err.Error(), "nr_hugepages") {
 		t.Errorf("ordinary pages: %v, want an error that tells how to get huge ones", err)
 	}
 	// A page that was never touched is not present and has no address.
-	untouched, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		t.Fatal(err)
-	}
+	untouched := must.Get(unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON))(t)
 	defer unix.Munmap(untouched)
 	if addr, err := p.address(&untouched[4096]); err == nil {
 		t.Errorf("an untouched page has the address %#x", addr)

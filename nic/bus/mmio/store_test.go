@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // eachPush runs test with each method of storing a block. Methods that this processor lacks are skipped by name.
@@ -29,10 +31,7 @@ const maxBlocks = 5
 
 // arena returns memory from mmap, like that of drivers. Tests place source, destination and records in it, and compare all of it.
 func arena(t testing.TB, size int) []byte {
-	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON))(t)
 	t.Cleanup(func() { unix.Munmap(b) })
 	return b
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 const (
@@ -89,9 +91,7 @@ func TestBindTwice(t *testing.T) {
 	k.card(addr0, "ixgbe", "7", "eth1")
 	k.driverModule(vfioDriver)
 	for _, to := range []Target{{}, {NoDriver: true}, {}} {
-		if err := k.bind(addr0, to); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, k.bind(addr0, to))
 	}
 	k.home[addr0] = "other" // what the kernel would choose now
 	k.driverModule("other")
@@ -115,9 +115,7 @@ func TestBindRefuses(t *testing.T) {
 			needed["bond0.7"] = "carries ssh"
 		}, ErrInUse, "under bond0.7"},
 		"interface elsewhere": {func(k *kernel) {
-			if err := os.RemoveAll(k.path("sys/bus/pci/devices/" + addr0 + "/net")); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.RemoveAll(k.path("sys/bus/pci/devices/"+addr0+"/net")))
 		}, ErrInUse, "has no interface for it in this network namespace"},
 		"virtual functions": {func(k *kernel) { k.file("sys/bus/pci/devices/"+addr0+"/sriov_numvfs", "4\n") }, ErrInUse, "4 virtual functions"},
 	} {

@@ -9,14 +9,12 @@ import (
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func needed(t *testing.T) map[string]string {
 	t.Helper()
-	n, err := netif.Needed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(netif.Needed())(t)
 	return n
 }
 
@@ -27,14 +25,9 @@ func TestLive(t *testing.T) {
 	if addr == "" {
 		t.Skip("REBOUND_TEST_PCI names no PCI function that may be taken")
 	}
-	before, err := machine.find(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(machine.find(addr))(t)
 	to := Target{NoDriver: before.Group == "", Needed: needed(t)}
-	if err := Bind(addr, to); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, Bind(addr, to))
 	t.Cleanup(func() {
 		if err := Unbind(addr); err != nil {
 			t.Error(err)
@@ -51,10 +44,7 @@ func TestLive(t *testing.T) {
 }
 
 func live(t *testing.T, addr string, unsafeNoIOMMU bool) {
-	f, err := Open(addr, unsafeNoIOMMU)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(Open(addr, unsafeNoIOMMU))(t)
 	defer f.Close()
 	if g, err := Open(addr, unsafeNoIOMMU); !errors.Is(err, ErrBusy) {
 		t.Errorf("a second open: %v, %v", g, err)
@@ -77,10 +67,7 @@ func live(t *testing.T, addr string, unsafeNoIOMMU bool) {
 		t.Logf("BAR %d: %#x bytes, at 0 %08x, at 8 %08x", n, w.Size(), w.Read32(0), w.Read32(8))
 	}
 
-	arena, err := dma.NewArena(f, 4<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	arena := must.Get(dma.NewArena(f, 4<<20))(t)
 	if err := arena.Grow(1 << 20); err != nil {
 		t.Error(err)
 	}
@@ -107,12 +94,8 @@ func live(t *testing.T, addr string, unsafeNoIOMMU bool) {
 	if err := f.SetBusMaster(false); err != nil {
 		t.Error(err)
 	}
-	if err := arena.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Close(t, arena)
+	must.Close(t, f)
 }
 
 // TestLiveWC maps a part of a prefetchable BAR write-combining, and logs what the kernel granted.
@@ -121,30 +104,14 @@ func TestLiveWC(t *testing.T) {
 	if addr == "" {
 		t.Skip("REBOUND_TEST_PCI_WC names no PCI function whose BAR 2 is memory that may be written")
 	}
-	before, err := machine.find(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := Bind(addr, Target{NoDriver: before.Group == "", Needed: needed(t)}); err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(machine.find(addr))(t)
+	must.OK(t, Bind(addr, Target{NoDriver: before.Group == "", Needed: needed(t)}))
 	defer Unbind(addr)
-	f, err := Open(addr, before.Group == "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(Open(addr, before.Group == ""))(t)
 	defer f.Close()
-	if err := SplitWC(f, 2, 0x1000); err != nil {
-		t.Fatal(err)
-	}
-	uc, err := f.BAR(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wc, err := f.BARWC(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, SplitWC(f, 2, 0x1000))
+	uc := must.Get(f.BAR(2))(t)
+	wc := must.Get(f.BARWC(2))(t)
 	uc.Write32(0x40, 0x11111111)
 	wc.Write32(0x1040, 0x22222222)
 	if uc.Read32(0x40) != 0x11111111 || wc.Read32(0x1040) != 0x22222222 {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // A mapping that the kernel refuses must not remove mappings of other threads that were given the same addresses
@@ -14,10 +16,7 @@ import (
 func TestMapPiecesRefused(t *testing.T) {
 	// A TCP socket refuses to be mapped writable, as a BAR that vfio-pci has claimed does in sysfs: by its own mmap operation,
 	// before which the kernel has emptied the addresses.
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := must.Get(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fd)
 	const size = 1 << 20
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -29,10 +30,7 @@ func vfioKernel(t *testing.T) *kernel {
 func TestVFIO(t *testing.T) {
 	k := vfioKernel(t)
 	fds := openFiles(t)
-	f, err := k.openVFIO("03:00.0", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(k.openVFIO("03:00.0", false))(t)
 	if want := []string{"set container", "set iommu 3", "device " + addr0}; !slices.Equal(k.log, want) {
 		t.Errorf("the kernel saw %q, want %q", k.log, want)
 	}
@@ -55,10 +53,7 @@ func TestVFIO(t *testing.T) {
 		}
 	}
 
-	w, err := f.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(f.BAR(0))(t)
 	w.Write32(0x1234&^3, 0xc0ffee00)
 	seen := make([]byte, 4)
 	k.device.ReadAt(seen, 0x1234)
@@ -93,21 +88,14 @@ func TestVFIO(t *testing.T) {
 	if got, err := Registers(f, 0, 0x10000); got != w || err != nil {
 		t.Errorf("Registers: %v", err)
 	}
-	if err := f.SetBusMaster(true); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, f.SetBusMaster(true))
 
-	arena, err := dma.NewArena(f, 4<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	arena := must.Get(dma.NewArena(f, 4<<20))(t)
 	if len(k.mapped) != 1 {
 		t.Errorf("the IOMMU has %v", k.mapped)
 	}
 	for range 2 {
-		if err := f.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		must.Close(t, f)
 	}
 	cfg := make([]byte, 2)
 	k.device.ReadAt(cfg, regionConfig*regionStride+cfgCommand)
@@ -132,10 +120,7 @@ func TestVFIO(t *testing.T) {
 }
 
 func openFiles(t *testing.T) int {
-	e, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(os.ReadDir("/proc/self/fd"))(t)
 	return len(e)
 }
 
@@ -189,19 +174,14 @@ func TestVFIORefuses(t *testing.T) {
 // TestSplitWC: registers uncached and doorbells write-combining in one BAR, with offsets that count from its start.
 func TestSplitWC(t *testing.T) {
 	k := vfioKernel(t)
-	f, err := k.openVFIO(addr0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(k.openVFIO(addr0, false))(t)
 	defer f.Close()
 	for _, from := range []uint64{0, 0x800, 0x4000, 1 << 40} {
 		if err := SplitWC(f, 2, from); !errors.Is(err, ErrBAR) {
 			t.Errorf("split at %#x: %v", from, err)
 		}
 	}
-	if err := SplitWC(f, 2, 0x1000); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, SplitWC(f, 2, 0x1000))
 	uc, err := f.BAR(2)
 	if err != nil || uc.Size() != 0x1000 || uc.WriteCombining() {
 		t.Fatalf("BAR(2): %+v, %v", uc, err)
@@ -222,9 +202,7 @@ func TestSplitWC(t *testing.T) {
 		t.Errorf("split after use: %v", err)
 	}
 	// If the kernel offers no write-combining, both parts are uncached, and reported as such.
-	if err := SplitWC(f, 0, 0x1000); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, SplitWC(f, 0, 0x1000))
 	up, err := f.BARWC(0)
 	if err != nil || up.WriteCombining() {
 		t.Fatalf("BARWC(0): %+v, %v", up, err)
@@ -243,10 +221,7 @@ func TestVFIORegions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	w, err := f.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(f.BAR(0))(t)
 	for _, off := range []uint64{0x1000, 0x4000, 0xfffc} {
 		w.Write32(off, uint32(off)|1)
 		d := make([]byte, 1)
@@ -255,19 +230,13 @@ func TestVFIORegions(t *testing.T) {
 		}
 	}
 	k.sparse = []span{{0x8000, 0x11000}}
-	g, err := k.openVFIO(addr0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must.Get(k.openVFIO(addr0, false))(t)
 	defer g.Close()
 	if _, err := g.BAR(0); !errors.Is(err, ErrBAR) {
 		t.Errorf("a mappable range beyond the BAR: %v", err)
 	}
 	k.sparse, k.noMmap = nil, true
-	h, err := k.openVFIO(addr0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(k.openVFIO(addr0, false))(t)
 	defer h.Close()
 	if w, err = h.BAR(0); err != nil {
 		t.Fatal(err)
@@ -284,15 +253,9 @@ func TestVFIORegions(t *testing.T) {
 func TestIOVA(t *testing.T) {
 	k := vfioKernel(t)
 	k.ranges = []span{{1 << 33, 1<<33 + 16<<20 - 1}, {0x1000, 0xffffff}} // in any order; the low one starts at a page
-	f, err := k.openVFIO(addr0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(k.openVFIO(addr0, false))(t)
 	defer f.Close()
-	mem, err := unix.Mmap(-1, 0, 4<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mem := must.Get(unix.Mmap(-1, 0, 4<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON))(t)
 	defer unix.Munmap(mem)
 	var all []uint64
 	for {
@@ -345,10 +308,7 @@ func TestSysfs(t *testing.T) {
 	if _, err := k.openSysfs(addr0, false); !errors.Is(err, ErrNoIOMMU) || !strings.Contains(err.Error(), "unsafe_no_iommu") {
 		t.Errorf("without consent: %v", err)
 	}
-	f, err := k.openSysfs(addr0, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(k.openSysfs(addr0, true))(t)
 	dir := "bus/pci/devices/" + addr0 + "/"
 	if want := []string{dir + "enable=1", dir + "reset=1", "command was 0x0"}; !slices.Equal(slices.DeleteFunc(slices.Clone(k.log), func(s string) bool { return s == "command was 0x2" }), want[:2]) {
 		t.Errorf("the kernel saw %q, want %q with bus mastering off", k.log, want)
@@ -356,10 +316,7 @@ func TestSysfs(t *testing.T) {
 	if _, err := k.openSysfs(addr0, true); !errors.Is(err, ErrBusy) {
 		t.Errorf("a second open: %v", err)
 	}
-	w, err := f.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(f.BAR(0))(t)
 	w.Write32(0x40, 0x66666666)
 	if b, _ := os.ReadFile(k.host.device(addr0) + "/resource0"); b[0x40] != 0x66 {
 		t.Error("a store did not reach resource0")
@@ -370,13 +327,9 @@ func TestSysfs(t *testing.T) {
 	if len(Notes(f)) == 0 {
 		t.Error("no note that there is no IOMMU")
 	}
-	if err := f.SetBusMaster(true); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, f.SetBusMaster(true))
 	for range 2 {
-		if err := f.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		must.Close(t, f)
 	}
 	if b, _ := os.ReadFile(config); b[cfgCommand]&byte(cmdBusMaster) != 0 {
 		t.Error("bus mastering is on after Close")
@@ -384,10 +337,7 @@ func TestSysfs(t *testing.T) {
 	if k.log[len(k.log)-1] != dir+"enable=0" {
 		t.Errorf("the function stays enabled: %q", k.log)
 	}
-	again, err := k.openSysfs(addr0, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := must.Get(k.openSysfs(addr0, true))(t)
 	again.Close()
 }
 
@@ -418,10 +368,7 @@ func TestSysfsRefuses(t *testing.T) {
 
 func TestGone(t *testing.T) {
 	k := vfioKernel(t)
-	f, err := k.openVFIO(addr0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(k.openVFIO(addr0, false))(t)
 	if Gone(f) {
 		t.Error("the function is gone before it left")
 	}
@@ -437,15 +384,10 @@ func TestGone(t *testing.T) {
 // vfio-pci emulates some bits. WriteReal writes them through sysfs, and reports if that failed too.
 func TestWriteReal(t *testing.T) {
 	k := vfioKernel(t)
-	f, err := k.openVFIO(addr0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(k.openVFIO(addr0, false))(t)
 	defer f.Close()
 	path := filepath.Join(k.host.device(addr0), "config")
-	if err := os.WriteFile(path, make([]byte, cfgSize), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, make([]byte, cfgSize), 0o600))
 	if err := WriteReal(f, 0x78, []byte{0x10, 0x28}); err != nil {
 		t.Error(err)
 	}
@@ -464,19 +406,14 @@ func TestVFIOWithoutIOMMU(t *testing.T) {
 	k.file("sys/kernel/iommu_groups/7/name", "vfio-noiommu\n")
 	k.file("dev/vfio/noiommu-7", "")
 	os.Remove(k.dev + "/vfio/7")
-	f, err := k.openVFIO(addr0, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(k.openVFIO(addr0, true))(t)
 	if !slices.Contains(k.log, "set iommu 8") || len(Notes(f)) == 0 {
 		t.Errorf("kernel %q, notes %q", k.log, Notes(f))
 	}
 	if _, err := f.Map(dma.Memory{Bytes: make([]byte, 4096), Page: 4096}); err == nil || len(k.mapped) != 0 {
 		t.Errorf("ordinary pages were mapped: %v", err)
 	}
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Close(t, f)
 }
 
 // TestWriteCombiningIsTrue: the kernel accepts a write-combining mapping of pages that are uncached elsewhere, and leaves
@@ -493,10 +430,7 @@ func TestWriteCombiningIsTrue(t *testing.T) {
 	} {
 		k := vfioKernel(t)
 		k.file("sys/kernel/debug/x86/pat_memtype_list", list)
-		f, err := k.openVFIO(addr0, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(k.openVFIO(addr0, false))(t)
 		if w, err := f.BARWC(2); err != nil || w.WriteCombining() != want || want == (len(Notes(f)) > 0) {
 			t.Errorf("%q: %+v, %v, notes %q; want write-combining %v", list, w, err, Notes(f), want)
 		}
@@ -513,10 +447,7 @@ func TestPatchedVFIO(t *testing.T) {
 		if !patched {
 			k.file("sys/kernel/debug/x86/pat_memtype_list", "PAT memtype list:\nPAT: [mem 0x00000000f1000000-0x00000000f1004000] uncached-minus\n")
 		}
-		f, err := k.openVFIO(addr0, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(k.openVFIO(addr0, false))(t)
 		w, err := f.BARWC(2)
 		if err != nil || w.WriteCombining() != (patched && runtime.GOARCH == "amd64") {
 			t.Errorf("patched %v: write-combining %v, %v", patched, w.WriteCombining(), err)

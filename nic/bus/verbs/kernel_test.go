@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // A message as the kernel reads it, byte by byte.
@@ -67,17 +68,11 @@ func tree(t *testing.T) *host {
 	dir := t.TempDir()
 	file := func(name, text string) {
 		name = filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		must.OK(t, os.WriteFile(name, []byte(text), 0o644))
 	}
 	link := func(name, to string) {
-		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Symlink(to, filepath.Join(dir, name)))
 	}
 	file("sys/devices/pci/0000:00:04.0/config", strings.Repeat("\x00", 256))
 	file("sys/devices/pci/0000:00:05.0/config", strings.Repeat("\x00", 256))
@@ -93,9 +88,7 @@ func tree(t *testing.T) *host {
 	file("sys/class/infiniband_verbs/abi_version", "6\n")
 	link("sys/bus", "devices")
 	file("dev/infiniband/uverbs3", "")
-	if err := os.MkdirAll(filepath.Join(dir, "sys/devices/pci/devices"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(filepath.Join(dir, "sys/devices/pci/devices"), 0o755))
 	link("sys/devices/pci/devices/0000:00:04.0", "../0000:00:04.0")
 	return &host{filepath.Join(dir, "sys"), filepath.Join(dir, "dev"), func(address string) (pci.Found, error) {
 		f := pci.Found{Address: address, Driver: "efa", NUMANode: -1}
@@ -166,10 +159,7 @@ func (s *script) Close() error                          { s.closed = true; retur
 
 func TestFunction(t *testing.T) {
 	h := tree(t)
-	found, err := h.find("rdmap0s4")
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := must.Get(h.find("rdmap0s4"))(t)
 	k := &script{}
 	registered := map[uint32][]byte{}
 	limit := false
@@ -193,24 +183,15 @@ func TestFunction(t *testing.T) {
 		}
 		return nil
 	}
-	f, err := New("rdmap0s4", found, h.sys, func(Found) (Kernel, error) { return k, nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(New("rdmap0s4", found, h.sys, func(Found) (Kernel, error) { return k, nil }))(t)
 	memory := dma.Memory{Bytes: make([]byte, 1<<16)}
 	if _, err := f.Map(memory); err == nil {
 		t.Error("memory was registered without a context")
 	}
-	if err := f.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, f.Start())
 	c := f.Context()
-	if err := c.Begin(nil, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.AllocPD(nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Begin(nil, nil))
+	must.OK(t, c.AllocPD(nil))
 	at, err := f.Map(memory)
 	if err != nil || at != uint64(uintptr(unsafe.Pointer(&memory.Bytes[0]))) {
 		t.Fatalf("memory is at %#x for the device, %v", at, err)

@@ -9,14 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func pipe(t testing.TB) (a, b *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fds := must.Get(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0))(t)
 	var c [2]*net.UnixConn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "pair")

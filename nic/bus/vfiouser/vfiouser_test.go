@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
@@ -24,35 +25,23 @@ import (
 
 func serveToy(t testing.TB) (*sim.Port, *vfioserver.Server, string) {
 	t.Helper()
-	p, err := sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy", Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy", Seed: 1}))(t)
 	path := filepath.Join(t.TempDir(), "nic")
-	s, err := vfioserver.Listen(path, p, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(vfioserver.Listen(path, p, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() { s.Close(); p.Close() })
 	return p, s, path
 }
 
 func dial(t testing.TB, path string) *Function {
 	t.Helper()
-	f, err := Dial(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(Dial(path))(t)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
 
 func pages(t testing.TB, n int) dma.Memory {
 	t.Helper()
-	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))(t)
 	t.Cleanup(func() { unix.Munmap(b) })
 	return dma.Memory{Bytes: b, FD: -1}
 }
@@ -63,10 +52,7 @@ func TestIdentityAndRegisters(t *testing.T) {
 	if id := f.ID(); id.Vendor != toysim.Vendor || id.Device != toysim.Device || id.Class != 0x020000 || id.Revision != 1 {
 		t.Errorf("identity: %v class %#x", id, id.Class)
 	}
-	bar, err := f.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bar := must.Get(f.BAR(0))(t)
 	if v := bar.Read32(0); v != toysim.Magic || bar.Size() != 0x4000 {
 		t.Errorf("magic %#x, size %#x", v, bar.Size())
 	}
@@ -90,17 +76,11 @@ func TestIdentityAndRegisters(t *testing.T) {
 func TestDoorbellsAreMemory(t *testing.T) {
 	p, _, path := serveToy(t)
 	f := dial(t, path)
-	bells, err := f.BAR(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bells := must.Get(f.BAR(2))(t)
 	if _, err := bells.Pointer(8, 4); err == nil {
 		t.Error("there is memory behind a register that nobody polls")
 	}
-	at, err := bells.Pointer(0x40, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := must.Get(bells.Pointer(0x40, 4))(t)
 	before := p.Counts()
 	mmio.Store32((*uint32)(at), 7)
 	if p.Counts() != before {
@@ -118,10 +98,7 @@ func TestDMAByMessages(t *testing.T) {
 	p.Connect(near)
 	f := dial(t, path)
 	m := pages(t, 1<<16)
-	iova, err := f.Map(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	iova := must.Get(f.Map(m))(t)
 	bar, _ := f.BAR(0)
 	bells, _ := f.BAR(2)
 	f.SetBusMaster(true)
@@ -160,10 +137,7 @@ func TestInterrupts(t *testing.T) {
 	bar, _ := f.BAR(0)
 	var fds []int
 	for range 4 {
-		fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fd := must.Get(unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC))(t)
 		defer unix.Close(fd)
 		fds = append(fds, fd)
 	}
@@ -188,13 +162,9 @@ func TestInterrupts(t *testing.T) {
 			t.Errorf("vector %d", v)
 		}
 	}
-	if err := set(0x21, proto.IRQMSIX, 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, set(0x21, proto.IRQMSIX, 0, 0))
 	// INTx is masked when raised, and raised again when it is unmasked.
-	if err := set(0x24, proto.IRQINTx, 0, 1, fds[0]); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, set(0x24, proto.IRQINTx, 0, 1, fds[0]))
 	bar.Write32(0x50, 0)
 	if !fired(fds[0]) {
 		t.Error("INTx was not raised")
@@ -226,14 +196,8 @@ func TestClientVanishes(t *testing.T) {
 	p, _, path := serveToy(t)
 	before := openFDs(t)
 	for range 20 {
-		f, err := Dial(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := dma.NewArena(f, 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(Dial(path))(t)
+		a := must.Get(dma.NewArena(f, 1<<20))(t)
 		f.SetBusMaster(true)
 		if bar, err := f.BAR(0); err != nil || bar.Read32(0) != toysim.Magic {
 			t.Fatalf("BAR 0: %v", err)
@@ -250,10 +214,7 @@ func TestClientVanishes(t *testing.T) {
 
 func openFDs(t testing.TB) int {
 	t.Helper()
-	l, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(os.ReadDir("/proc/self/fd"))(t)
 	return len(l)
 }
 
@@ -275,14 +236,8 @@ func TestSecondClientIsSentAway(t *testing.T) {
 func TestServerVanishes(t *testing.T) {
 	_, s, path := serveToy(t)
 	f := dial(t, path)
-	bar, err := f.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	iova, err := f.Map(pages(t, 4096))
-	if err != nil {
-		t.Fatal(err)
-	}
+	bar := must.Get(f.BAR(0))(t)
+	iova := must.Get(f.Map(pages(t, 4096)))(t)
 	s.Close()
 	if v := bar.Read32(0); v != ^uint32(0) {
 		t.Errorf("reads %#x", v)
@@ -293,27 +248,19 @@ func TestServerVanishes(t *testing.T) {
 	if err := f.Unmap(iova, 4096); err != nil {
 		t.Errorf("Unmap: %v", err)
 	}
-	if err := f.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
+	must.Close(t, f)
 }
 
 // A client that truncates its file after mapping it must not crash the server.
 func TestMemoryCutShort(t *testing.T) {
 	p, _, path := serveToy(t)
 	f := dial(t, path)
-	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := must.Get(unix.MemfdCreate("test", unix.MFD_CLOEXEC))(t)
 	defer unix.Close(fd)
 	unix.Ftruncate(fd, 1<<16)
 	m := pages(t, 1<<16)
 	m.FD = fd
-	iova, err := f.Map(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	iova := must.Get(f.Map(m))(t)
 	unix.Ftruncate(fd, 0)
 	bar, _ := f.BAR(0)
 	bells, _ := f.BAR(2)
@@ -361,21 +308,12 @@ func TestGoroutinesEnd(t *testing.T) {
 func TestTransactionsAreTheModels(t *testing.T) {
 	p, _, path := serveToy(t)
 	f := dial(t, path)
-	bar, err := f.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, err := f.Transactions()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bar := must.Get(f.BAR(0))(t)
+	before := must.Get(f.Transactions())(t)
 	for range 7 {
 		bar.Read32(0)
 	}
-	after, err := f.Transactions()
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := must.Get(f.Transactions())(t)
 	if n := after["mmio read"] - before["mmio read"]; n != 7 || after["mmio read"] != int64(p.Counts().MMIORead) {
 		t.Errorf("7 reads count as %d; %v, the model has %+v", n, after, p.Counts())
 	}

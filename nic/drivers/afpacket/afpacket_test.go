@@ -23,6 +23,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var (
@@ -69,9 +71,7 @@ func TestFilter(t *testing.T) {
 		}
 	})
 	for deadline := time.Now().Add(time.Minute); st.RxErrors == 0 && time.Now().Before(deadline); {
-		if err := s.Device.ReadStats(&st); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Device.ReadStats(&st))
 	}
 	if st.RxErrors != 1 || st.Extra["rx_truncated"] != 1 {
 		t.Errorf("a datagram of three segments: %+v", st)

@@ -8,6 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/cksum"
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
 
@@ -20,10 +21,7 @@ func TestPollAllocates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	r, err := fastpath.New(*v.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(fastpath.New(*v.Config()))(t)
 	raw, f, q := v.Peer.Raw(t), v.Echo(veth.Our4.Addr(), 1), d.queues[0]
 	if n := testing.AllocsPerRun(500, func() {
 		raw.Send(f)

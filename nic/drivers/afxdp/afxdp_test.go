@@ -22,6 +22,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var _ nic.Device = (*afxdp.Device)(nil)
@@ -179,11 +181,8 @@ func TestMissingCapability(t *testing.T) {
 // TestForeignProgram leaves another process's program in place, and another socket its queue.
 func TestForeignProgram(t *testing.T) {
 	v := veth.New(t)
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}}))(t)
 	defer p.Close()
 	v.Host.Do(func() {
 		l, err := netlink.LinkByName(v.Host.Name)
@@ -211,9 +210,7 @@ func TestForeignProgram(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Close(t, d)
 	})
 	if id := attached(t, v); id != 0 {
 		t.Errorf("program %d is attached after Close", id)

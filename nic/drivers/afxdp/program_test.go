@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
@@ -65,24 +66,16 @@ func arp(op byte, from, to netip.Addr) []byte {
 // load returns f's program with a map whose queue 0 has a socket, as the kernel's test run has it.
 func load(t *testing.T, o nic.Options) *ebpf.Program {
 	t.Helper()
-	f, err := newFilter(&o, mac)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(newFilter(&o, mac))(t)
 	q, err := openQueue(64, 64, 2048)
 	if err != nil {
 		t.Skip("AF_XDP takes root: ", err)
 	}
 	t.Cleanup(q.close)
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 4}))(t)
 	t.Cleanup(func() { m.Close() })
 	for i := range uint32(4) {
-		if err := m.Put(i, uint32(q.fd)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, m.Put(i, uint32(q.fd)))
 	}
 	p, err := f.load(new(xdpkit.Types), m, 0)
 	if err != nil {
@@ -103,10 +96,7 @@ func check(t *testing.T, p *ebpf.Program, cases []verdict) {
 	for _, c := range cases {
 		out := make([]byte, len(c.frame)+64)
 		run := &ebpf.RunOptions{Data: c.frame, DataOut: out}
-		got, err := p.Run(run)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(p.Run(run))(t)
 		if got != c.want {
 			t.Errorf("%s: verdict %d, want %d", c.name, got, c.want)
 		}

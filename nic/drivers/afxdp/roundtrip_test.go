@@ -20,6 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/afpacket"
 	"github.com/rebound-nic/rebound/nic/drivers/afxdp"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
 
@@ -77,10 +78,7 @@ func respond(t *testing.T, v *veth.Pair, open func(nic.Options) (nic.Device, err
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := fastpath.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(fastpath.New(c))(t)
 	var stop atomic.Bool
 	done := make(chan error)
 	go func() {

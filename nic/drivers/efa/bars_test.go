@@ -8,6 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
@@ -38,15 +39,9 @@ var _ pci.Function = (*oneWay)(nil)
 // entries are write-combining.
 func TestDoorbellsBesideEntries(t *testing.T) {
 	for _, p := range efasim.Profiles() {
-		port, err := sim.New(efasim.New(efasim.Options{Profile: p, MAC: [6]byte{2, 0, 0, 0, 0, 1}}), sim.Options{Name: "efa"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		port := must.Get(sim.New(efasim.New(efasim.Options{Profile: p, MAC: [6]byte{2, 0, 0, 0, 0, 1}}), sim.Options{Name: "efa"}))(t)
 		port.Start()
-		inner, err := port.Function()
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must.Get(port.Function())(t)
 		fn := &oneWay{Function: inner}
 		d, err := efa.Open(fn, nic.Options{RingSize: 64}, efa.Options{})
 		if err != nil {
@@ -55,9 +50,7 @@ func TestDoorbellsBesideEntries(t *testing.T) {
 		if fn.combining[2] == (p.Doorbells == 2) {
 			t.Errorf("%s, doorbells in BAR %d: write combining in BAR 2 %v", p.Name, p.Doorbells, fn.combining[2])
 		}
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Close(t, d)
 		for _, v := range port.Violations() {
 			t.Error(v)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
@@ -143,12 +144,8 @@ func TestUnplugged(t *testing.T) {
 	if err := x.dev.ReadStats(&s); !errors.Is(err, nic.ErrGone) {
 		t.Errorf("statistics: %v", err)
 	}
-	if err := x.dev.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := x.client.dev.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Close(t, x.dev)
+	must.Close(t, x.client.dev)
 	x.port.Stop()
 }
 

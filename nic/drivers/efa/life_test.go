@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim/efasim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
@@ -130,10 +131,7 @@ func TestOverVFIOUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	fn, err := vfiouser.Dial(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fn := must.Get(vfiouser.Dial(path))(t)
 	x.busy(func() error {
 		x.dev, err = efa.Open(fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(x.log, nil))}, efa.Options{})
 		return err

@@ -10,6 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/proof/nictest"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // benchQueue is a queue with the test as its device: rings, buffers and send queues are in ordinary memory, and
@@ -100,10 +102,7 @@ func (b *benchQueue) complete(status uint64) {
 
 func newResponder(t testing.TB) *fastpath.Responder {
 	t.Helper()
-	r, err := fastpath.NewMessages(fastpath.Config{Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(fastpath.NewMessages(fastpath.Config{Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30}))(t)
 	return r
 }
 

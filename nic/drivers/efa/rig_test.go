@@ -16,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
@@ -114,18 +115,14 @@ func (x *end) run() {
 
 func (x *end) open(o nic.Options, own efa.Options) {
 	x.Helper()
-	if err := x.tryOpen(o, own); err != nil {
-		x.Fatal(err)
-	}
+	must.OK(x, x.tryOpen(o, own))
 }
 
 func (x *end) close() {
 	x.Helper()
 	x.run()
 	defer x.port.Stop()
-	if err := x.dev.Close(); err != nil {
-		x.Error(err)
-	}
+	must.Close(x, x.dev)
 }
 
 func counted(r *fastpath.Responder) (answered, refused uint64) {
@@ -136,9 +133,7 @@ func counted(r *fastpath.Responder) (answered, refused uint64) {
 func (x *end) stats() nic.Stats {
 	x.Helper()
 	var s nic.Stats
-	if err := x.dev.ReadStats(&s); err != nil {
-		x.Fatal(err)
-	}
+	must.OK(x, x.dev.ReadStats(&s))
 	return s
 }
 
@@ -172,10 +167,7 @@ func init() { clock.Store(&fastpath.Clock{Rate: 1 << 32}) }
 
 func messages(t testing.TB) *fastpath.Responder {
 	t.Helper()
-	r, err := fastpath.NewMessages(fastpath.Config{Clock: &clock})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(fastpath.NewMessages(fastpath.Config{Clock: &clock}))(t)
 	return r
 }
 
@@ -280,9 +272,7 @@ func message(n uint64, size int) []byte {
 
 func (x *pair) send(b []byte) {
 	x.Helper()
-	if err := x.client.dev.Send(x.from, x.to, b); err != nil {
-		x.Fatal(err)
-	}
+	must.OK(x, x.client.dev.Send(x.from, x.to, b))
 }
 
 func (x *pair) recv(turns int) []byte {

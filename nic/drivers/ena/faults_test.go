@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/ena"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
@@ -55,10 +56,7 @@ func device(t testing.TB, o enasim.Options) (*enasim.Model, *sim.Port, *sim.Cabl
 	t.Helper()
 	o.MAC = mac
 	m := enasim.New(o)
-	port, err := sim.New(m, sim.Options{Name: "ena"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := must.Get(sim.New(m, sim.Options{Name: "ena"}))(t)
 	near, far := sim.Pair()
 	port.Connect(near)
 	port.Start()
@@ -74,10 +72,7 @@ func device(t testing.TB, o enasim.Options) (*enasim.Model, *sim.Port, *sim.Cabl
 		}
 		port.Close()
 	})
-	fn, err := port.Function()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fn := must.Get(port.Function())(t)
 	return m, port, far, fn
 }
 
@@ -102,9 +97,7 @@ func start(t testing.TB, o enasim.Options) *live {
 		if err := <-end; err != nil {
 			t.Error(err)
 		}
-		if err := x.dev.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Close(t, x.dev)
 	})
 	x.until("echo", x.echo)
 	return x
@@ -151,9 +144,7 @@ func (x *live) resets(reason int) func() bool {
 func (x *live) stats() nic.Stats {
 	x.Helper()
 	var s nic.Stats
-	if err := x.dev.ReadStats(&s); err != nil {
-		x.Fatal(err)
-	}
+	must.OK(x, x.dev.ReadStats(&s))
 	return s
 }
 

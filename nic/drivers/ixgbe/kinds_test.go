@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
@@ -49,10 +50,7 @@ func TestLinkModes(t *testing.T) {
 			if id := fn.ID(); id.Device != k.id {
 				t.Fatalf("the model is %v", id)
 			}
-			d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
 			info := d.Info()
 			if !strings.HasPrefix(info.Model, k.model) || !slices.ContainsFunc(info.Notes, func(n string) bool { return strings.HasPrefix(n, "link mode: "+k.mode) }) {
 				t.Errorf("%s, %q", info.Model, info.Notes)
@@ -64,9 +62,7 @@ func TestLinkModes(t *testing.T) {
 			awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
 			far.SetUp(false)
 			awaitLink(t, d, nic.Link{})
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Close(t, d)
 			for _, v := range p.Violations() {
 				t.Error(v)
 			}
@@ -104,10 +100,7 @@ func TestPHY(t *testing.T) {
 			a, far := sim.Pair()
 			p.Connect(a)
 			far.SetUp(true)
-			d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
 			defer d.Close()
 			awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
 			if v := m.PHY(advert); v&(3<<10) != 0 {
@@ -137,10 +130,7 @@ func TestPHY(t *testing.T) {
 		a, far := sim.Pair()
 		p.Connect(a)
 		far.SetUp(true)
-		d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
 		defer d.Close()
 		awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
 		if n := m.Negotiations(); n != 0 {
@@ -153,17 +143,11 @@ func TestPHY(t *testing.T) {
 func TestSemaphores(t *testing.T) {
 	m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
 	p, fn := host(t, m)
-	w, err := fn.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(fn.BAR(0))(t)
 	w.Read32(0x10140)               // SWSM: takes SMBI
 	w.Read32(0x10160)               // SW_FW_SYNC: takes REGSMP
 	w.Write32(0x10160, 1<<31|0x1e7) // NVM and PHYs, the drivers' and the firmware's, and the MAC's of the firmware
-	d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
 	if v := w.Read32(0x10160); v != 0x184 { // not reset: the PHY of the other port, and the MAC
 		t.Errorf("SW_FW_SYNC is left as %08x", v)
 	}
@@ -172,9 +156,7 @@ func TestSemaphores(t *testing.T) {
 		t.Errorf("SWSM is left as %08x", v)
 	}
 	w.Write32(0x10140, 0)
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Close(t, d)
 	for _, v := range p.Violations() {
 		t.Error(v)
 	}

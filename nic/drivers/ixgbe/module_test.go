@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
@@ -38,10 +39,7 @@ func TestModules(t *testing.T) {
 				p.Connect(a)
 				far.SetUp(true)
 				var log bytes.Buffer
-				d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, Log: slog.New(slog.NewTextHandler(&log, nil))})
-				if err != nil {
-					t.Fatal(err)
-				}
+				d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, Log: slog.New(slog.NewTextHandler(&log, nil))}))(t)
 				if notes := strings.Join(d.Info().Notes, "\n"); !strings.Contains(notes, c.note) {
 					t.Errorf("notes:\n%s\nshould have %q", notes, c.note)
 				}
@@ -53,9 +51,7 @@ func TestModules(t *testing.T) {
 				if n := len(m.Core()); n != c.core {
 					t.Errorf("port %d: %d words written to CORECTL, expected %d", port, n, c.core)
 				}
-				if err := d.Close(); err != nil {
-					t.Error(err)
-				}
+				must.Close(t, d)
 				if text := log.String(); c.warns != "" && !strings.Contains(text, c.warns) || c.warns == "" && strings.Contains(text, "WARN") {
 					t.Errorf("log: %s", text)
 				}
@@ -74,14 +70,9 @@ func TestGigabitModule(t *testing.T) {
 		a, far := sim.Pair()
 		p.Connect(a)
 		far.SetUp(true)
-		d, err := ixgbe.OpenWith(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}, ixgbe.Options{LinkMode: "0"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must.Get(ixgbe.OpenWith(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}, ixgbe.Options{LinkMode: "0"}))(t)
 		awaitLink(t, d, nic.Link{Up: true, Speed: 1000})
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Close(t, d)
 		for _, v := range p.Violations() {
 			t.Error(v)
 		}
@@ -95,21 +86,13 @@ func TestCrosstalk(t *testing.T) {
 		a, far := sim.Pair()
 		p.Connect(a)
 		far.SetUp(true)
-		d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, err := fn.BAR(0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
+		w := must.Get(fn.BAR(0))(t)
 		await.Until(t, "LINKS shows a link", func() bool { return w.Read32(0x42a4)>>30&1 != 0 }, func() string { return "none" })
 		if l, err := d.Link(); err != nil || l.Up != up {
 			t.Errorf("module %d: link %+v, %v", module, l, err)
 		}
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Close(t, d)
 		for _, v := range p.Violations() {
 			t.Error(v)
 		}
@@ -120,13 +103,8 @@ func TestCrosstalk(t *testing.T) {
 func TestPending(t *testing.T) {
 	for _, k := range []ixgbesim.Kind{ixgbesim.SFP, ixgbesim.X540} {
 		p, fn := host(t, ixgbesim.New(ixgbesim.Options{Kind: k, Pending: true}))
-		d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
+		must.Close(t, d)
 		for _, v := range p.Violations() {
 			t.Errorf("kind %d: %s", k, v)
 		}
@@ -138,10 +116,7 @@ func TestPending(t *testing.T) {
 func TestModuleHeld(t *testing.T) {
 	m := ixgbesim.New(ixgbesim.Options{})
 	_, fn := host(t, m)
-	w, err := fn.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(fn.BAR(0))(t)
 	// As a driver that was killed in the middle of reading leaves it: the module sends a zero.
 	const clock, data = 1 << 1, 1 << 3
 	bit := func(v uint32) {
@@ -166,10 +141,7 @@ func TestModuleHeld(t *testing.T) {
 	}
 	bit(data)
 	await.Until(t, "the module holds the line", func() bool { return w.Read32(0x28)&(1<<2) == 0 }, func() string { return "it does not" })
-	d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
 	defer d.Close()
 	if notes := strings.Join(d.Info().Notes, "\n"); !strings.Contains(notes, "module: passive copper cable") {
 		t.Error(notes)

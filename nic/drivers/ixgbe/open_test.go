@@ -9,23 +9,18 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
 func host(t *testing.T, m sim.Model) (*sim.Port, *sim.Function) {
 	t.Helper()
-	p, err := sim.New(m, sim.Options{Name: "ixgbe"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(sim.New(m, sim.Options{Name: "ixgbe"}))(t)
 	t.Cleanup(func() { p.Close() })
 	p.Start()
 	t.Cleanup(p.Stop)
-	fn, err := p.Function()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fn := must.Get(p.Function())(t)
 	return p, fn
 }
 
@@ -108,9 +103,7 @@ func TestGoneLate(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := p.Counts()
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Close(t, d)
 		for _, before := range []uint64{12, 200} { // transmit queue; filters, or the semaphore of the link
 			var p *sim.Port
 			for err = nil; err == nil; before += 12 { // how often a register is looked at differs

@@ -12,6 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/proof/nictest"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // benchQueue is a queue with rings, buffers and doorbells in ordinary memory. The test plays the device.
@@ -149,10 +151,7 @@ func BenchmarkStampBias(b *testing.B) {
 					frame = slices.Insert(frame, 12, 0x81, 0, 0, 100)
 				}
 				q := newBenchQueue(b, frame)
-				r, err := fastpath.New(c)
-				if err != nil {
-					b.Fatal(err)
-				}
+				r := must.Get(fastpath.New(c))(b)
 				const groups = 2000
 				var late, residence []float64
 				for b.Loop() {

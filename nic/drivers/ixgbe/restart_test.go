@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
@@ -66,10 +67,7 @@ func (s *spy) look(off uint64) {
 func TestNobodyAsksDuringARestart(t *testing.T) {
 	s := &spy{Model: ixgbesim.New(ixgbesim.Options{})}
 	p, fn := host(t, s)
-	d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, RingSize: 128})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, RingSize: 128}))(t)
 	var stop atomic.Bool
 	var all sync.WaitGroup
 	all.Go(func() { // keeps the watch awake
@@ -94,10 +92,7 @@ func TestNobodyAsksDuringARestart(t *testing.T) {
 			}
 		})
 	}
-	w, err := fn.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(fn.BAR(0))(t)
 	var st nic.Stats
 	for n := range uint64(3) {
 		w.Write32(0x03000, 0) // RXCTRL.RXEN, as a reset by another process leaves it
@@ -112,9 +107,7 @@ func TestNobodyAsksDuringARestart(t *testing.T) {
 	}
 	stop.Store(true)
 	all.Wait()
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Close(t, d)
 	p.Stop()
 	if len(s.touched) > 0 {
 		t.Errorf("%d accesses within 10 ms after a reset, the first of register %#05x", len(s.touched), s.touched[0])
@@ -141,9 +134,7 @@ func TestAllOnesDoNotCount(t *testing.T) {
 		if n := st.RxFrames | st.RxBytes | st.TxFrames | st.TxBytes | st.RxDropped | st.RxErrors; n != 0 {
 			t.Errorf("gone for %d reads: %+v", reads, st)
 		}
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Close(t, d)
 	}
 }
 
@@ -168,16 +159,11 @@ func (m *miscount) ReadBAR(bar int, off uint64, p []byte) error {
 func TestMissedAreNotReceived(t *testing.T) {
 	m := &miscount{Model: ixgbesim.New(ixgbesim.Options{}), left: map[uint64]bool{}}
 	_, fn := host(t, m)
-	d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, RingSize: 128})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, RingSize: 128}))(t)
 	defer d.Close()
 	m.armed.Store(true)
 	var st nic.Stats
-	if err := d.ReadStats(&st); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.ReadStats(&st))
 	if st.RxFrames != 7 || st.RxDropped != 3 {
 		t.Errorf("GPRC 10 and MPC 3 are %d frames received and %d dropped, expected 7 and 3", st.RxFrames, st.RxDropped)
 	}

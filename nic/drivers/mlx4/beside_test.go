@@ -16,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
@@ -48,9 +49,7 @@ func newBeside(t testing.TB) *besideRig {
 	})
 	t.Cleanup(func() {
 		x.busy(func() {
-			if err := x.kernel.Host().Close(); err != nil {
-				t.Error(err)
-			}
+			must.Close(t, x.kernel.Host())
 		})
 		for _, v := range x.port.Violations() {
 			t.Error("violation: ", v)
@@ -98,9 +97,7 @@ func (x *besideRig) open(o nic.Options) {
 func (x *besideRig) close() {
 	x.Helper()
 	x.busy(func() {
-		if err := x.dev.Close(); err != nil {
-			x.Error(err)
-		}
+		must.Close(x, x.dev)
 	})
 	x.resp = nil
 	if x.kernel.Objects != 0 {
@@ -259,9 +256,7 @@ func TestBesideBench(t *testing.T) {
 	x.expect(map[string][]byte{"another host's": other, "another socket's": to4(2, 17, 0, 7, 0xC3, 0x51), "a ping": ping}, "kernel")
 	x.expect(kernels, "kernel")
 	probe := to4(3, 17, 0xC3, 0x50, 0, 7)
-	if err := x.dev.Send(probe); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, x.dev.Send(probe))
 	x.settle()
 	if sent := x.far.Recv(0); !bytes.Equal(sent, probe) {
 		t.Errorf("sent %x, want %x", sent, probe)
@@ -372,10 +367,7 @@ func TestBesideKilled(t *testing.T) {
 		Open:  func() error { return x.tryOpen(nic.Options{Match: &match}) },
 		Calls: &x.kernel.Calls, DieAt: &x.kernel.DieAt,
 		Begin: func() func(*rand.Rand) {
-			r, err := fastpath.New(match)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(fastpath.New(match))(t)
 			return func(rng *rand.Rand) {
 				x.far.Send(0, datagram)
 				x.far.Send(0, to4(2, 17, 0x30, 0x39, 0, 9))

@@ -14,6 +14,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // benchDatagrams is a queue pair of an InfiniBand port. The test plays the device.
@@ -89,12 +91,9 @@ func (b *benchDatagrams) arrive(n int) {
 func packet4(n int) []byte { return append([]byte{8, 0, 0, 0}, echo4(n + 14)[14:]...) }
 
 func subnetResponder(t testing.TB) *fastpath.Responder {
-	r, err := fastpath.New(fastpath.Config{MAC: ib.Station(0, benchQPN), UDPPorts: []uint16{7},
+	r := must.Get(fastpath.New(fastpath.Config{MAC: ib.Station(0, benchQPN), UDPPorts: []uint16{7},
 		Addresses:     []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")},
-		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30})
-	if err != nil {
-		t.Fatal(err)
-	}
+		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30}))(t)
 	return r
 }
 

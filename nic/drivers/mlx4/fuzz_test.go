@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // With arbitrary bytes in the completion rings, a pass ends, accesses only its own memory, and continues or reports why
@@ -121,10 +122,7 @@ func FuzzEvents(f *testing.F) {
 
 func TestEvents(t *testing.T) {
 	s := newScript(t)
-	d, err := s.open(nic.Options{}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(s.open(nic.Options{}, Options{}))(t)
 	defer d.Close()
 	post := func(kind, sub uint8, data ...byte) {
 		e := &d.events
@@ -167,10 +165,7 @@ func TestEvents(t *testing.T) {
 // Firmware that died reports it in a buffer, and is restarted without any further command.
 func TestCatastrophe(t *testing.T) {
 	s := newScript(t)
-	d, err := s.open(nic.Options{}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(s.open(nic.Options{}, Options{}))(t)
 	s.catas = 0xBAD0
 	y, err := d.check(true)
 	if err != nil || y == nil || y.Reason != "catastrophic_error" || !bytes.Contains([]byte(y.Why), []byte("0000bad0")) {
@@ -182,9 +177,7 @@ func TestCatastrophe(t *testing.T) {
 		s.catas = 0
 		return answer(c)
 	}
-	if err := d.restart(y); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.restart(y))
 	if s.sent[0].op != opQueryFW || s.resets != 2 || s.given != 0 {
 		t.Errorf("the first command is %v, %d resets, ownership was given back %d times", s.sent[0].op, s.resets, s.given)
 	}
@@ -196,10 +189,7 @@ func TestCatastrophe(t *testing.T) {
 // The driver starts with the device's toggle bit: a driver that died leaves it in any state, unless a reset clears it.
 func TestToggle(t *testing.T) {
 	s := newScript(t)
-	d, err := s.open(nic.Options{}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(s.open(nic.Options{}, Options{}))(t)
 	defer d.Close()
 	for _, at := range []uint32{0, hcrToggle} {
 		s.hcr[6], s.toggle = at, at

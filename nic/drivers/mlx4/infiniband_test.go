@@ -18,6 +18,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/fabric"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
@@ -68,10 +69,7 @@ func (x *subnetRig) attach() {
 		x.Fatal(err)
 	}
 	c.MAC = [6]byte{2, 0, 0, byte(x.qpn >> 16), byte(x.qpn >> 8), byte(x.qpn)}
-	r, err := fastpath.New(c)
-	if err != nil {
-		x.Fatal(err)
-	}
+	r := must.Get(fastpath.New(c))(x)
 	x.Resp = []*fastpath.Responder{r}
 }
 
@@ -251,10 +249,7 @@ func TestInfiniBandSTAMP(t *testing.T) {
 		c := *answering()
 		c.STAMPPorts, c.Clock = []uint16{862}, &clock
 		c.MAC = [6]byte{2, 0, 0, byte(x.qpn >> 16), byte(x.qpn >> 8), byte(x.qpn)}
-		r, err := fastpath.New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(fastpath.New(c))(t)
 		x.Resp = []*fastpath.Responder{r}
 		one := func(p []byte, global bool) []byte {
 			t.Helper()
@@ -482,9 +477,7 @@ func TestNoSubnetManager(t *testing.T) {
 	} {
 		x := newSubnetRig(t, mlx4sim.Options{})
 		c.spoil(x.fabric)
-		if err := x.TryOpen(nic.Options{Match: answering()}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, x.TryOpen(nic.Options{Match: answering()}))
 		x.until(name, func() bool { return strings.Contains(x.Logs.String(), c.says) })
 		looked := make(chan struct{})
 		go func() {
@@ -650,9 +643,7 @@ func TestEachInfiniBandCommandRefused(t *testing.T) {
 			}
 			return 0
 		}})
-		if err := x.TryOpen(nic.Options{}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, x.TryOpen(nic.Options{}))
 		x.until("the refusal", func() bool {
 			return strings.Contains(x.Logs.String(), "the groups of IPoIB were not joined: trying on") && strings.Contains(x.Logs.String(), fmt.Sprintf("(%#x)", bad))
 		})

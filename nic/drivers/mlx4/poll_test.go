@@ -13,6 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/proof/nictest"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // benchQueue is a queue with rings, buffers, doorbell records and BlueFlame in ordinary memory. The test plays the
@@ -389,9 +391,7 @@ func TestPollIsAHotLoop(t *testing.T) {
 func TestSendAfterManyReplies(t *testing.T) {
 	b := newBenchQueue(t, echo4(64), true)
 	for range 3 {
-		if err := b.send(echo4(64)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.send(echo4(64)))
 	}
 	for step := range 7 { // as after hours of replies
 		b.txTail += 1 << 30
@@ -420,9 +420,7 @@ func TestSendAfterManyReplies(t *testing.T) {
 func TestShortestSend(t *testing.T) {
 	b := newBenchQueue(t, echo4(64), true)
 	copy(unsafe.Slice((*byte)(b.sendBuf), 300), bytes.Repeat([]byte{7}, 300)) // earlier contents of the buffer
-	if err := b.send(bytes.Repeat([]byte{9}, 14)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.send(bytes.Repeat([]byte{9}, 14)))
 	if f, _ := decode(t, b.wqe(0, 1)); !bytes.Equal(f, append(bytes.Repeat([]byte{9}, 14), 0, 0, 0)) {
 		t.Errorf("% x", f)
 	}

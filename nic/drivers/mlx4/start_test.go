@@ -9,15 +9,13 @@ import (
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // The start is Linux's, command by command, and Close undoes all of it in reverse order.
 func TestStartAndClose(t *testing.T) {
 	s := newScript(t)
-	d, err := s.open(nic.Options{}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(s.open(nic.Options{}, Options{}))(t)
 	want := []opcode{opQueryFW, opMapFA, opRunFW, opQueryDevCap, opQueryPort, opSetICMSize, opMapICMAux, opMapICM, opInitHCA,
 		opQueryAdapter, opSpecialQP, opSW2HWMPT, opSW2HWEQ, opMapEQ, opSW2HWCQ, opRST2INIT, opINIT2RTR, opRTR2RTS, opRST2INIT, opINIT2RTR, opRTR2RTS,
 		opSetPort, opSetVLANFltr, opSetMCastFltr, opInitPort, opFlowAttach, opDumpEthStats}
@@ -35,9 +33,7 @@ func TestStartAndClose(t *testing.T) {
 		t.Errorf("%+v", i)
 	}
 	s.sent = nil
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.Close())
 	want = []opcode{opFlowDetach, opClosePort, op2RST, opHW2SWCQ, opMapEQ, opHW2SWEQ, opHW2SWMPT, opSpecialQP, opCloseHCA, opUnmapICM, opUnmapICMAux, opUnmapFA}
 	if got := s.ops(); !slices.Equal(got, want) {
 		t.Errorf("Close sent\n%v\nwant\n%v", got, want)
@@ -52,10 +48,7 @@ func TestStartAndClose(t *testing.T) {
 func TestContextMemory(t *testing.T) {
 	for _, own := range []Options{{}, {Steering: steeringA0}} {
 		s := newScript(t)
-		d, err := s.open(nic.Options{Queues: 4, RingSize: 4096}, own)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must.Get(s.open(nic.Options{Queues: 4, RingSize: 4096}, own))(t)
 		type span struct{ lo, hi uint64 }
 		var mapped []span
 		var hca, raw mailbox
@@ -139,9 +132,7 @@ func TestContextMemory(t *testing.T) {
 		} else {
 			holds("groups", hca.u64(0xC0), 1<<hca.u8(0xD3)<<hca.u8(0xDB))
 		}
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Close(t, d)
 	}
 }
 
@@ -247,10 +238,7 @@ func TestRefusals(t *testing.T) {
 // A command that firmware did not complete is the last one: its mailboxes are still firmware's.
 func TestStuckCommandIsTheLast(t *testing.T) {
 	s := newScript(t)
-	d, err := s.open(nic.Options{}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(s.open(nic.Options{}, Options{}))(t)
 	s.silent = opQueryPort
 	if _, err := d.Link(); !errors.Is(err, nic.ErrTimeout) {
 		t.Fatalf("%v", err)
@@ -286,10 +274,7 @@ func TestRule(t *testing.T) {
 // The context of a send QP and of the QP that spreads frames, field by field at their offsets in mlx4_qp_context.
 func TestContexts(t *testing.T) {
 	s := newScript(t)
-	d, err := s.open(nic.Options{Queues: 4, RingSize: 256}, Options{Port: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(s.open(nic.Options{Queues: 4, RingSize: 256}, Options{Port: 2}))(t)
 	defer d.Close()
 	find := func(op opcode, n uint32) mailbox {
 		for _, c := range s.sent {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/fabric"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
@@ -25,16 +26,11 @@ func TestInfiniBandProber(t *testing.T) {
 		if r == y {
 			o = nic.Options{Steer: &nic.Steer{Local: netip.MustParseAddr("fd00::1"), Remote: our6.Addr(), Neighbours: true}}
 		}
-		if err := r.TryOpen(o); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.TryOpen(o))
 	}
 	x.attach()
 	y.attach()
-	mac, err := net.ParseMAC(y.Dev.Info().MAC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mac := must.Get(net.ParseMAC(y.Dev.Info().MAC))(t)
 	buf := make([]byte, 4096)
 	// round sends a frame from y until a wanted one comes back.
 	round := func(what string, frame []byte, wanted func(b []byte) bool) (got []byte) {

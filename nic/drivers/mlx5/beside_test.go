@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
@@ -50,9 +51,7 @@ func newBesideOn(t testing.TB, m *mlx5sim.Model) *besideRig {
 	x.busy(func() { x.kernel = mlx5.NewKernel(t, x.port, mlx5.KernelPort{MAC: ourMAC, MTU: 1500}) })
 	t.Cleanup(func() {
 		x.busy(func() {
-			if err := x.kernel.Host().Close(); err != nil {
-				t.Error(err)
-			}
+			must.Close(t, x.kernel.Host())
 		})
 		for _, v := range x.port.Violations() {
 			if x.violates == "" || !strings.Contains(v, x.violates) {
@@ -93,10 +92,7 @@ func (x *besideRig) open(o nic.Options) {
 	}
 	x.resp = nil
 	for range max(o.Queues, 1) {
-		r, err := fastpath.New(*o.Match)
-		if err != nil {
-			x.Fatal(err)
-		}
+		r := must.Get(fastpath.New(*o.Match))(x)
 		x.resp = append(x.resp, r)
 	}
 	x.settle()
@@ -105,9 +101,7 @@ func (x *besideRig) open(o nic.Options) {
 func (x *besideRig) close() {
 	x.Helper()
 	x.busy(func() {
-		if err := x.dev.Close(); err != nil {
-			x.Error(err)
-		}
+		must.Close(x, x.dev)
 	})
 }
 

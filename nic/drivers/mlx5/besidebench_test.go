@@ -11,6 +11,7 @@ import (
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/must"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
@@ -91,9 +92,7 @@ func TestBesideBench(t *testing.T) {
 		}
 	}
 	probe := to4(farMAC, others, 17, 0xC3, 0x50, 0, 7)
-	if err := x.dev.Send(probe); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, x.dev.Send(probe))
 	x.settle()
 	if sent := x.far.Recv(0); !bytes.Equal(sent, probe) {
 		t.Errorf("sent %x, want %x", sent, probe)
@@ -140,9 +139,7 @@ func TestBesideBenchRefuses(t *testing.T) {
 	if contexts, n := x.model.UserObjects(); contexts != 0 || n != 0 {
 		t.Errorf("%d objects in %d contexts are left", n, contexts)
 	}
-	if err := x.tryOpen(nic.Options{Steer: &steer}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, x.tryOpen(nic.Options{Steer: &steer}))
 	x.settle()
 	if got := x.delivered(to4(ourMAC, ours, 17, 0, 7, 0xC3, 0x50)); got != "bench" {
 		t.Errorf("a datagram is for the %s", got)
@@ -159,10 +156,7 @@ func TestBesideKilled(t *testing.T) {
 		Open:  func() error { return x.tryOpen(nic.Options{Match: &match}) },
 		Calls: &x.kernel.Calls, DieAt: &x.kernel.DieAt,
 		Begin: func() func(*rand.Rand) {
-			r, err := fastpath.New(match)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(fastpath.New(match))(t)
 			return func(rng *rand.Rand) {
 				x.far.Send(0, to4(ourMAC, ours, 17, udp(7)...))
 				x.far.Send(0, to4(ourMAC, ours, 17, udp(9)...))

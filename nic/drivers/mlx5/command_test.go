@@ -14,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // scripted is a function that consists of an initialization segment and a script: it executes each command when its
@@ -173,9 +174,7 @@ func (f *scripted) device() *Device {
 	d.bar = mmio.Trapped(1<<20, f, f.window, func(uint64, uint64) bool { return true })
 	d.wc, d.uar.window = d.bar, d.bar
 	d.fw = owned{d}
-	if err := d.card.Allocate(1 << 20); err != nil {
-		f.Fatal(err)
-	}
+	must.OK(f, d.card.Allocate(1<<20))
 	f.Cleanup(func() { d.card.Deallocate() })
 	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
 	d.commands = &commandQueue{name: "mlx5 script", regs: d.bar, alive: d.card.Alive, sick: d.sick, health: d.healthText}
@@ -184,9 +183,7 @@ func (f *scripted) device() *Device {
 
 func (f *scripted) started() *Device {
 	d := f.device()
-	if err := d.commands.start(d.card.Arena); err != nil {
-		f.Fatal(err)
-	}
+	must.OK(f, d.commands.start(d.card.Arena))
 	return d
 }
 
@@ -326,9 +323,7 @@ func TestInitializationSegment(t *testing.T) {
 func TestPagesDuringCommand(t *testing.T) {
 	f := newFirmware(t)
 	d := f.started()
-	if err := d.createEQ(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.createEQ())
 	var waiting []byte
 	f.seen = func(e []byte, _, _ [][]byte) {
 		if opcode(binary.BigEndian.Uint16(e[entryIn:])) == opCreateCQ {
@@ -350,9 +345,7 @@ func TestPagesDuringCommand(t *testing.T) {
 		}
 		return make(message, n)
 	}
-	if err := d.run(command(opCreateCQ, 0, 0x110)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.run(command(opCreateCQ, 0, 0x110)))
 	if n := d.pages.held(); n != 600 || d.events.pageRequests.Load() != 1 {
 		t.Errorf("firmware has %d pages, want 600", n)
 	}
@@ -370,9 +363,7 @@ func TestPagesRefused(t *testing.T) {
 	if last := f.sent[len(f.sent)-1]; last.opcode() != opManagePages || last.opMod() != pagesCantGive || last.get(0x08, 15, 0) != 3 {
 		t.Errorf("sent % x", last)
 	}
-	if err := d.givePages(0, 10); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.givePages(0, 10))
 	given := f.sent[len(f.sent)-1]
 	f.answer = func(in message, n int) message {
 		out := make(message, n).set("output_num_entries", 0x08, 31, 0, 1)

@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 )
@@ -64,15 +65,9 @@ type context struct {
 
 // NewKernel opens the model's function for the kernel, while the model runs.
 func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
-	fn, err := port.Function()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fn := must.Get(port.Function())(t)
 	k := &Kernel{TB: t, model: port, Port: p}
-	k.host, err = Open(fn, nic.Options{MAC: p.MAC, MTU: p.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k.host = must.Get(Open(fn, nic.Options{MAC: p.MAC, MTU: p.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{}))(t)
 	// The kernel's rules again, in a table after that for user contexts.
 	own, err := k.host.createTable(1, rootLogSize)
 	k.must(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
@@ -45,10 +46,7 @@ func cost(t testing.TB, push string, size, n int, answered bool) sim.Counts {
 	x.Open(nic.Options{})
 	defer x.Close()
 	if !answered { // another address: the frame is received, inspected and dropped
-		r, err := fastpath.New(fastpath.Config{MAC: ourMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(fastpath.New(fastpath.Config{MAC: ourMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}}))(t)
 		x.Resp[0] = r
 	}
 	want := 0

@@ -13,6 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 	"github.com/rebound-nic/rebound/proof/nictest"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // benchQueue is a queue with rings, buffers, doorbell records and BlueFlame in ordinary memory. The test acts as the
@@ -310,9 +312,7 @@ func TestPollIsAHotLoop(t *testing.T) {
 func TestSendAfterManyReplies(t *testing.T) {
 	b := newBenchQueue(t, echo4(64), true)
 	for range 3 {
-		if err := b.send(echo4(64)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.send(echo4(64)))
 	}
 	for step := range 7 { // as after hours of replies
 		b.txTail += 1 << 30

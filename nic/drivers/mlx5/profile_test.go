@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
@@ -120,9 +121,7 @@ func TestLoopback(t *testing.T) {
 				x := newRig(t, mlx5sim.Options{Profile: p, NoLoopback: off})
 				x.Open(nic.Options{Queues: 2})
 				defer x.Close()
-				if err := x.Dev.Send(request(ourMAC, 98, -1)); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, x.Dev.Send(request(ourMAC, 98, -1)))
 				x.Settle()
 				if n := x.Received(); n != 1 {
 					t.Errorf("a frame for our own address did not go out: %d", n)
@@ -136,9 +135,7 @@ func TestLoopbackOfOldFirmware(t *testing.T) {
 	x := newRig(t, mlx5sim.Options{})
 	x.Open(nic.Options{Queues: 2})
 	defer x.Close()
-	if err := x.Dev.Send(request(ourMAC, 98, -1)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, x.Dev.Send(request(ourMAC, 98, -1)))
 	x.Port.Settle(10000)
 	buf := make([]byte, 2048)
 	if n, _, err := x.Dev.Recv(buf); n != 0 || err != nil || x.model.Counters().SelfBlocked != 1 {

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // recorded is one command of Linux's driver to a real ConnectX-4, and the card's answer.
@@ -26,10 +28,7 @@ func recording(t *testing.T) (all []recorded) {
 		t.Skip("the recording of a ConnectX-4 is not here: ", err)
 	}
 	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must.Get(gzip.NewReader(f))(t)
 	head := regexp.MustCompile(`dump command .*\(0x[0-9a-f]+\) (INPUT|OUTPUT)`)
 	line := regexp.MustCompile(`\] [0-9a-f]{3,}: ((?:[0-9a-f]{8} ?){4})`)
 	var dumps [][]byte
@@ -38,10 +37,7 @@ func recording(t *testing.T) (all []recorded) {
 		if m := head.FindStringSubmatch(s.Text()); m != nil {
 			dumps, input = append(dumps, nil), append(input, m[1] == "INPUT")
 		} else if m := line.FindStringSubmatch(s.Text()); m != nil && len(dumps) > 0 {
-			b, err := hex.DecodeString(strings.ReplaceAll(m[1], " ", ""))
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(hex.DecodeString(strings.ReplaceAll(m[1], " ", "")))(t)
 			dumps[len(dumps)-1] = append(dumps[len(dumps)-1], b...)
 		}
 	}
@@ -128,9 +124,7 @@ func TestRecordedCommands(t *testing.T) {
 	}
 	d := f.started()
 	for _, stage := range []func() error{d.enable, d.negotiate, d.initialize, d.startCommon} {
-		if err := stage(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, stage())
 	}
 	for _, op := range []opcode{opEnableHCA, opQueryISSI, opSetISSI, opQueryPages, opManagePages, opAccessReg, opQueryHCACap, opSetHCACap, opInitHCA,
 		opAllocUAR, opCreateEQ} {

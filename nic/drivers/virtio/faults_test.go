@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/virtio"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/virtiosim"
@@ -16,16 +17,10 @@ import (
 
 func rig(t *testing.T, m *virtiosim.Model) (far *sim.Cable, fn *sim.Function) {
 	t.Helper()
-	port, err := sim.New(m, sim.Options{Name: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := must.Get(sim.New(m, sim.Options{Name: "test"}))(t)
 	near, far := sim.Pair()
 	port.Connect(near)
-	f, err := port.Function()
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(port.Function())(t)
 	port.StartVirtual()
 	t.Cleanup(func() {
 		port.Stop()
@@ -61,10 +56,7 @@ func TestRestarts(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					m := virtiosim.New(virtiosim.Options{Packed: packed})
 					far, fn := rig(t, m)
-					d, err := virtio.Open(fn, nic.Options{MAC: [6]byte(nictest.EchoRequest(80))})
-					if err != nil {
-						t.Fatal(err)
-					}
+					d := must.Get(virtio.Open(fn, nic.Options{MAC: [6]byte(nictest.EchoRequest(80))}))(t)
 					r := nictest.NewResponder(t)
 					stop := nictest.ServeVirtual(d.Gate(), func() { d.Queue(0).Poll(r) })
 					answered(t, far)
@@ -72,9 +64,7 @@ func TestRestarts(t *testing.T) {
 					var s nic.Stats
 					await.Until(t, "the restart", func() bool {
 						far.Send(0, nictest.EchoRequest(80))
-						if err := d.ReadStats(&s); err != nil {
-							t.Fatal(err)
-						}
+						must.OK(t, d.ReadStats(&s))
 						return s.Extra["resets_"+c.reason] > 0
 					})
 					for far.Recv(0) != nil {
@@ -86,9 +76,7 @@ func TestRestarts(t *testing.T) {
 					if err := stop(); err != nil {
 						t.Error(err)
 					}
-					if err := d.Close(); err != nil {
-						t.Error(err)
-					}
+					must.Close(t, d)
 				})
 			})
 		}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/proof/nictest"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // testQueue is a queue with rings, buffers and a doorbell in ordinary memory. The test plays the device, written from
@@ -489,9 +491,7 @@ func TestSendReceive(t *testing.T) {
 func TestReplyBesideSend(t *testing.T) {
 	both(t, func(t *testing.T, packed bool) {
 		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
-		if err := b.send(b.frame); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.send(b.frame))
 		if id := b.receive(b.frame); id != 0 {
 			t.Fatalf("the device took buffer %d first", id)
 		}

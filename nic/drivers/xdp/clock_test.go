@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -27,9 +28,7 @@ func TestUnreadableClockIsNotSynchronised(t *testing.T) {
 	}}
 	inForce := func() (offset, estimate uint64) {
 		var both programClockPair
-		if err := clocks.Lookup(uint32(0), &both); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, clocks.Lookup(uint32(0), &both))
 		c := both.Clock[both.Sequence&1]
 		return c.Offset, c.ErrorEstimate
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
 
@@ -72,9 +73,7 @@ func serve(t *testing.T, e *veth.End, c *fastpath.Config, own xdp.Options) *xdp.
 	t.Helper()
 	d := open(t, e, c, own)
 	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Close(t, d)
 	})
 	return d
 }
@@ -211,9 +210,7 @@ func TestHiddenTag(t *testing.T) {
 			if told := strings.Contains(notes, "counts as none"); !tagged || told != own.Generic {
 				t.Errorf("reply to a frame with a hidden tag: tagged %v, and the notes are %q", tagged, notes)
 			}
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Close(t, d)
 			if own.Generic {
 				return
 			}
@@ -223,9 +220,7 @@ func TestHiddenTag(t *testing.T) {
 			if got := reply(); string(got[12:16]) != string(veth.HiddenTag[:]) {
 				t.Errorf("reply % x", got[:18])
 			}
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Close(t, d)
 			c.VLANs = []uint16{8}
 			d = serve(t, &v.Host, c, own)
 			raw.Send(v.Echo(veth.Our4.Addr(), 8))
@@ -279,9 +274,7 @@ func TestClose(t *testing.T) {
 			}
 		})
 		v.Ping(t, veth.Our4.Addr())
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Close(t, d)
 	}
 }
 

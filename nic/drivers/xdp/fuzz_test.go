@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/corpus"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // kept is an input's test whose clean-up is deferred to the end of the whole target.
@@ -37,8 +38,6 @@ func FuzzProgram(f *testing.F) {
 		if loaded[i] == nil {
 			loaded[i] = configurations[i].pair(kept{t, &undo})
 		}
-		if err := loaded[i].judge(frame[:min(len(frame), 1514)]); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, loaded[i].judge(frame[:min(len(frame), 1514)]))
 	})
 }

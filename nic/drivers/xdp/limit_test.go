@@ -13,6 +13,7 @@ import (
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/proof/corpus"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // steppedPair is a pair with a rate limit whose clock the test steps, on one CPU, because the limit is per CPU.
@@ -23,17 +24,13 @@ func steppedPair(t *testing.T, rate, burst uint64) *pair {
 	p := newPair(t, "limit", c, variant{stepped: true})
 	runtime.LockOSThread() // the thread ends with the test
 	var one, allowed unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.SchedGetaffinity(0, &allowed))
 	for cpu := 0; one.Count() == 0; cpu++ {
 		if allowed.IsSet(cpu) {
 			one.Set(cpu)
 		}
 	}
-	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.SchedSetaffinity(0, &one))
 	p.step(t, 1_000_000_000) // a free place counts as recently used
 	return p
 }
@@ -43,18 +40,13 @@ func (p *pair) step(t *testing.T, ns uint64) {
 	p.fast.Loop.Start += ns
 	for cpu := range p.counts.cpus {
 		at := int64(cpu*cpuSize) + int64(unsafe.Offsetof(programCpuCounts{}.Now))
-		if _, err := p.counts.memory.WriteAt(binary.LittleEndian.AppendUint64(nil, p.fast.Loop.Start), at); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(p.counts.memory.WriteAt(binary.LittleEndian.AppendUint64(nil, p.fast.Loop.Start), at))(t)
 	}
 }
 
 // answers reports whether the program alone answers f.
 func (p *pair) answers(t *testing.T, f []byte) bool {
-	action, err := p.program.Run(&ebpf.RunOptions{Data: f})
-	if err != nil {
-		t.Fatal(err)
-	}
+	action := must.Get(p.program.Run(&ebpf.RunOptions{Data: f}))(t)
 	return action == actionTX
 }
 

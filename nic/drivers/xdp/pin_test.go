@@ -21,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
@@ -34,10 +35,7 @@ func TestMain(m *testing.M) {
 
 func answered(t *testing.T, pin string) uint64 {
 	t.Helper()
-	p, err := xdp.OpenPinned(pin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(xdp.OpenPinned(pin))(t)
 	defer p.Close()
 	s := p.Verdicts()
 	return s[fastpath.AnsweredICMPv4] + s[fastpath.AnsweredICMPv6] + s[fastpath.AnsweredUDPv4]
@@ -62,9 +60,7 @@ func TestPin(t *testing.T) {
 			d := open(t, &v.Host, v.Config(), own)
 			v.Ping(t, veth.Our4.Addr())
 			v.Ping(t, veth.Our6.Addr())
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Close(t, d)
 			v.Ping(t, veth.Our4.Addr())
 			v.Ping(t, veth.Our6.Addr())
 			if n := answered(t, "p"); n != 200 {
@@ -93,18 +89,13 @@ func TestPin(t *testing.T) {
 				t.Errorf("the counts restart: %v", s)
 			}
 			v.UDP(t, veth.Our4.Addr())
-			p, err := xdp.OpenPinned("p")
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(xdp.OpenPinned("p"))(t)
 			if a := p.About; !p.Attached || a.Device != v.Host.Name || a.Hook != d.Info().Push || !slices.Equal(a.UDPPorts, c.UDPPorts) || a.PID != os.Getpid() ||
 				a.Mode != "strict" || len(a.Addresses) != 2 || a.MAC != v.Host.MAC.String() || a.Since.After(a.Updated) {
 				t.Errorf("%+v", p)
 			}
 			p.Close()
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Close(t, d)
 			unpin(t, &v.Host, "p")
 			if id := program(t, v); id != 0 {
 				t.Errorf("program %d is attached after Unpin", id)
@@ -231,10 +222,7 @@ func TestPinGone(t *testing.T) {
 		}
 	})
 	wait(t, func() bool {
-		p, err := xdp.OpenPinned("gone")
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(xdp.OpenPinned("gone"))(t)
 		defer p.Close()
 		return !p.Attached
 	})
@@ -290,24 +278,15 @@ func TestPinRefuses(t *testing.T) {
 	try("another interface", &v.Peer, xdp.Options{Pin: "a"}, nil, "another network namespace")
 	try("another hook", &v.Host, xdp.Options{Pin: "a", Generic: true}, nil, "driver's hook")
 
-	notes, err := ebpf.LoadPinnedMap(xdpkit.PinRoot+"/a/about", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	notes := must.Get(ebpf.LoadPinnedMap(xdpkit.PinRoot+"/a/about", nil))(t)
 	defer notes.Close()
 	was := make([]byte, notes.ValueSize())
-	if err := notes.Lookup(uint32(0), &was); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, notes.Lookup(uint32(0), &was))
 	write := func(text []byte) {
-		if err := notes.Put(uint32(0), append(text, make([]byte, len(was)-len(text))...)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, notes.Put(uint32(0), append(text, make([]byte, len(was)-len(text))...)))
 	}
 	var a xdp.About
-	if err := json.Unmarshal([]byte(strings.TrimRight(string(was), "\x00")), &a); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(strings.TrimRight(string(was), "\x00")), &a))
 	a.Layout = "0123456789abcdef"
 	other, _ := json.Marshal(a)
 	write(other)
@@ -322,42 +301,27 @@ func TestPinRefuses(t *testing.T) {
 	}
 
 	folder := xdpkit.PinRoot + "/b"
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(folder, 0o700))
+	m := must.Get(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}))(t)
 	defer m.Close()
-	if err := m.Pin(folder + "/theirs"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, m.Pin(folder+"/theirs"))
 	try("somebody else's", &v.Host, xdp.Options{Pin: "b"}, xdp.ErrForeign)
 	if err := xdp.Unpin("b"); !errors.Is(err, xdp.ErrForeign) {
 		t.Errorf("somebody else's is unpinned: %v", err)
 	}
-	if err := errors.Join(os.Remove(folder+"/theirs"), m.Pin(folder+"/about")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Remove(folder+"/theirs"), m.Pin(folder+"/about")))
 	try("an about of another size", &v.Host, xdp.Options{Pin: "b"}, xdp.ErrForeign, "4 bytes")
-	if err := os.Remove(folder + "/about"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(folder+"/about"))
 	open(t, &v.Host, v.Config(), xdp.Options{Pin: "b"}).Close() // an incomplete pin is no obstacle
 	unpin(t, &v.Host, "b")
 	if err := xdp.Unpin("b"); !errors.Is(err, xdp.ErrNoPin) {
 		t.Errorf("what is not there is unpinned: %v", err)
 	}
 
-	if err := unix.Unmount("/sys/fs/bpf", 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Unmount("/sys/fs/bpf", 0))
 	try("no bpffs", &v.Host, xdp.Options{Pin: "c"}, nil, "mount -t bpf")
 	if names, err := xdp.Pins(); names != nil || err != nil {
 		t.Errorf("%v, %v", names, err)
 	}
-	if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, ""))
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/proof/corpus"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
@@ -49,10 +50,7 @@ func newPair(t testing.TB, name string, c fastpath.Config, v variant) *pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := o.newMaps()
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(o.newMaps())(t)
 	t.Cleanup(m.close)
 	v.still = now
 	if p.program, err = o.load(c, v, m); err != nil {
@@ -62,9 +60,7 @@ func newPair(t testing.TB, name string, c fastpath.Config, v variant) *pair {
 	if p.counts, err = newCounts(m.Cpus); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&clockKeeper{clocks: m.Clocks}).put(clock{ErrorEstimate: errorEstimate}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, (&clockKeeper{clocks: m.Clocks}).put(clock{ErrorEstimate: errorEstimate}))
 	c.TicksPerSecond = 1e9
 	if p.fast, err = fastpath.New(c); err != nil {
 		t.Fatal(err)
@@ -261,10 +257,7 @@ func TestLimit(t *testing.T) {
 		return corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, corpus.ICMPv4(netip.MustParseAddr(a), corpus.Our4, 8))
 	}
 	run := func(f []byte) uint32 {
-		action, err := p.program.Run(&ebpf.RunOptions{Data: f})
-		if err != nil {
-			t.Fatal(err)
-		}
+		action := must.Get(p.program.Run(&ebpf.RunOptions{Data: f}))(t)
 		return action
 	}
 	// The limit is per CPU: with n CPUs, n bursts are permitted. The program reads the clock before it refuses.
@@ -299,9 +292,7 @@ func TestLimit(t *testing.T) {
 func TestTurnaround(t *testing.T) {
 	p := newPair(t, "turnaround", config(), variant{})
 	const n = 1000
-	if _, err := p.program.Run(&ebpf.RunOptions{Data: corpus.Requests(0)[0].Frame}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(p.program.Run(&ebpf.RunOptions{Data: corpus.Requests(0)[0].Frame}))(t)
 	for range n - 1 {
 		p.program.Run(&ebpf.RunOptions{Data: corpus.Requests(0)[0].Frame})
 	}
@@ -334,10 +325,7 @@ func BenchmarkProgram(b *testing.B) {
 						c.STAMPPorts = nil
 					}
 					g.Without(&c)
-					x, err := NewBench(c, q.Frame)
-					if err != nil {
-						b.Fatal(err)
-					}
+					x := must.Get(NewBench(c, q.Frame))(b)
 					defer x.Close()
 					p, around, err := x.Run(b.N)
 					if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
@@ -35,14 +36,8 @@ func TestVariants(t *testing.T) {
 	if !f.Known || !f.Has(xdpkit.Basic|xdpkit.Frags) {
 		t.Errorf("veth says of its features: %v", f)
 	}
-	o, err := newObject()
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := o.newMaps()
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get(newObject())(t)
+	m := must.Get(o.newMaps())(t)
 	defer m.close()
 	for _, w := range []variant{{}, {frags: true}, {tag: true}, {stamps: true}, {tag: true, stamps: true}, {tag: true, stamps: true, frags: true}} {
 		if w.bound() {

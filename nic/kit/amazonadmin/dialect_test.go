@@ -7,6 +7,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // EFA's identifiers contain the command's slot in their low bits and its number above, and completions repeat them.
@@ -51,22 +52,13 @@ func TestEventDoorbell(t *testing.T) {
 		direct  bool
 	}{{"ENA", ENA, depth, true}, {"EFA", EFA, 0, false}} {
 		d := &device{depth: depth}
-		a, err := dma.NewArena(d, 1<<16)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(dma.NewArena(d, 1<<16))(t)
 		defer a.Close()
-		r, err := NewRegs("test", c.dialect, NoReadLess, mmio.Trapped(0x80, d, nil, nil), a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(NewRegs("test", c.dialect, NoReadLess, mmio.Trapped(0x80, d, nil, nil), a))(t)
 		if r.direct != c.direct {
 			t.Errorf("%s: registers are read by MMIO: %v, want %v", c.name, r.direct, c.direct)
 		}
-		e, err := NewEvents(r, a, depth)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(NewEvents(r, a, depth))(t)
 		doorbell := func() uint32 { return binary.LittleEndian.Uint32(d.regs[AENQ_HEAD_DB:]) }
 		e.Start()
 		if doorbell() != c.first {

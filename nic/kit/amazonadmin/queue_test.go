@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // device is the peer of the queues, played by the test: its registers are a trap, its memory is ours (IOVA 0 is the
@@ -79,19 +80,10 @@ func newQueue(t *testing.T, depth int, answer func(*device, []byte)) (*device, *
 func newDialectQueue(t *testing.T, dialect Dialect, depth int, answer func(*device, []byte)) (*device, *Queue) {
 	t.Helper()
 	d := &device{depth: uint16(depth), answer: answer}
-	a, err := dma.NewArena(d, 1<<16)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(dma.NewArena(d, 1<<16))(t)
 	t.Cleanup(func() { a.Close() })
-	r, err := NewRegs("test", dialect, 0, mmio.Trapped(0x80, d, nil, nil), a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	q, err := NewQueue(r, a, depth, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewRegs("test", dialect, 0, mmio.Trapped(0x80, d, nil, nil), a))(t)
+	q := must.Get(NewQueue(r, a, depth, time.Minute))(t)
 	return d, q
 }
 
@@ -194,18 +186,9 @@ func FuzzWriteBack(f *testing.F) {
 		f.Skip(err)
 	}
 	f.Cleanup(func() { a.Close() })
-	r, err := NewRegs("test", ENA, 0, mmio.Trapped(0x80, d, nil, nil), a)
-	if err != nil {
-		f.Fatal(err)
-	}
-	q, err := NewQueue(r, a, 2, time.Millisecond)
-	if err != nil {
-		f.Fatal(err)
-	}
-	e, err := NewEvents(r, a, 2)
-	if err != nil {
-		f.Fatal(err)
-	}
+	r := must.Get(NewRegs("test", ENA, 0, mmio.Trapped(0x80, d, nil, nil), a))(f)
+	q := must.Get(NewQueue(r, a, 2, time.Millisecond))(f)
+	e := must.Get(NewEvents(r, a, 2))(f)
 	completions, events := binary.LittleEndian.Uint64(d.regs[ACQ_BASE_LO:]), binary.LittleEndian.Uint64(d.regs[AENQ_BASE_LO:])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		clear(d.mem)
@@ -218,10 +201,7 @@ func FuzzWriteBack(f *testing.F) {
 			copy(d.mem[events:][:2*EntrySize], b)
 		}
 		var in, out [EntrySize]byte
-		id, err := q.submit("ask", &in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must.Get(q.submit("ask", &in))(t)
 		// Not Exec: it would wait for a completion that never arrives, because the device has written everything
 		// already.
 		for range 3 {

@@ -5,16 +5,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // TestNeeded compares the parsing of routes and sockets with this machine: it must find the interface of the default
 // route.
 func TestNeeded(t *testing.T) {
 	t.Setenv("SSH_CONNECTION", "127.0.0.1 40000 127.0.0.1 22") // loopback needs no card
-	needed, err := Needed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	needed := must.Get(Needed())(t)
 	table, err := os.ReadFile("/proc/net/route")
 	if err != nil {
 		t.Skip("no /proc/net/route:", err)

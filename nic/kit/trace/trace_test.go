@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
@@ -63,15 +64,9 @@ func TestEntryIsTheSameAfterJSON(t *testing.T) {
 // Observed functions report each access to a register, repeated reads once with their number, and each operation on the
 // function.
 func TestObserve(t *testing.T) {
-	port, err := sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := must.Get(sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy"}))(t)
 	defer port.Close()
-	inner, err := port.Function()
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := must.Get(port.Function())(t)
 	var got []string
 	refuse := errors.New("no further")
 	fn := trace.Observe(inner, trace.Observer{
@@ -88,10 +83,7 @@ func TestObserve(t *testing.T) {
 	if err := trace.Of(inner).Before("x"); err != nil {
 		t.Errorf("before a step that nobody follows: %v", err)
 	}
-	w, err := fn.BAR(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(fn.BAR(0))(t)
 	v := w.Read32(0)
 	w.Read32(0)
 	w.Read32(0)

@@ -16,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -109,10 +110,7 @@ func (x *Rig[D]) TryOpen(o nic.Options) (err error) {
 		o.MAC = OurMAC
 	}
 	o.Log = slog.New(slog.NewTextHandler(&x.Logs, nil))
-	fn, err := x.Port.Function()
-	if err != nil {
-		x.Fatal(err)
-	}
+	fn := must.Get(x.Port.Function())(x)
 	x.Fn = fn
 	x.Busy(func() { x.Dev, err = x.driver.Open(fn, o) })
 	return err
@@ -133,10 +131,7 @@ func (x *Rig[D]) Open(o nic.Options) {
 
 // Responder returns a responder for 10.0.0.2 with this address.
 func (x *Rig[D]) Responder(mac [6]byte) *fastpath.Responder {
-	r, err := fastpath.New(fastpath.Config{MAC: mac, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}})
-	if err != nil {
-		x.Fatal(err)
-	}
+	r := must.Get(fastpath.New(fastpath.Config{MAC: mac, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}}))(x)
 	return r
 }
 
@@ -144,9 +139,7 @@ func (x *Rig[D]) Responder(mac [6]byte) *fastpath.Responder {
 func (x *Rig[D]) Close() {
 	x.Helper()
 	x.Busy(func() {
-		if err := x.Dev.Close(); err != nil {
-			x.Errorf("Close: %v", err)
-		}
+		must.Close(x, x.Dev)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/toy"
 	"github.com/rebound-nic/rebound/sim"
@@ -59,17 +60,11 @@ func TestWatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := toysim.New([6]byte{2, 0, 0, 0, 0, 9})
-				port, err := sim.New(m, sim.Options{Name: "toy"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				port := must.Get(sim.New(m, sim.Options{Name: "toy"}))(t)
 				defer port.Close()
 				near, far := sim.Pair()
 				port.Connect(near)
-				fn, err := port.Function()
-				if err != nil {
-					t.Fatal(err)
-				}
+				fn := must.Get(port.Function())(t)
 				port.StartVirtual()
 				var log logBuffer
 				d, err := toy.Open(fn, nic.Options{RingSize: 64, MAC: [6]byte(nictest.EchoRequest(98)), Log: slog.New(slog.NewTextHandler(&log, nil))})

@@ -20,6 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -74,10 +75,7 @@ func (e *End) serve(t testing.TB, open Open, o nic.Options, c fastpath.Config) *
 	}
 	c.PartialChecksums = s.Device.Info().PartialChecksums
 	for i := range queues {
-		r, err := fastpath.New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(fastpath.New(c))(t)
 		s.Responders = append(s.Responders, r)
 		go onThread(func() { s.Done <- s.Device.Serve(i, &s.stop, r) })
 	}
@@ -88,9 +86,7 @@ func (e *End) serve(t testing.TB, open Open, o nic.Options, c fastpath.Config) *
 				t.Error(err)
 			}
 		}
-		if err := s.Device.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Close(t, s.Device)
 	})
 	return s
 }
@@ -183,9 +179,7 @@ func (v *Pair) Flows(t testing.TB, s *Server) {
 	}
 	var st nic.Stats
 	for end := time.Now().Add(patience); st.TxFrames != answered && time.Now().Before(end); { // counted after the kernel has sent them
-		if err := s.Device.ReadStats(&st); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Device.ReadStats(&st))
 	}
 	if st.TxFrames != answered {
 		t.Errorf("%d frames sent for %d replies", st.TxFrames, answered)
@@ -268,9 +262,7 @@ func (v *Pair) Burst(t testing.TB, s *Server) {
 	t.Helper()
 	raw := v.Peer.Raw(t)
 	var before nic.Stats
-	if err := s.Device.ReadStats(&before); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Device.ReadStats(&before))
 	const frames = 20000
 	f := v.Echo(Our4.Addr(), 1)
 	answered, came, back := s.count(fastpath.AnsweredICMPv4), v.Peer.echoReplies(t, Our4.Addr()), v.Host.txDropped(t)
@@ -282,9 +274,7 @@ func (v *Pair) Burst(t testing.TB, s *Server) {
 	var after nic.Stats
 	deadline := time.Now().Add(patience)
 	for time.Now().Before(deadline) {
-		if err := s.Device.ReadStats(&after); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Device.ReadStats(&after))
 		seen := after.RxFrames + after.RxDropped - before.RxFrames - before.RxDropped + lost
 		if seen >= frames && after.TxFrames+after.TxDropped+after.TxErrors-before.TxFrames >= after.RxFrames-before.RxFrames-100 {
 			break
@@ -298,9 +288,7 @@ func (v *Pair) Burst(t testing.TB, s *Server) {
 	// Peer's kernel may receive the last replies later, and Ping would count them among its own. Some drivers count
 	// replies that the kernel refused to send, others do not.
 	wait(t, "what became of each reply", func() bool {
-		if err := s.Device.ReadStats(&after); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Device.ReadStats(&after))
 		refused := max(after.TxDropped+after.TxErrors-before.TxDropped-before.TxErrors, v.Host.txDropped(t)-back)
 		return uint64(v.Peer.echoReplies(t, Our4.Addr())-came)+refused >= s.count(fastpath.AnsweredICMPv4)-answered
 	})
@@ -383,10 +371,7 @@ func Faults(t *testing.T, open Open) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := fastpath.New(*v.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(fastpath.New(*v.Config()))(t)
 		done := make(chan error)
 		collect := debug.SetGCPercent(-1) // a pinned loop and a garbage collection would wait for each other,
 		runtime.GC()                      // as would the end of a collection in progress

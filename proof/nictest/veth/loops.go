@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/cksum"
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // Loops joins a driver to programs that may answer its replies, and expects that no datagram bounces forever: a second
@@ -97,9 +98,7 @@ func (v *Pair) service(t testing.TB, port int) *atomic.Uint64 {
 			c.WriteToUDPAddrPort(buf[:n], from)
 		}
 	}()
-	if _, err := c.WriteToUDPAddrPort([]byte("loop"), netip.AddrPortFrom(Our4.Addr(), EchoPort)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.WriteToUDPAddrPort([]byte("loop"), netip.AddrPortFrom(Our4.Addr(), EchoPort)))(t)
 	return echoed
 }
 
