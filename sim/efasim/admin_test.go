@@ -13,8 +13,7 @@ import (
 )
 
 func TestResetProtocol(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	if v := x.Read(amazon.RegVERSION); v != 1 {
 		t.Errorf("VERSION %#x", v)
 	}
@@ -45,7 +44,6 @@ func TestResetProtocol(t *testing.T) {
 	if r := x.m.Resets(); !slices.Equal(r, []int{0, 3}) || x.Read(amazon.RegDEVSTS)&amazon.StsFatal != 0 {
 		t.Errorf("resets for %v", r)
 	}
-	x.Clean()
 }
 
 func TestStrictOrder(t *testing.T) {
@@ -77,13 +75,11 @@ func TestStrictOrder(t *testing.T) {
 	x.Set(amazon.RegDEVCTL, amazon.CTLReset)
 	x.Set(amazon.RegAQCAPS, 1)
 	x.ExpectError("RESET_IN_PROGRESS")
-	x.Clean()
 }
 
 func TestFeatures(t *testing.T) {
 	for _, p := range Profiles() {
-		x := newRig(t, Options{Profile: p})
-		x.open()
+		x := openRig(t, Options{Profile: p})
 		r := x.get(featDevice)
 		if api, id, caps := le.Uint32(r[20:]), le.Uint32(r[24:]), le.Uint32(r[32:]); api != 1 || id != uint32(p.Device) || caps != p.Caps {
 			t.Errorf("%s: %x", p.Name, r[:52])
@@ -123,8 +119,7 @@ func TestFeatures(t *testing.T) {
 }
 
 func TestHostInfo(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	b := x.Alloc(4096)
 	good := fields{3: uint8(cmdCtrlData), 4: uint32(hostInfo), 8: b.IOVA, 17: uint8(featHost)}
 	x.bad(statusIllegal, opSetFeature, good, "major 2 is expected")
@@ -145,12 +140,10 @@ func TestHostInfo(t *testing.T) {
 	if n := x.m.Counters().HostInfo; n != 5 {
 		t.Errorf("%d times host information", n)
 	}
-	x.Clean()
 }
 
 func TestObjects(t *testing.T) {
-	x := newRig(t, Options{Profile: EFA2})
-	x.open()
+	x := openRig(t, Options{Profile: EFA2})
 	x.bad(statusBadOpcode, 0, nil, "no such opcode")
 	x.bad(statusBadOpcode, 21, nil, "no such opcode")
 	x.OK(opAllocPD, fields{4: uint8(1)}) // after the end of the command: ignored
@@ -235,12 +228,10 @@ func TestObjects(t *testing.T) {
 	if o := x.m.Objects(); o != (Objects{PDs: 1}) {
 		t.Errorf("left: %+v", o)
 	}
-	x.Clean()
 }
 
 func TestExhaustion(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	for _, c := range []struct {
 		op uint8
 		n  int
@@ -286,13 +277,11 @@ func TestExhaustion(t *testing.T) {
 		x.OK(opDestroyQP, fields{4: made[0]})
 		made = append(made[1:], le.Uint32(x.OK(opCreateQP, big)))
 	}
-	x.Clean()
 }
 
 func TestSubCQs(t *testing.T) {
 	for _, p := range Profiles() {
-		x := newRig(t, Options{Profile: p})
-		x.open()
+		x := openRig(t, Options{Profile: p})
 		c := x.completions(16, nil)
 		q := &qpair{x: x, typ: typeUD, size: 64, rq: x.Alloc(4096), scq: c, rcq: c}
 		r := x.OK(opCreateQP, q.create())
@@ -304,8 +293,7 @@ func TestSubCQs(t *testing.T) {
 
 func TestPagesOfTheirOwn(t *testing.T) {
 	for _, p := range Profiles() {
-		x := newRig(t, Options{Profile: p})
-		x.open()
+		x := openRig(t, Options{Profile: p})
 		seen := map[uint64]uint16{}
 		for range 3 {
 			c := x.completions(16, nil)
@@ -327,8 +315,7 @@ func TestPagesOfTheirOwn(t *testing.T) {
 }
 
 func TestStates(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	c := x.completions(16, nil)
 	q, u := x.qpair(typeSRD, 64, c), x.qpair(typeUD, 64, c)
 	mod := func(h uint32, mask int, state int) fields {
@@ -357,7 +344,6 @@ func TestStates(t *testing.T) {
 	x.ExpectWarning("overrides state 3")
 	x.bad(statusIllegal, opModifyQP, mod(q.handle, modState|modPSN, stateRTS), "cannot go from state 6 to 3")
 	x.bad(statusIllegal, opQueryQP, fields{4: uint32(99)}, "no QP with the handle")
-	x.Clean()
 }
 
 func TestAdminKnobs(t *testing.T) {
@@ -397,12 +383,10 @@ func TestAdminKnobs(t *testing.T) {
 	if e := x.Ack(); e == nil || le.Uint16(e) != id || e[2] != statusNoResource || x.Ack() != nil {
 		t.Errorf("completion %x, want that of %#x with status 1 and no other", e, id)
 	}
-	x.Clean()
 }
 
 func TestStatistics(t *testing.T) {
-	x := newRig(t, Options{Profile: EFA0})
-	x.open()
+	x := openRig(t, Options{Profile: EFA0})
 	for typ, want := range map[uint8]uint8{statsBasic: 0, statsMessages: 0, statsRead: 0, statsWrite: statusUnsupported, statsNetwork: 0, 5: statusUnsupported} {
 		if s, _ := x.Do(opGetStats, fields{16: typ}); s != want {
 			t.Errorf("type %d: status %d, want %d", typ, s, want)
@@ -424,7 +408,6 @@ func TestStatistics(t *testing.T) {
 	if s := x.OK(opGetStats, fields{16: uint8(statsMessages), 17: uint8(1), 18: r.num}); le.Uint64(s) != 0 || le.Uint64(s[16:]) != 9 || le.Uint64(s[24:]) != 1 {
 		t.Errorf("of the receiver: %x", s[:32])
 	}
-	x.Clean()
 }
 
 func TestTraceNames(t *testing.T) {

@@ -9,8 +9,7 @@ import (
 )
 
 func TestKnobs(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	c := x.completions(16, nil)
 	q, r := x.qpair(typeUD, 64, c).ready(), x.qpair(typeUD, 64, c).ready()
 	ah := x.handle(x.m.gid)

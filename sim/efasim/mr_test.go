@@ -8,8 +8,7 @@ import (
 )
 
 func TestPageLists(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	mem := x.Alloc(1 << 20)
 	const pages = 256
 	list := x.Alloc(8 * pages)
@@ -87,7 +86,6 @@ func TestPageLists(t *testing.T) {
 	if spans, err := x.m.local(x.pd, le.Uint32(r), mem.IOVA+12345, 50, mayLocalWrite); err != nil || spans[0] != (span{mem.IOVA + 12345, 50}) {
 		t.Errorf("physical: %v, %v", spans, err)
 	}
-	x.Clean()
 }
 
 // TestChunkChain registers so many pages that their addresses fill more than one chunk of pointers, as Linux writes
@@ -95,8 +93,7 @@ func TestPageLists(t *testing.T) {
 // its actual length, or 12 if it is full.
 func TestChunkChain(t *testing.T) {
 	for _, parts := range []int{1, 509, 510, 511, 1020, 1021} {
-		x := newRig(t, Options{})
-		x.open()
+		x := openRig(t, Options{})
 		n := parts*partPages - 3
 		part := x.Alloc(4096) // all parts are the same one: the list repeats
 		for i := range partPages {

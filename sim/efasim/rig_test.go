@@ -41,6 +41,14 @@ func newRig(t testing.TB, o Options) *rig {
 	return x
 }
 
+// openRig is newRig with an open device.
+func openRig(t testing.TB, o Options) *rig {
+	t.Helper()
+	x := newRig(t, o)
+	x.open()
+	return x
+}
+
 func pair(t testing.TB, o, p Options, bad sim.Impairment) (x, y *rig) {
 	t.Helper()
 	p.MAC = [6]byte{2, 0, 0, 0, 0, 2}

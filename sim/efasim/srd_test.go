@@ -25,7 +25,7 @@ func (q *qpair) sends(f fields) []byte {
 // A refusal by the peer fails that one message only.
 func TestRemoteErrors(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
-	x, y := q.x, r.x
+	y := r.x
 	expect(t, "unknown QP", q.sends(q.inline(0, r.num+1, there, "a")), 0, compRemoteQPN, cqeSend, q.num)
 	expect(t, "QP of another type", q.sends(q.inline(1, y.qpair(typeUD, 64, r.rcq).ready().num, there, "b")), 1, compRemoteQPN, cqeSend, q.num)
 	expect(t, "wrong Q_Key", q.sends(q.inline(2, r.num, there, "c").With(16, uint32(7))), 2, compRemoteQPN, cqeSend, q.num)
@@ -43,8 +43,6 @@ func TestRemoteErrors(t *testing.T) {
 	if n := y.m.Counters().RxDrops; n != 6 {
 		t.Errorf("%d drops, want 6", n)
 	}
-	x.Clean()
-	y.Clean()
 }
 
 func TestRNRRetry(t *testing.T) {
@@ -157,7 +155,6 @@ func TestEpoch(t *testing.T) {
 	if c := r.rcq.take(); c != nil || r.x.m.Counters().Stale != 1 {
 		t.Errorf("a frame of an old epoch is taken: %x", c)
 	}
-	x.Clean()
 }
 
 // RDMA over an impaired wire: many parts, each executed once, and the immediate after all of them.
@@ -220,8 +217,6 @@ func TestRDMA(t *testing.T) {
 	if k.ReadWRs != 6 || k.ReadBytes != uint64(1+3*partSize+60000) || k.WriteErrors != 2 || l.WriteRecvBytes != uint64(1+3*partSize+3*60000+60000+80) || l.ReadResponseBytes < k.ReadBytes {
 		t.Errorf("counters %+v, %+v", k, l)
 	}
-	x.Clean()
-	y.Clean()
 }
 
 // Memory that RDMA must not access.
@@ -254,7 +249,6 @@ func TestRDMARights(t *testing.T) {
 		expect(t, c.what, c2, uint16(i), c.status, cqeSend|c.code<<cqeOpShift, q.num)
 	}
 	q.x.Clean()
-	y.Clean()
 }
 
 // A sender for which the receiver has no handle: 0xFFFF, and the sender's GID if the CQ requests it.
@@ -272,8 +266,6 @@ func TestUnknownSender(t *testing.T) {
 			t.Errorf("set_src_addr %v: completion %x", source != 0, c)
 		}
 	}
-	x.Clean()
-	y.Clean()
 }
 
 func TestWindow(t *testing.T) {

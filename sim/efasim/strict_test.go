@@ -16,8 +16,7 @@ func TestStrictWQE(t *testing.T) {
 		status uint8
 		told   bool
 	}
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	c := x.completions(16, nil)
 	ud, srd := x.qpair(typeUD, 64, c).ready(), x.qpair(typeSRD, 64, c).ready()
 	ah := x.handle(x.m.gid)
@@ -113,8 +112,7 @@ func TestStrictReceive(t *testing.T) {
 		{"reserved bits 0x1000000", rxFirst | rxLast | 1<<24, true},
 		{"first is false, expected true", rxLast, false},
 	} {
-		x := newRig(t, Options{})
-		x.open()
+		x := openRig(t, Options{})
 		q := x.qpair(typeUD, 64, x.completions(16, nil)).ready()
 		le.PutUint64(q.rq.Bytes, q.mem.IOVA)
 		le.PutUint16(q.rq.Bytes[10:], 64)
@@ -128,7 +126,7 @@ func TestStrictReceive(t *testing.T) {
 	}
 	// Several buffers; read-only memory.
 	q, r, there, _ := two(t, Options{}, Options{})
-	x, y := q.x, r.x
+	y := r.x
 	for i, n := range []uint16{2, 1, 100} {
 		b := r.rq.Bytes[16*i:]
 		le.PutUint64(b, r.mem.IOVA+uint64(i)*1000)
@@ -152,14 +150,11 @@ func TestStrictReceive(t *testing.T) {
 	expect(t, "read only", q.sends(q.inline(1, r.num, there, "abcdef")), 1, compRemoteAbort, cqeSend, q.num)
 	expect(t, "receive into it", r.rcq.take(), 10, compInvalidLKey, cqeRecv, r.num)
 	y.ExpectError("permissions")
-	x.Clean()
-	y.Clean()
 }
 
 // A WQE must be complete when its doorbell is rung, in any order of stores, and within the depth.
 func TestStrictDoorbells(t *testing.T) {
-	x := newRig(t, Options{Profile: EFA2})
-	x.open()
+	x := openRig(t, Options{Profile: EFA2})
 	c := x.completions(16, nil)
 	q := x.qpair(typeSRD, 64, c).ready()
 	ah := x.handle(x.m.gid)
@@ -223,8 +218,7 @@ func TestStrictDoorbells(t *testing.T) {
 
 	x.Clean()
 
-	y := newRig(t, Options{Profile: Profile{Name: "odd", Device: 0xefa1, SubCQs: 1, Doorbells: 4, MaxMR: 10, Batch: 2}})
-	y.open()
+	y := openRig(t, Options{Profile: Profile{Name: "odd", Device: 0xefa1, SubCQs: 1, Doorbells: 4, MaxMR: 10, Batch: 2}})
 	q = y.qpair(typeUD, 64, y.completions(16, nil)).ready()
 	for i := range uint16(3) {
 		q.push(q.inline(i, q.num, y.handle(y.m.gid), "x"))
@@ -237,8 +231,7 @@ func TestStrictDoorbells(t *testing.T) {
 // One event per arm, at once if completions exist, none for a late arm; the same for interrupts.
 func TestEvents(t *testing.T) {
 	for _, p := range Profiles() {
-		x := newRig(t, Options{Profile: p})
-		x.open()
+		x := openRig(t, Options{Profile: p})
 		page := x.Alloc(4096)
 		e := le.Uint16(x.OK(opCreateEQ, fields{4: uint16(4), 6: uint8(2), 7: uint8(4), 8: page.IOVA, 16: uint32(1)}))
 		c := x.completions(32, fields{4: uint8(1 << 5), 8: e})
@@ -308,8 +301,7 @@ func TestEvents(t *testing.T) {
 
 // Completions must not overrun a CQ whose doorbell is used.
 func TestFullCQ(t *testing.T) {
-	x := newRig(t, Options{Profile: EFA2})
-	x.open()
+	x := openRig(t, Options{Profile: EFA2})
 	c := x.completions(16, nil)
 	q := x.qpair(typeUD, 64, c).ready()
 	ah := x.handle(gidOf([6]byte{2, 9}))

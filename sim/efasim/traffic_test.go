@@ -60,8 +60,6 @@ func TestMessages(t *testing.T) {
 					if k.SendWRs != 3*qDepth || l.RecvWRs != 3*qDepth || k.SendBytes != l.RecvBytes || k.TxBytes != l.RxBytes || l.RxDrops != 0 {
 						t.Errorf("counters %+v and %+v", k, l)
 					}
-					x.Clean()
-					y.Clean()
 				})
 			}
 		}
@@ -89,8 +87,6 @@ func TestBusCost(t *testing.T) {
 	if d := x.Port.Counts().Since(before); d.DMARead != 1 || d.DMAWrite != 1 || d.MMIOWrite != 2 {
 		t.Errorf("from memory: %+v", d)
 	}
-	x.Clean()
-	y.Clean()
 }
 
 // On a wire that loses, duplicates and reorders frames, each SRD message arrives once and is acknowledged. UD loses

@@ -66,13 +66,11 @@ func TestVersionsAndTimes(t *testing.T) {
 	if v := x.Regs.Read32(uint64(amazon.RegCAPS)) >> 16 & 0xf; v != 10 {
 		t.Errorf("the admin time-out is %d00 ms, DPDK needs whole seconds", v)
 	}
-	x.Clean()
 }
 
 // DPDK requests an interrupt with vector -1 for a queue that it polls.
 func TestPolledQueue(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	cq := x.Alloc(4096)
 	r := x.OK(opCreateCQ, fields{4: uint8(1 << 5), 5: uint8(2), 6: uint16(testDepth), 8: uint32(0xffffffff), 12: cq.IOVA})
 	sq, buf := x.Alloc(4096), x.Alloc(4096)
@@ -91,12 +89,10 @@ func TestPolledQueue(t *testing.T) {
 	if x.Far.Recv(0) == nil || cq.Bytes[3]&1 == 0 || len(x.Vectors) != 0 {
 		t.Errorf("completion %x, interrupts %v", cq.Bytes[:8], x.Vectors)
 	}
-	x.Clean()
 }
 
 func TestHostInfoAnywhere(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	b := x.Alloc(8192)
 	le.PutUint32(b.Bytes[128:], 3)
 	le.PutUint16(b.Bytes[128+184:], 0x200)
@@ -105,8 +101,7 @@ func TestHostInfoAnywhere(t *testing.T) {
 }
 
 func TestDefaultKey(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	q := x.queue(dirRX, false, 0)
 	q.offer(x.Alloc(1<<16), 2048, 0, 1, 2)
 	ctl := x.Alloc(4096)
@@ -123,13 +118,11 @@ func TestDefaultKey(t *testing.T) {
 	if c := q.take(); c == nil || le.Uint32(c[8:]) == 0 {
 		t.Errorf("completion %x", c)
 	}
-	x.Clean()
 }
 
 // DPDK requests L4 checksums without marking them as partial. The frame is sent with the right checksum.
 func TestChecksumNotPartial(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	q := x.queue(dirTX, false, 0)
 	buf := x.Alloc(4096)
 	want := frame(100, 1) // UDP over IPv4 with the right checksum
@@ -154,8 +147,7 @@ func TestChecksumNotPartial(t *testing.T) {
 
 // As in public logs of EC2: no received checksum is verified or reported. RSS still spreads frames.
 func TestNoReceiveChecks(t *testing.T) {
-	x := newRig(t, Options{NoRxChecks: true})
-	x.Open()
+	x := openRig(t, Options{NoRxChecks: true})
 	if r := x.get(featOffload, nil); le.Uint32(r) != 1<<1 || le.Uint32(r[4:]) != 0 {
 		t.Errorf("offloads %x", r[:8])
 	}
@@ -193,13 +185,11 @@ func TestNoReceiveChecks(t *testing.T) {
 	if seen[0]+seen[1] != 8 || seen[0] == 0 || seen[1] == 0 {
 		t.Errorf("queues got %v", seen)
 	}
-	x.Clean()
 }
 
 func TestBARs(t *testing.T) {
 	for bar, sizes := range map[int][6]uint64{0: {16 << 10, 0, 1 << 20}, 1: {8 << 10, 8 << 10, 1 << 20}, 4: {16 << 10, 0, 1 << 20, 0, 64 << 10}} {
-		x := newRig(t, Options{MSIXBAR: bar})
-		x.Open()
+		x := openRig(t, Options{MSIXBAR: bar})
 		for i, size := range sizes {
 			if size > 0 && x.BAR(i).Size() != size {
 				t.Errorf("MSI-X in BAR %d: BAR %d has %#x bytes, want %#x", bar, i, x.BAR(i).Size(), size)

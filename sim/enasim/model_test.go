@@ -44,8 +44,7 @@ func TestRegistersAndReset(t *testing.T) {
 }
 
 func TestAdminWraps(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	for i := range 5 * testDepth { // phases of both queues
 		if r := x.get(featMTU, nil); le.Uint32(r) != 9216 {
 			t.Fatalf("command %d: MTU %d", i, le.Uint32(r))
@@ -67,8 +66,7 @@ func TestAdminWraps(t *testing.T) {
 }
 
 func TestAdminLateAndOutOfOrder(t *testing.T) {
-	x := newRig(t, Options{AdminDelay: 10 * time.Microsecond, AdminOutOfOrder: true, Seed: 1})
-	x.Open()
+	x := openRig(t, Options{AdminDelay: 10 * time.Microsecond, AdminOutOfOrder: true, Seed: 1})
 	var ids []uint16
 	for range testDepth {
 		ids = append(ids, x.Submit(opGetFeature, fields{17: uint8(featMTU)}))
@@ -102,8 +100,7 @@ func TestAdminLateAndOutOfOrder(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	x.set(featAENQ, fields{24: uint32(eventGroups)})
 	x.Set(amazon.RegAENQDB, testDepth)
 	x.Port.Step()
@@ -145,8 +142,7 @@ func TestEventDoorbellAfterReset(t *testing.T) {
 }
 
 func TestKeepAlive(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	x.set(featAENQ, fields{24: uint32(1 << amazon.GroupKeepAlive)})
 	x.Set(amazon.RegAENQDB, testDepth)
 	second := func() uint64 {
@@ -166,12 +162,10 @@ func TestKeepAlive(t *testing.T) {
 	if n := second(); n != 0 {
 		t.Errorf("%d keep-alives while withheld", n)
 	}
-	x.Clean()
 }
 
 func TestFeatures(t *testing.T) {
-	x := newRig(t, Options{PreferWide: true, NoMeta: true, Burst: 512})
-	x.Open()
+	x := openRig(t, Options{PreferWide: true, NoMeta: true, Burst: 512})
 	a := x.get(featAttributes, nil)
 	if !bytes.Equal(a[24:30], testMAC[:]) || le.Uint32(a[32:]) != 9216 || le.Uint32(a[8:]) != featAll {
 		t.Errorf("attributes %x", a)
@@ -199,12 +193,10 @@ func TestFeatures(t *testing.T) {
 	le.PutUint32(page.Bytes, 3)
 	le.PutUint16(page.Bytes[184:], 0x200)
 	x.set(featHostAttr, fields{20: page.IOVA})
-	x.Clean()
 }
 
 func TestStatistics(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	x.m.SetAllowance(Allowance{1, 2, 3, 4, 5, 6})
 	r := x.OK(opGetStats, fields{16: uint8(statsENI)})
 	for i := range 5 {
@@ -217,7 +209,6 @@ func TestStatistics(t *testing.T) {
 	if le.Uint64(r) != 0x2a || le.Uint64(buf.Bytes) != 2 || le.Uint64(buf.Bytes[8:]) != 4 || le.Uint64(buf.Bytes[16:]) != 6 {
 		t.Errorf("metrics %x", buf.Bytes[:24])
 	}
-	x.Clean()
 }
 
 // The verification suite of Microsoft's RSS documentation. The device takes the key in reverse.

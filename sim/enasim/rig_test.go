@@ -34,6 +34,14 @@ func newRig(t testing.TB, o Options) *rig {
 	return x
 }
 
+// openRig is newRig with an open device.
+func openRig(t testing.TB, o Options) *rig {
+	t.Helper()
+	x := newRig(t, o)
+	x.Open()
+	return x
+}
+
 type fields = amazontest.Fields
 
 func (x *rig) get(id uint8, f fields) []byte {

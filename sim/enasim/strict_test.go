@@ -8,8 +8,7 @@ import (
 )
 
 func TestStrictDescriptors(t *testing.T) {
-	x := newRig(t, Options{Width: 47})
-	x.Open()
+	x := openRig(t, Options{Width: 47})
 	q := x.queue(dirTX, false, 0)
 	buf := x.Alloc(4096)
 	f := frame(60, 1)
@@ -68,8 +67,7 @@ func TestStrictReceiveDescriptors(t *testing.T) {
 		{"first and last", [4]uint32{2048 | 0x14<<24, 0, 0x1000, 0}},
 		{"request ID 8", [4]uint32{2048 | 0x1c<<24, 8, 0x1000, 0}},
 	} {
-		x := newRig(t, Options{})
-		x.Open()
+		x := openRig(t, Options{})
 		q := x.queue(dirRX, false, 0)
 		q.words(c.w[0], c.w[1], c.w[2], c.w[3])
 		q.ring()
@@ -79,8 +77,7 @@ func TestStrictReceiveDescriptors(t *testing.T) {
 }
 
 func TestStrictDoorbells(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	llqOn(x, llq128)
 	q, r := x.queue(dirTX, true, 0), x.queue(dirRX, false, 0)
 	x.Regs.Write32(q.bell, testDepth+1)
@@ -106,8 +103,7 @@ func TestStrictDoorbells(t *testing.T) {
 	x.Port.Step()
 	x.ExpectViolation("were not pushed")
 
-	x = newRig(t, Options{Burst: 256})
-	x.Open()
+	x = openRig(t, Options{Burst: 256})
 	llqOn(x, llq128)
 	q = x.queue(dirTX, true, 0)
 	for i := range 3 {
@@ -118,8 +114,7 @@ func TestStrictDoorbells(t *testing.T) {
 }
 
 func TestStrictCommands(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	page := x.Alloc(4096)
 	sq := fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 10: uint16(testDepth), 12: page.IOVA}
 	with := func(f fields, at int, v any) fields {
@@ -186,7 +181,6 @@ func TestStrictCommands(t *testing.T) {
 	bad(opSetFeature, fields{17: uint8(featAENQ), 24: uint32(1 << 20)}, "groups 0x100000")
 	bad(opSetFeature, fields{17: uint8(featHash), 24: uint32(6)}, "selected_func 0x6")
 	bad(opGetStats, fields{16: uint8(statsMetrics), 24: uint64(1 << 40)}, "requested_metrics")
-	x.Clean()
 }
 
 func TestStrictOrder(t *testing.T) {

@@ -36,8 +36,7 @@ func llqOn(x *rig, size uint16) {
 const tx0 = txFirst | txLast | txComp
 
 func TestTransmitHost(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	q := x.queue(dirTX, false, 0)
 	buf := x.Alloc(16384)
 	for i := range 5 * testDepth {
@@ -68,13 +67,11 @@ func TestTransmitHost(t *testing.T) {
 	if got := x.Far.Recv(0); !bytes.Equal(got, f) {
 		t.Errorf("three buffers: %d bytes", len(got))
 	}
-	x.Clean()
 }
 
 func TestTransmitPushed(t *testing.T) {
 	for size, code := range map[int]uint16{128: llq128, 256: llq256} {
-		x := newRig(t, Options{})
-		x.Open()
+		x := openRig(t, Options{})
 		llqOn(x, code)
 		q := x.queue(dirTX, true, 0)
 		buf := x.Alloc(4096)
@@ -109,8 +106,7 @@ func TestTransmitPushed(t *testing.T) {
 
 // A frame with a meta descriptor and four buffers: two descriptors in its first entry, three in the second.
 func TestTransmitPushedOverEntries(t *testing.T) {
-	x := newRig(t, Options{NoMeta: true})
-	x.Open()
+	x := openRig(t, Options{NoMeta: true})
 	llqOn(x, llq128)
 	q := x.queue(dirTX, true, 0)
 	buf := x.Alloc(4096)
@@ -145,8 +141,7 @@ func TestTransmitPushedOverEntries(t *testing.T) {
 }
 
 func TestReceive(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	q := x.queue(dirRX, false, 0)
 	buf := x.Alloc(1 << 16)
 	q.offer(buf, 2048, 0, 1, 2, 3, 4, 5, 6, 7)
@@ -189,8 +184,7 @@ func TestReceive(t *testing.T) {
 // A device starts with its longest MTU, because DPDK and iPXE set none. Longer frames are dropped, and counted by
 // reason.
 func TestLongerThanMTU(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	q := x.queue(dirRX, false, 0)
 	q.offer(x.Alloc(1<<14), 9240, 0)
 	x.Far.Send(0, frame(9230, 1))
@@ -209,8 +203,7 @@ func TestLongerThanMTU(t *testing.T) {
 }
 
 func TestReceiveOverBuffers(t *testing.T) {
-	x := newRig(t, Options{RxOutOfOrder: true, Seed: 3})
-	x.Open()
+	x := openRig(t, Options{RxOutOfOrder: true, Seed: 3})
 	x.set(featMTU, fields{20: uint32(9000)})
 	q := x.queue(dirRX, false, 0)
 	buf := x.Alloc(1 << 16)
@@ -248,12 +241,10 @@ func TestReceiveOverBuffers(t *testing.T) {
 	if q.take() == nil {
 		t.Error("the frame that waited is lost")
 	}
-	x.Clean()
 }
 
 func TestRSS(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	qs := []*ring{x.queue(dirRX, false, 0), x.queue(dirRX, false, 0)}
 	buf := x.Alloc(1 << 16)
 	for i, q := range qs {
@@ -301,8 +292,7 @@ func TestRSS(t *testing.T) {
 }
 
 func TestInterrupts(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	var raised []int
 	x.Port.SetInterrupt(func(v int) { raised = append(raised, v) })
 	x.Set(amazon.RegINTRMASK, 0)
@@ -335,12 +325,10 @@ func TestInterrupts(t *testing.T) {
 	if len(raised) != 2 {
 		t.Errorf("raised %v", raised)
 	}
-	x.Clean()
 }
 
 func TestFaultsOnDemand(t *testing.T) {
-	x := newRig(t, Options{})
-	x.Open()
+	x := openRig(t, Options{})
 	q := x.queue(dirTX, false, 0)
 	buf := x.Alloc(4096)
 	copy(buf.Bytes, frame(60, 1))
@@ -379,5 +367,4 @@ func TestFaultsOnDemand(t *testing.T) {
 	if x.Read(amazon.RegDEVSTS)&amazon.StsFatal != 0 {
 		t.Error("fatal error after reset")
 	}
-	x.Clean()
 }

@@ -8,8 +8,7 @@ import (
 )
 
 func TestFilters(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	r.fill(32)
 	try := func(name string, dst [6]byte, want bool, vlan ...uint16) {
 		t.Helper()
@@ -45,12 +44,10 @@ func TestFilters(t *testing.T) {
 	try("VLAN filtered", us, false, 5)
 	r.wr(0xa000, 1<<5)
 	try("VLAN in the table", us, true, 0x2005)
-	r.Clean()
 }
 
 func TestVLANStripInsert(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	r.wr(0x1028, 1<<25|1<<30)
 	r.fill(8)
 	f := frame(80)

@@ -133,8 +133,7 @@ func TestAsIxy(t *testing.T) {
 // DPDK inserts a VLAN tag with a context without an L4 protocol. Requesting an L4 checksum with that context is
 // refused.
 func TestContextWithoutL4(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	f := frame(100)
 	r.desc(0x2005<<16|14<<9, 2<<20|1<<29|3<<11, 0)
 	r.desc(r.load(1, f), 100|advData|eop|rs|1<<30, 100<<14)
@@ -158,8 +157,7 @@ func TestContextWithoutL4(t *testing.T) {
 }
 
 func TestReservedDescriptorBits(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	for _, c := range []struct {
 		w2, w3 uint32
 		want   string
@@ -176,8 +174,7 @@ func TestReservedDescriptorBits(t *testing.T) {
 
 // Linux and DPDK turn the laser off with SDP3 alone: the EEPROM made the pin an output.
 func TestLaser(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	if r.rd(0x42a4)>>30&1 == 0 {
 		t.Fatal("no link")
 	}
@@ -189,7 +186,6 @@ func TestLaser(t *testing.T) {
 	if r.rd(0x42a4)>>30&1 == 0 {
 		t.Error("no link with the laser on again")
 	}
-	r.Clean()
 }
 
 func TestCountersOfMACsec(t *testing.T) {
@@ -204,13 +200,11 @@ func TestCountersOfMACsec(t *testing.T) {
 		}
 	}
 	r.wr(0x51b8, r.rd(0x51b8)|1<<9)
-	r.Clean()
 }
 
 // Linux 5.15 may do this when a queue is given a zero-copy pool.
 func TestReceiveTailOfADisabledQueueIsIgnored(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	r.wr(0x1058, ringLen-1)
 	r.ExpectViolation("warning: write of 0000003f to RDT[1]")
 	if v := r.rd(0x1058); v != 0 {
@@ -220,12 +214,10 @@ func TestReceiveTailOfADisabledQueueIsIgnored(t *testing.T) {
 	r.wr(0x1054, 2|1<<25|1<<28)
 	r.wr(0x1068, 1<<25)
 	r.poll(0x1068, 1<<25, 1<<25)
-	r.Clean()
 }
 
 func TestFiveTupleFilter(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	r.fill(8)
 	// A second queue, used only for its counter: it drops for lack of descriptors.
 	r.wr(0x1048, ringLen*16)
@@ -266,13 +258,11 @@ func TestFiveTupleFilter(t *testing.T) {
 	r.wr(0xe804, 0x80000)
 	r.wr(0xe604, 2<<2|1<<30|1<<31|0x1f<<25)
 	try("a higher priority", hit, false)
-	r.Clean()
 }
 
 func TestProfiles(t *testing.T) {
 	for _, o := range []Options{{}, {Port: 1, Dual: true}, {SharedLOM: true}, {BAR0: 128 << 10}, {BAR0: 4 << 20, Pref: true}} {
-		r := newRig(t, o)
-		r.start(ringOptions{})
+		r := openRig(t, o)
 		want := uint32(0x80000196)
 		if !o.SharedLOM {
 			want |= 1 << 18 << o.Port

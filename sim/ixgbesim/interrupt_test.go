@@ -6,8 +6,7 @@ import (
 )
 
 func TestMSIX(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	r.fill(32)
 	r.wr(0x898, 1<<4|1<<5|1<<30) // Multiple_MSIX, OCD, EIAME
 	r.wr(0x900, 0x80|3|(0x80|5)<<8)
@@ -46,12 +45,10 @@ func TestMSIX(t *testing.T) {
 	want("acknowledged")
 	r.wr(0xa90, 1<<5)
 	want("by software", 5)
-	r.Clean()
 }
 
 func TestThrottle(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	r.fill(32)
 	r.wr(0x898, 1<<4)
 	r.wr(0x900, 0x80)
@@ -71,12 +68,10 @@ func TestThrottle(t *testing.T) {
 	if len(r.Vectors) != 2 {
 		t.Errorf("%d interrupts after it", len(r.Vectors))
 	}
-	r.Clean()
 }
 
 func TestSharedInterrupt(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	r.fill(32)
 	r.wr(0x900, 0x80|2)
 	r.wr(0x890, 0xffff)
@@ -102,5 +97,4 @@ func TestSharedInterrupt(t *testing.T) {
 	if len(r.Vectors) != 2 {
 		t.Error("no interrupt after unmasking")
 	}
-	r.Clean()
 }

@@ -10,8 +10,7 @@ import (
 )
 
 func TestBringUp(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	if v := r.rd(0x42a4); v>>28 != 7 {
 		t.Errorf("LINKS %08x, want up at 10 Gb/s without autonegotiation", v)
 	}
@@ -22,12 +21,10 @@ func TestBringUp(t *testing.T) {
 	if r.rd(0x42a4)&(1<<30) != 0 || r.rd(0x8)&(1<<7) != 0 {
 		t.Error("link up without a wire")
 	}
-	r.Clean()
 }
 
 func TestBackplane(t *testing.T) {
-	r := newRig(t, Options{Kind: KX4})
-	r.start(ringOptions{})
+	r := openRig(t, Options{Kind: KX4})
 	if r.Fn.ID().Device != 0x10f7 {
 		t.Error(r.Fn.ID())
 	}
@@ -38,13 +35,11 @@ func TestBackplane(t *testing.T) {
 	if r.rd(0x42b0)&0xf0000 == 0 || r.rd(0x42a0)&(1<<12) != 0 {
 		t.Error("autonegotiation did not start, or its restart bit stays")
 	}
-	r.Clean()
 }
 
 // One frame in and one out: the bus transactions and the descriptors' contents.
 func TestEchoCost(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	r.fill(32)
 	r.settle()
 	f := frame(60)
@@ -70,12 +65,10 @@ func TestEchoCost(t *testing.T) {
 	if got := r.Far.Recv(1 << 40); !bytes.Equal(got, f) {
 		t.Errorf("on the wire: %x", got)
 	}
-	r.Clean()
 }
 
 func TestManyFramesWrap(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	r.fill(ringLen - 1)
 	next := 0
 	for i := range 5 * ringLen {
@@ -104,7 +97,6 @@ func TestManyFramesWrap(t *testing.T) {
 	if got := r.rd(0x4080); got != 5*ringLen {
 		t.Errorf("GPTC %d", got)
 	}
-	r.Clean()
 }
 
 func TestJumboOverDescriptors(t *testing.T) {
@@ -131,12 +123,10 @@ func TestJumboOverDescriptors(t *testing.T) {
 	if r.rd(0x40ac) != 1 || r.rxDesc(5)[8]&1 != 0 {
 		t.Error("a frame over MAXFRS was received, or not counted in ROC")
 	}
-	r.Clean()
 }
 
 func TestNoDescriptors(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	for range 3 {
 		r.Far.Send(0, frame(60))
 	}
@@ -165,7 +155,6 @@ func TestNoDescriptors(t *testing.T) {
 	if r.rd(0x1430) != 1 || r.m.Counters().RxNoDesc != 1 {
 		t.Error("drop enable did not drop")
 	}
-	r.Clean()
 }
 
 func TestWriteBack(t *testing.T) {
@@ -184,7 +173,6 @@ func TestWriteBack(t *testing.T) {
 				t.Errorf("descriptor %d is not written back", i)
 			}
 		}
-		r.Clean()
 	})
 	t.Run("head", func(t *testing.T) {
 		r := newRig(t, Options{})
@@ -196,13 +184,11 @@ func TestWriteBack(t *testing.T) {
 				t.Errorf("head %d after %d frames", got, i+1)
 			}
 		}
-		r.Clean()
 	})
 }
 
 func TestPauseFrames(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	r.wr(0x4294, 1<<3|1<<1)
 	pause := func(q uint16) []byte {
 		f := make([]byte, 60)
@@ -238,7 +224,6 @@ func TestPauseFrames(t *testing.T) {
 	if f := r.Far.Recv(1 << 40); f == nil || f[12] != 0x88 || f[16] != 0 || f[17] != 0 {
 		t.Errorf("no XON: %x", f)
 	}
-	r.Clean()
 }
 
 func TestLegacyDescriptors(t *testing.T) {
@@ -260,12 +245,10 @@ func TestLegacyDescriptors(t *testing.T) {
 	if got := r.Far.Recv(1 << 40); !bytes.Equal(got, f) || r.txDesc(int(at))[12] != 1 {
 		t.Errorf("sent %x", got)
 	}
-	r.Clean()
 }
 
 func TestDoorbellByPointer(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	p := must.Get(r.w.Pointer(0x6018, 4))(t)
 	r.desc(r.load(0, frame(60)), 60|advData|eop|rs, 60<<14)
 	before := r.Port.Counts()
@@ -274,12 +257,10 @@ func TestDoorbellByPointer(t *testing.T) {
 	if r.Far.Recv(1<<40) == nil || r.Port.Counts().Since(before).MMIOWrite != 1 {
 		t.Error("a doorbell by pointer was lost or not counted")
 	}
-	r.Clean()
 }
 
 func TestFullTransmitRing(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	for range 3 {
 		for i := range ringLen - 1 {
 			d := uint32(60 | advData | eop)
@@ -294,5 +275,4 @@ func TestFullTransmitRing(t *testing.T) {
 	if got := r.m.Counters().TxFrames; got != 3*(ringLen-1) {
 		t.Errorf("%d frames were sent", got)
 	}
-	r.Clean()
 }

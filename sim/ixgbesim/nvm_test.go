@@ -26,7 +26,6 @@ func TestEEPROM(t *testing.T) {
 	if core := uint32(word(9)); word(core+1) != 0x0002 || word(core+3) != 0x0100 {
 		t.Error("the EEPROM has another MAC address")
 	}
-	r.Clean()
 }
 
 func TestSemaphores(t *testing.T) {
@@ -42,7 +41,6 @@ func TestSemaphores(t *testing.T) {
 		t.Error("SW_FW_SYNC did not take the semaphore")
 	}
 	r.wr(0x10140, 0)
-	r.Clean()
 }
 
 // The module's memory by I2CCTL, clock by clock.
@@ -110,7 +108,6 @@ func TestModule(t *testing.T) {
 	if start(); out(0xa0) {
 		t.Error("an empty cage answers")
 	}
-	r.Clean()
 }
 
 func TestEEPROMBits(t *testing.T) {
@@ -140,5 +137,4 @@ func TestEEPROMBits(t *testing.T) {
 	if want := uint16(r.rd(0x10014) >> 16); got>>8|got<<8 != want {
 		t.Errorf("word 2bh bit by bit %04x, by EERD %04x", got>>8|got<<8, want)
 	}
-	r.Clean()
 }

@@ -49,8 +49,7 @@ func udp() *layers.UDP { return &layers.UDP{SrcPort: 1000, DstPort: 7} }
 
 // The receiver's checks verify the sender's checksums, and gopacket's frames verify the receiver.
 func TestReceiveChecksums(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	r.fill(32)
 	i := 0
 	try := func(name string, f []byte, status, errs, kind uint32) {
@@ -81,12 +80,10 @@ func TestReceiveChecksums(t *testing.T) {
 	f = build(t, false, udp(), make([]byte, 100))
 	f[20] |= 0x20
 	try("fragment", f, 0x40, 2, 0x01)
-	r.Clean()
 }
 
 func TestInsertChecksums(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	for _, c := range []struct {
 		name string
 		v6   bool
@@ -121,7 +118,6 @@ func TestInsertChecksums(t *testing.T) {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, hex.Dump(got), hex.Dump(want))
 		}
 	}
-	r.Clean()
 }
 
 // Each segment must equal gopacket's.
@@ -131,8 +127,7 @@ func TestSegmentation(t *testing.T) {
 		payload[i] = byte(i * 3)
 	}
 	for _, v6 := range []bool{false, true} {
-		r := newRig(t, Options{})
-		r.start(ringOptions{})
+		r := openRig(t, Options{})
 		f := build(t, v6, tcp(), payload)
 		ipLen, pop, tuc := 20, uint32(3<<8), uint32(1<<11|1<<10)
 		if v6 {
@@ -194,8 +189,7 @@ func TestToeplitz(t *testing.T) {
 }
 
 func TestRSSQueues(t *testing.T) {
-	r := newRig(t, Options{})
-	r.start(ringOptions{})
+	r := openRig(t, Options{})
 	r.wr(0x1040, uint32(r.iova)+0x4000)
 	r.wr(0x1044, uint32(r.iova>>32))
 	r.wr(0x1048, ringLen*16)
@@ -233,5 +227,4 @@ func TestRSSQueues(t *testing.T) {
 			}
 		}
 	}
-	r.Clean()
 }

@@ -47,6 +47,14 @@ func newRigOf(t testing.TB, o Options, memory int) *rig {
 	return r
 }
 
+// openRig is newRig with running rings.
+func openRig(t testing.TB, o Options) *rig {
+	t.Helper()
+	r := newRig(t, o)
+	r.start(ringOptions{})
+	return r
+}
+
 func (r *rig) rd(off uint64) uint32    { return r.w.Read32(off) }
 func (r *rig) wr(off uint64, v uint32) { r.w.Write32(off, v) }
 

@@ -75,8 +75,7 @@ func TestViolations(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, Options{})
-			r.start(ringOptions{})
+			r := openRig(t, Options{})
 			r.Clean()
 			c.do(r)
 			if r.txT != 0 && len(r.Port.Violations()) == 0 {

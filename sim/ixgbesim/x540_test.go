@@ -76,7 +76,6 @@ func TestX540Link(t *testing.T) {
 	r.wr(0, 1<<26)
 	r.poll(0, 1<<26, 0)
 	links(5) // the PHY is not reset with the MAC
-	r.Clean()
 }
 
 // TestX540NVM computes the checksum as Linux does: without the PHY and option ROM sections.
@@ -112,7 +111,6 @@ func TestX540NVM(t *testing.T) {
 	if sum != 0xbaba || skipped == 0 {
 		t.Errorf("it sums to %04x; the sections left out to %04x", sum, skipped)
 	}
-	r.Clean()
 }
 
 // TestX540Violations makes one mistake at a time.
@@ -150,8 +148,7 @@ func TestX540Violations(t *testing.T) {
 
 // TestX540FrameLimit: a queue may have a shorter frame limit; the 82599 lacks these bits.
 func TestX540FrameLimit(t *testing.T) {
-	r := newRig(t, Options{Kind: X540})
-	r.start(ringOptions{})
+	r := openRig(t, Options{Kind: X540})
 	r.wr(0x1028, r.rd(0x1028)|1<<15|100)
 	r.fill(8)
 	for _, n := range []int{100, 101, 60} {
@@ -162,8 +159,7 @@ func TestX540FrameLimit(t *testing.T) {
 		t.Errorf("%d frames were placed, ROC %d", c.RxQueue[0], r.rd(0x40ac))
 	}
 	r.Clean()
-	r = newRig(t, Options{})
-	r.start(ringOptions{})
+	r = openRig(t, Options{})
 	r.wr(0x1028, r.rd(0x1028)|1<<15|100)
 	r.ExpectViolation("reserved bits")
 }

@@ -7,8 +7,7 @@ import (
 
 // An armed CQ reports a completion once; the sequence number shows whether the driver saw the last event.
 func TestArming(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.eqe()
 	x.Vectors = nil
 	arm := func(sn uint32) {
@@ -45,12 +44,10 @@ func TestArming(t *testing.T) {
 	if e := x.eqe(); e == nil {
 		t.Error("no event for what came before")
 	}
-	x.Clean()
 }
 
 func TestModeration(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.eqe()
 	x.do(0x02c, 1, testCQ, dwords(64, 0x10, 50<<16|3), false)
 	binary.BigEndian.PutUint32(x.rec.Bytes[68:], 1<<28|2<<24)
@@ -98,5 +95,4 @@ func TestTimestamps(t *testing.T) {
 	if stamp == 0 || stamp > now || now-stamp > 427*1000 {
 		t.Errorf("stamped %d, the clock is at %d", stamp, now)
 	}
-	x.Clean()
 }

@@ -113,8 +113,6 @@ func TestConnection(t *testing.T) {
 			t.Errorf("event %x", e)
 		}
 	}
-	x.Clean()
-	y.Clean()
 }
 
 // Lost packets are sent again, and a receiver that is not ready is retried. If the peer never answers, the sender gets
@@ -159,7 +157,6 @@ func TestConnectionRecovers(t *testing.T) {
 		t.Errorf("syndromes %q in state %d", seen, x.m.findQP(testQP).state)
 	}
 	x.Clean() // neither driver violated a rule
-	y.Clean()
 }
 
 // A forbidden request from the peer fails both queues: its own with a completion, the other with an event.
@@ -246,7 +243,6 @@ func TestConnectionChecks(t *testing.T) {
 	x.fails(stBadParam, 0x1a, 0, testQP, with(x.rcContext(2), 0x24, 1<<23|2, 0x28, 4<<27|9<<16), false, "mgid_index")
 	x.do(0x021, 3, testQP, nil, false)
 	x.fails(stBadRes, 0x19, 0, testQP, with(x.rcContext(2), 8+0xac, 1<<24|0x41), false, "srqn")
-	x.Clean()
 }
 
 func TestSharedReceive(t *testing.T) {
@@ -289,8 +285,6 @@ func TestSharedReceive(t *testing.T) {
 	y.do(0x021, 3, testQP, nil, false)
 	y.do(0x036, 1, srqn, nil, false)
 	binary.BigEndian.PutUint32(rec.Bytes, 99)
-	x.Clean()
-	y.Clean()
 }
 
 func TestRoCE(t *testing.T) {
@@ -357,8 +351,6 @@ func TestRoCE(t *testing.T) {
 	if e := send(to(3, 9)); e != nil || y.m.Counters().InfiniBand.NotHere == 0 {
 		t.Errorf("an address that is not there: %x", e)
 	}
-	x.Clean()
-	y.Clean()
 }
 
 // FuzzRoCE receives the input as a frame, with a valid checksum at the end of the packet that the header announces.

@@ -7,8 +7,7 @@ import (
 
 // Doorbells for objects that do not exist are refused.
 func TestDoorbells(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.door(testUAR, 0x14, 99<<8)
 	x.ExpectError("QP 0x63 is not the device's")
 	x.door(testUAR, 0x14, testQP<<8|1)
@@ -34,8 +33,7 @@ func TestDoorbells(t *testing.T) {
 // An arm in flight while the device read a newer consumer counter, and one after which the driver has already armed
 // again.
 func TestArmOnItsWay(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	send := func() {
 		x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
 		x.ring()
@@ -56,13 +54,11 @@ func TestArmOnItsWay(t *testing.T) {
 	x.ExpectError("armed at consumer counter 0x14")
 	binary.BigEndian.PutUint32(x.rec.Bytes[68:], 2<<28|2<<24|1<<testLogCQ+1)
 	x.armDoorbell(2, 2, 1<<testLogCQ)
-	x.Clean()
 }
 
 // A send doorbell arrives while the device still executes prefetched WQEs: those that are valid by then are sent.
 func TestDoorbellBehindBurst(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	send := func(n int) {
 		for range n {
 			x.wqe(opSend, sendFlags&^(3<<2), x.data(0, toPeer(64)))
@@ -84,14 +80,11 @@ func TestDoorbellBehindBurst(t *testing.T) {
 	if n := sent(); n != 2+1<<testLogSQ {
 		t.Errorf("%d frames were sent, expected %d", n, 2+1<<testLogSQ)
 	}
-	x.Clean()
 }
 
 func TestDoorbellBeforeCommand(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.wqe(opSend, sendFlags&^(3<<2), x.data(0, toPeer(64)))
 	binary.BigEndian.PutUint32(x.m.host.Shadow(2)[testUAR*4096+0x14:], testQP<<8)
 	x.do(0x021, 3, testQP, nil, false)
-	x.Clean()
 }

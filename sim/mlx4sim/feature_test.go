@@ -9,8 +9,7 @@ import (
 )
 
 func TestBusCost(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	before := x.Port.Counts()
 	x.wqe(opSend, sendFlags, inline(16, toPeer(64)))
 	x.ring()
@@ -21,8 +20,7 @@ func TestBusCost(t *testing.T) {
 }
 
 func TestStatistics(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.post(0, 2)
 	x.Far.Send(0, frameOf(64))
 	x.Far.Send(0, append(append(bytes.Clone(frameOf(600)[:12]), 0x81, 0, 0x60, 0x2a), frameOf(600)[12:]...))
@@ -46,13 +44,11 @@ func TestStatistics(t *testing.T) {
 	if v := be.Uint64(x.out.Bytes[8*(9+8):]); v != 0 {
 		t.Errorf("after a read that clears: %d", v)
 	}
-	x.Clean()
 }
 
 // A frame whose WQE contains an address of this port is looped back, and never sent to the wire.
 func TestLoopback(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.post(0, 1)
 	x.wqe(opSend, sendFlags|0x0200<<16, x.data(128<<10, frameOf(64)))
 	binary.BigEndian.PutUint32(x.sq.Bytes[12:], 1)
@@ -65,7 +61,6 @@ func TestLoopback(t *testing.T) {
 	if k := x.m.Counters(); k.Looped != 1 || k.RxFrames != 0 {
 		t.Errorf("%+v", k)
 	}
-	x.Clean()
 }
 
 // Faults that tests request: errors in completions, stuck and failing commands, a lost interrupt, a catastrophic error,
@@ -124,7 +119,6 @@ func TestFaults(t *testing.T) {
 		t.Errorf("after a reset the error buffer begins with %x", v)
 	}
 	x.do(0x031, 0, 0, nil, false)
-	x.Clean()
 }
 
 func TestWitnesses(t *testing.T) {

@@ -133,7 +133,6 @@ func TestAgent(t *testing.T) {
 	if e := x.eqe(); e == nil || e[1] != 9 || e[3] != 1 {
 		t.Errorf("event %x, expected that the port went down", e)
 	}
-	x.Clean()
 }
 
 // Two devices on one wire: datagrams by LID, with and without a GRH; keys and numbers that do not fit are dropped; groups.
@@ -273,8 +272,6 @@ func TestSpecialQPs(t *testing.T) {
 			r.do(0x021, 3, qpn, nil, false)
 		}
 	}
-	x.Clean()
-	y.Clean()
 }
 
 // A port whose capabilities change sends its subnet manager a trap, which QP0 receives until it is repressed.
@@ -335,7 +332,6 @@ func TestNotices(t *testing.T) {
 	if n > noticeAttempts {
 		t.Errorf("%d traps, and nobody represses them", n)
 	}
-	x.Clean()
 }
 
 // An attribute with a value that a subnet manager may not set is refused as a whole.
@@ -373,7 +369,6 @@ func TestPortInfoIsChecked(t *testing.T) {
 	if n := x.portInfo().U("bad_mkeys"); n != 1 {
 		t.Errorf("%d wrong M_Keys, expected 1", n)
 	}
-	x.Clean()
 }
 
 // FuzzPacket receives the input on an InfiniBand port, with a valid ICRC.
@@ -427,7 +422,6 @@ func TestVendorAttributes(t *testing.T) {
 	if s, b := x.mad(classPerf, 1, attrPortCount, 0, nil); s != 0 || be.Uint32(b[24:]) != 0 || be.Uint32(b[32:]) != 1 {
 		t.Errorf("PortCounters after PortXmitData was cleared: status %x, %x", s, b)
 	}
-	x.Clean()
 }
 
 // The agent reads the module on either kind of port, and refuses addresses that no module has.

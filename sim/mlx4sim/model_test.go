@@ -48,7 +48,6 @@ func TestFrames(t *testing.T) {
 				t.Errorf("%+v after %d frames each way", k, posted)
 			}
 			x.down()
-			x.Clean()
 		})
 	}
 }
@@ -78,8 +77,7 @@ func (h tearing) Peek(iova uint64, p []byte) error {
 // A WQE whose ownership bit was set while its other words were being read is read again: everything that the driver
 // stored before the bit is then present, as in the cache lines that a card reads.
 func TestTornWQE(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.m.host = tearing{x.m.host, x.sq.IOVA, x.sq.IOVA + 64<<testLogSQ}
 	for range 20 {
 		f := toPeer(140)
@@ -90,5 +88,4 @@ func TestTornWQE(t *testing.T) {
 		}
 		x.cqe()
 	}
-	x.Clean()
 }

@@ -47,8 +47,7 @@ func (x *rig) received() []byte {
 }
 
 func TestChecksums(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	want := udp(1000, 50)
 	f := bytes.Clone(want)
 	copy(f[24:26], "xx")
@@ -78,12 +77,10 @@ func TestChecksums(t *testing.T) {
 			t.Errorf("case %d: completion %x", i, e)
 		}
 	}
-	x.Clean()
 }
 
 func TestLSO(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	whole := tcp(3000)
 	lso := make([]byte, 80)
 	binary.BigEndian.PutUint32(lso, 1000<<16|66)
@@ -107,13 +104,11 @@ func TestLSO(t *testing.T) {
 	if !bytes.Equal(payload, whole[66:]) {
 		t.Error("the payload is another")
 	}
-	x.Clean()
 }
 
 // Tags are inserted and stripped, and reported in the completion; the filter drops other tags.
 func TestVLAN(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	w := x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
 	_ = w
 	copy(x.sq.Bytes[4:], []byte{0x60, 0x2a, insertCVLAN})
@@ -148,15 +143,13 @@ func TestVLAN(t *testing.T) {
 	if e := x.received(); w32(e, 20) != 68 {
 		t.Errorf("stripping is off: completion %x", e)
 	}
-	x.Clean()
 }
 
 // A WQE that is pushed whole, by trapped stores or by pointer, causes no DMA read before the frame is sent; a torn one
 // is a doorbell.
 func TestBlueFlame(t *testing.T) {
 	for _, trapped := range []bool{true, false} {
-		x := newRig(t, Options{})
-		x.open()
+		x := openRig(t, Options{})
 		for half := range 2 {
 			idx := x.head
 			x.wqe(opSend, sendFlags, inline(16, toPeer(90)))
@@ -205,8 +198,7 @@ func TestBlueFlame(t *testing.T) {
 
 // A QP that keeps the FCS receives it after the frame; Linux's mlx4_ib creates no work queues without the capability.
 func TestFCS(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	o := as(make([]byte, mailboxSize), devCap)
 	if x.m.fillDevCap(o); o.U("ext_flags")&(1<<(34-32)) == 0 {
 		t.Error("QUERY_DEV_CAP does not announce FCS_KEEP")
@@ -220,5 +212,4 @@ func TestFCS(t *testing.T) {
 	if want := binary.LittleEndian.AppendUint32(bytes.Clone(f), crc32.ChecksumIEEE(f)); int(n) != len(want) || !bytes.Contains(x.fb.Bytes, want) {
 		t.Errorf("%d bytes arrived, expected %d that end with %x", n, len(want), want[len(f):])
 	}
-	x.Clean()
 }

@@ -25,8 +25,7 @@ func (x *rig) spreads(fields uint32, fn uint32) {
 }
 
 func TestRSS(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.spreads(rssIPv4|rssUDPv4, hashToeplitz)
 	x.do(0x00c, 1, 1<<8|1, with(x.rqpCalc(), 0, testQP+2, 0x14, testQP+2), false)
 	f := udp(2794, 20)
@@ -58,7 +57,6 @@ func TestRSS(t *testing.T) {
 		t.Errorf("completion %x", e)
 	}
 	x.fails(5, 0x019, 0, testQP+4, with(dwords(0x100, 8, 7<<16|1<<13|3<<11, 0xc, testPD, 0x14, testUAR, 8+0x9c, testCQ), 8+rssAt, 1<<24|testQP+6), false, "is in RST")
-	x.Clean()
 }
 
 func (x *rig) ruleFor(prio uint16, kind uint8, qpn uint32, mac []byte, more ...[]byte) uint64 {
@@ -140,8 +138,7 @@ func TestFlowRules(t *testing.T) {
 }
 
 func TestMACTable(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.spreads(rssIPv4, hashToeplitz)
 	table := dwords(1024, 0, 1<<31|0x0200, 4, 1, 8, 1<<31|0x0200, 12, 2)
 	x.do(0x00c, 1, 2<<8|1, table, false)
@@ -174,7 +171,6 @@ func TestMACTable(t *testing.T) {
 			t.Errorf("step %d of the multicast filter: completion %x", i, e)
 		}
 	}
-	x.Clean()
 }
 
 // Mirrors copy traffic on the wire, whether a rule matches it or not (ibv_create_flow with a sniffer's attributes).
@@ -200,5 +196,4 @@ func TestMirrors(t *testing.T) {
 	x.ring()
 	x.received()
 	x.do(0x066, 0, 0, sent, false)
-	x.Clean()
 }

@@ -233,8 +233,7 @@ func TestObjectRefusals(t *testing.T) {
 
 // Writes by the driver to the device's contexts are detected, and so is unmapping the memory of an object in use.
 func TestContextMemory(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.icm.Bytes[qpcPage<<12+4] ^= 1
 	x.do(0x021, 3, testQP, nil, false)
 	x.ExpectError("was overwritten")
@@ -269,8 +268,7 @@ func TestSendErrors(t *testing.T) {
 		{"tunnel", 2, func(x *rig) { x.wqe(opSend|1<<28, sendFlags, x.data(0, toPeer(64))) }, "tunnels"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			x := newRig(t, Options{})
-			x.open()
+			x := openRig(t, Options{})
 			c.wqe(x)
 			x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
 			x.ring()
@@ -294,8 +292,7 @@ func TestSendErrors(t *testing.T) {
 
 // A completion queue that is not read overruns. An event reports it, and events report that its QPs fail.
 func TestOverrun(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.do(0x012, 0, testEQ, uint64(1<<5), false)
 	if e := x.eqe(); e == nil || e[1] != 9 || e[3] != 4 || w32(e, 12) != 1<<28 {
 		t.Errorf("the first event is %x, expected that the port came up", e)
@@ -319,8 +316,7 @@ func TestReceiveErrors(t *testing.T) {
 		b    []uint32
 		text string
 	}{{1, []uint32{0, 32}, "found no room"}, {4, []uint32{4, 0x9900}, "is not the device's"}, {4, []uint32{8, 0}, "cannot be written"}} {
-		x := newRig(t, Options{})
-		x.open()
+		x := openRig(t, Options{})
 		x.post(0, 2)
 		copy(x.sq.Bytes[rqAt:], with(x.sq.Bytes[rqAt:rqAt+16], c.b...))
 		x.Far.Send(0, frameOf(64))
@@ -333,8 +329,7 @@ func TestReceiveErrors(t *testing.T) {
 			t.Errorf("the buffer behind it: %x", e)
 		}
 	}
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	binary.BigEndian.PutUint32(x.rec.Bytes, 17)
 	x.Far.Send(0, frameOf(64))
 	x.Port.Settle(10)
@@ -345,8 +340,7 @@ func TestReceiveErrors(t *testing.T) {
 func TestStamping(t *testing.T) {
 	for _, stamp := range []bool{true, false} {
 		t.Run(fmt.Sprint(stamp), func(t *testing.T) {
-			x := newRig(t, Options{})
-			x.open()
+			x := openRig(t, Options{})
 			f := toPeer(100) // two strides; the second begins with an inline segment, whose first bit is set: valid in every other lap
 			drain := func() (n int) {
 				for x.Far.Recv(0) != nil {
@@ -398,14 +392,12 @@ func TestSRQ(t *testing.T) {
 	y.do(0x035, 0, 64, c, false)
 	y.fails(9, 0x035, 0, 64, c, false, "already")
 	y.do(0x036, 0, 64, nil, true)
-	y.Clean()
 }
 
 // Objects released without an output mailbox cause no write, especially not to address 0: iPXE requests this by
 // out_param alone, Linux by the op modifier.
 func TestGivenBackQuietly(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	before := x.Port.Counts()
 	x.do(0x021, 3, testQP, nil, false)
 	x.do(0x017, 1, testCQ, nil, false)

@@ -64,8 +64,7 @@ func TestResetKeepsCommandQueue(t *testing.T) {
 
 // Ringing the doorbell of the last WQE again sends nothing twice: cards tolerate it.
 func TestLastDoorbellAgain(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	f := toPeer(34)
 	w := x.wqe(0, f, 34)
 	for range 2 {
@@ -84,12 +83,10 @@ func TestLastDoorbellAgain(t *testing.T) {
 	if x.Far.Recv(0) == nil {
 		t.Error("the next doorbell sent nothing")
 	}
-	x.Clean()
 }
 
 func TestBorne(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.tells(dwords(16, 0, 0x802<<16, 12, 1), 16, "reserved bits 00000001 set in the dword at 0ch")
 
 	sq := x.createSQ() // one page of 4096 bytes, aligned to 4096, although log_wq_pg_sz says 64 KiB
@@ -104,8 +101,7 @@ func TestBorne(t *testing.T) {
 }
 
 func TestShortOutputs(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)
 	for _, n := range []int{16, 32, 272, 8192} {
 		want := append(append([]byte(nil), caps...), make([]byte, 4096)...)[:n]
@@ -117,7 +113,6 @@ func TestShortOutputs(t *testing.T) {
 	if out := x.do(dwords(32, 0, 0x805<<16, 4, 1, 8, regPMTU, 16, 1<<16), 28); w32(out, 24)>>16 != 9000 {
 		t.Errorf("PMTU after a write with an output of 16 bytes: %x", out)
 	}
-	x.Clean()
 }
 
 // A send queue may be created with min_wqe_inline_mode 0; the device's mode determines what its WQEs must contain
@@ -140,8 +135,7 @@ func TestInlineMode(t *testing.T) {
 		{"a tag and 18 bytes", ConnectX4, tagged, 18, 0, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			x := newRig(t, Options{Profile: c.profile})
-			x.open()
+			x := openRig(t, Options{Profile: c.profile})
 			in := x.createSQ()
 			binary.BigEndian.PutUint32(in[0x20:], 0)
 			x.sqn = w32(x.do(in, 16), 8)
@@ -166,8 +160,7 @@ func TestInlineMode(t *testing.T) {
 
 // The vport counts the frames that arrive at it, from the wire and by loopback, whether or not a queue receives them.
 func TestVportCounters(t *testing.T) {
-	x := newRig(t, Options{Profile: ConnectX5})
-	x.open()
+	x := openRig(t, Options{Profile: ConnectX5})
 	count := func() (rx, tx uint64) {
 		out := x.do(dwords(32, 0, 0x770<<16), 528)
 		return binary.BigEndian.Uint64(out[0x90:]), binary.BigEndian.Uint64(out[0xa0:])
@@ -189,12 +182,10 @@ func TestVportCounters(t *testing.T) {
 	if rx, _ := count(); rx != 4 || x.m.count.missed != 1 {
 		t.Errorf("with one that no entry takes: %d received of 4", rx)
 	}
-	x.Clean()
 }
 
 func TestReservedInWQE(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	w := x.wqe(0, toPeer(64), 64)
 	w[9] = 1
 	copy(x.sq.Bytes, w)

@@ -68,8 +68,7 @@ func TestTimestampFormatsOfProfiles(t *testing.T) {
 		if p.Virtual() {
 			continue
 		}
-		x := newRig(t, Options{Profile: p})
-		x.open()
+		x := openRig(t, Options{Profile: p})
 		x.roce()
 		later := profiles[p].kHz == clockConnectX6D
 		for name, q := range map[string][2]uint32{"sq, rq": {capGeneral, 0x88}, "qp": {capRoCE, 0}} {

@@ -97,7 +97,6 @@ func TestCompressed(t *testing.T) {
 	}
 	x.Clean()
 	x.down()
-	x.Clean()
 }
 
 // TestCompressedWrap fills a ring to its last entry: a session ends there, and the next one has the other owner bit.
@@ -135,7 +134,6 @@ func TestCompressedWrap(t *testing.T) {
 	x.m.obj.cqs.m[x.cqn].ci = at - 31
 	x.arrive(64, 65)
 	x.ExpectViolation("overrun")
-	x.Clean()
 }
 
 // TestCompressedMost ends a session at cqe_compression_max_num, and one that is open when its queue is destroyed.
@@ -165,17 +163,14 @@ func TestCompressedMost(t *testing.T) {
 	if lengths, _ := x.lengthsOf(compressMost); !slices.Equal(lengths, want[:3]) {
 		t.Errorf("when the queue was reset: %v", lengths)
 	}
-	x.Clean()
 }
 
 // TestCompressedFormats checks that formats without their capability are rejected.
 func TestCompressedFormats(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	for _, format := range []uint32{2, 3} {
 		in := x.createCQ()
 		binary.BigEndian.PutUint32(in[0x10:], 1<<14|format<<12)
 		x.fails(in, 16, stBadParam, "mini_cqe_res_format")
 	}
-	x.Clean()
 }

@@ -11,8 +11,7 @@ import (
 )
 
 func TestLifeCycle(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.down()
 	x.Clean()
 	if n, _ := x.m.Pages(); n != 0 {
@@ -21,7 +20,6 @@ func TestLifeCycle(t *testing.T) {
 	x.given = nil
 	x.open() // and again
 	x.down()
-	x.Clean()
 }
 
 func TestInitializationSegment(t *testing.T) {
@@ -122,8 +120,7 @@ func TestStrict(t *testing.T) {
 }
 
 func TestPageOwnership(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	for _, p := range x.m.pages.order {
 		for i := range p.used {
 			if p.used[i] {
@@ -138,8 +135,7 @@ func TestPageOwnership(t *testing.T) {
 }
 
 func TestPageRequest(t *testing.T) {
-	x := newRig(t, Options{InitPages: 1})
-	x.open()
+	x := openRig(t, Options{InitPages: 1})
 	var last []byte
 	for range perPage * 8 {
 		if last = x.exec(dwords(16, 0, 0x800<<16), 16); last[0] != 0 {
@@ -167,12 +163,10 @@ func TestPageRequest(t *testing.T) {
 	if out := x.do(dwords(16, 0, 0x108<<16, 4, 2, 12, 5), 16+40); w32(out, 8) != 5 {
 		t.Errorf("gave %d pages back", w32(out, 8))
 	}
-	x.Clean()
 }
 
 func TestBusCost(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	idx, half := uint32(0), 0
 	send := func(name string, n, inl int, push bool, want sim.Counts) {
 		t.Helper()
@@ -221,13 +215,11 @@ func TestBusCost(t *testing.T) {
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeResponseSend || w32(e, 0x2c) != 64 {
 		t.Errorf("completion %x", e)
 	}
-	x.Clean()
 }
 
 // TestTrappedPush stores a WQE eight bytes at a time, as a guest does through a hypervisor.
 func TestTrappedPush(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	for idx := range uint32(6) {
 		f := toPeer(34)
 		w := x.wqe(idx, f, 34)
@@ -246,7 +238,6 @@ func TestTrappedPush(t *testing.T) {
 	if n := x.m.Counters().Pushed; n != 4 {
 		t.Errorf("%d WQEs were taken whole", n)
 	}
-	x.Clean()
 }
 
 // Each push comes in two parts, so far apart that the model treats the first one as complete: the late words never
@@ -258,8 +249,7 @@ func TestLatePush(t *testing.T) {
 }
 
 func testLatePush(t *testing.T, part int) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	var late []byte
 	for i := range uint32(12) {
 		f := toPeer(226)
@@ -289,14 +279,12 @@ func testLatePush(t *testing.T, part int) {
 	if n := x.m.Counters().Pushed; n < 2 {
 		t.Errorf("%d WQEs were taken whole", n)
 	}
-	x.Clean()
 }
 
 // The model polls between the two parts of each push, many times in a row: late words of the previous push make each
 // push look complete, and are never treated as its own.
 func TestPushSeenInParts(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	for i := range uint32(100) {
 		f := toPeer(98)
 		for at := 14; at < len(f); at++ {
@@ -320,14 +308,12 @@ func TestPushSeenInParts(t *testing.T) {
 	if n := x.m.Counters().Pushed; n != 99 {
 		t.Errorf("%d WQEs were taken whole, expected all but the first", n)
 	}
-	x.Clean()
 }
 
 // Blocks that are stored through a pointer may become visible in any order (MOVDIR64B), so a push may contain one of
 // another push. The model then fetches the WQE from the ring.
 func TestPushWithForeignBlock(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	for i := range uint32(20) {
 		f := toPeer(98)
 		f[60] = byte(i)
@@ -345,13 +331,11 @@ func TestPushWithForeignBlock(t *testing.T) {
 	if n := x.m.Counters().Pushed; n != 15 {
 		t.Errorf("%d WQEs were taken whole, expected all but 5", n)
 	}
-	x.Clean()
 }
 
 // A push that the model still waits for is over when a command resets its queue.
 func TestResetAfterPush(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	w := x.wqe(0, toPeer(98), 98)
 	w[64]++ // so that the model waits for words of a later push
 	x.store(0, w)
@@ -371,12 +355,10 @@ func TestResetAfterPush(t *testing.T) {
 	if x.Far.Recv(0) != nil {
 		t.Error("the wire has a frame that was not posted")
 	}
-	x.Clean()
 }
 
 func TestBadWQE(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	for _, c := range []struct {
 		name  string
 		synd  uint8
@@ -431,7 +413,6 @@ func TestBadWQE(t *testing.T) {
 	x.store(0, dwords(8, 0, 0x500<<8|0x0a, 4, x.sqn<<8|1))
 	x.Port.Settle(10)
 	x.ExpectViolation("doorbell for WQE 0x500")
-	x.Clean()
 }
 
 func TestFaults(t *testing.T) {
@@ -483,21 +464,17 @@ func TestFaults(t *testing.T) {
 	x.cqCI = 0
 	delete(opcodes, 0x800)
 	x.open()
-	x.Clean()
 }
 
 func TestDoorbellBeforeCommand(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.store(0, x.wqe(0, toPeer(64), 18)[:8])
 	x.do(dwords(16, 0, 0x906<<16, 8, x.sqn), 16)
-	x.Clean()
 }
 
 // An arm that was in flight while the device read a newer consumer counter is not a step backwards.
 func TestArmOnItsWay(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	arm := func(ci uint32) {
 		var b [8]byte
 		binary.BigEndian.PutUint32(b[:], ci)

@@ -79,7 +79,6 @@ func TestLoopback(t *testing.T) {
 			if n := x.m.count.selfBlocked - c.ucBlocked; n != c.mcBlocked || x.m.count.missed != 0 {
 				t.Errorf("%d copies for groups kept out, %d frames missed", n, x.m.count.missed)
 			}
-			x.Clean()
 		})
 	}
 }
@@ -87,12 +86,10 @@ func TestLoopback(t *testing.T) {
 // Loopback is switched by MODIFY_NIC_VPORT_CONTEXT and MODIFY_TIR, if the capabilities permit it.
 func TestLoopbackSwitch(t *testing.T) {
 	vport := func(off uint32) []byte { return dwords(512, 0, 0x755<<16, 12, 3<<10, 0x100, off<<1) }
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.fails(vport(3), 16, stBadParam, "cannot be switched")
 
-	x = newRig(t, Options{Profile: ConnectX6Dx})
-	x.open()
+	x = openRig(t, Options{Profile: ConnectX6Dx})
 	tir := func(self uint32) {
 		x.do(dwords(0x110, 0, 0x901<<16, 8, x.tirn, 0x14, 0x10, 0x44, self<<24), 16)
 	}
@@ -113,14 +110,12 @@ func TestLoopbackSwitch(t *testing.T) {
 			t.Errorf("%+v: broadcast: on the wire %v, came round %v", c, out, round)
 		}
 	}
-	x.Clean()
 }
 
 // Commands that a virtual function may not execute are rejected; it cannot change port settings that belong to its
 // host.
 func TestVirtualFunction(t *testing.T) {
-	x := newRig(t, Options{Profile: ConnectXVF})
-	x.open()
+	x := openRig(t, Options{Profile: ConnectXVF})
 	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]
 	if v := w32(caps, 0x34); v>>30 != 0 || v>>24&1 != 0 || v>>25&1 != 1 {
 		t.Errorf("vport_group_manager, vhca_group_manager, eswitch_manager or nic_flow_table: %08x", v)
@@ -154,7 +149,6 @@ func TestVirtualFunction(t *testing.T) {
 	if x.cqe() != nil || x.m.count.filtered != 1 {
 		t.Error("a virtual function got a frame for another address")
 	}
-	x.Clean()
 }
 
 // The timer in the initialization segment and completion timestamps use one clock, with the frequency that the

@@ -129,8 +129,7 @@ func find(all [][]byte, qpn uint32, op byte) []byte {
 }
 
 func TestQPLife(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.roce()
 	q := x.createQP(serviceRC)
 	x.fails(dwords(272, 0, 0x504<<16, 8, q.qpn), 16, stBadResState, "is in state 0, the command is for [2]")
@@ -164,8 +163,7 @@ func TestQPLife(t *testing.T) {
 }
 
 func TestDatagram(t *testing.T) {
-	x := newRig(t, Options{Profile: ConnectX5})
-	x.open()
+	x := openRig(t, Options{Profile: ConnectX5})
 	x.roce()
 	a, b := x.createQP(serviceUD), x.createQP(serviceUD)
 	a.up(0, 1, 1)
@@ -207,8 +205,7 @@ func (x *rig) connected() (a, b *testQP) {
 }
 
 func TestConnected(t *testing.T) {
-	x := newRig(t, Options{Profile: ConnectX5})
-	x.open()
+	x := openRig(t, Options{Profile: ConnectX5})
 	x.roce()
 	a, b := x.connected()
 	key := x.remoteKey()
@@ -257,8 +254,7 @@ func (x *rig) remoteKey() uint32 {
 // Packets lost on the wire are sent again; a receiver that is not ready is retried, and after the last retry both sides
 // get an error.
 func TestConnectedRecovers(t *testing.T) {
-	x := newRig(t, Options{Profile: ConnectX5})
-	x.open()
+	x := openRig(t, Options{Profile: ConnectX5})
 	x.roce()
 	a, b := x.connected()
 	b.receive(1, 2048)
@@ -297,7 +293,6 @@ func TestConnectedRecovers(t *testing.T) {
 	if e := find(x.completions(), a.qpn, cqeRequestErr); e == nil || e[0x37] != syndRNRRetries {
 		t.Errorf("a receiver that is never ready: completion %x", e)
 	}
-	x.Clean()
 }
 
 func (x *rig) wait(done func() bool) {
@@ -312,8 +307,7 @@ func (x *rig) wait(done func() bool) {
 }
 
 func TestRoCEPackets(t *testing.T) {
-	x := newRig(t, Options{Profile: ConnectX5})
-	x.open()
+	x := openRig(t, Options{Profile: ConnectX5})
 	a, b := x.createQP(serviceUD), x.createQP(serviceUD)
 	x.roce()
 	a.up(0, 1, 1)
@@ -357,12 +351,10 @@ func TestRoCEPackets(t *testing.T) {
 	if e := x.cqe(); e == nil || w32(e, 0x38) != 0 || w32(e, 0x2c) != uint32(len(f)) {
 		t.Errorf("with RoCE off a packet is a frame like others: completion %x", e)
 	}
-	x.Clean()
 }
 
 func TestSharedReceive(t *testing.T) {
-	x := newRig(t, Options{Profile: ConnectX5})
-	x.open()
+	x := openRig(t, Options{Profile: ConnectX5})
 	x.roce()
 	mem := x.Alloc(4096)
 	rec := mem.IOVA + 2048
@@ -392,12 +384,10 @@ func TestSharedReceive(t *testing.T) {
 	x.fails(dwords(16, 0, 0x90e<<16, 8, rmp), 16, stBadResState, "is in use by 1")
 	x.do(dwords(16, 0, 0x501<<16, 8, b.qpn), 16)
 	x.do(dwords(16, 0, 0x90e<<16, 8, rmp), 16)
-	x.Clean()
 }
 
 func TestXRC(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	mem := x.Alloc(4096)
 	d := w32(x.do(dwords(16, 0, 0x80e<<16), 16), 8)
 	rec := mem.IOVA + 2048
@@ -407,12 +397,10 @@ func TestXRC(t *testing.T) {
 	x.fails(dwords(16, 0, 0x90e<<16, 8, srq), 16, stBadRes, "the command is for the other kind")
 	x.do(dwords(16, 0, 0x706<<16, 8, srq), 16)
 	x.do(dwords(16, 0, 0x80f<<16, 8, d), 16)
-	x.Clean()
 }
 
 func TestUMR(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.roce()
 	u := x.createQP(serviceUMR, 0x1c, 0) // Linux sets the PD with RST2INIT_QP
 	x.do(dwords(272, 0, 0x502<<16, 8, u.qpn, 0x18, 3<<11, 0x1c, x.pd), 16)
@@ -447,8 +435,7 @@ func TestUMR(t *testing.T) {
 }
 
 func TestNode(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.do(dwords(80, 0, 0x805<<16, 8, regNodeDesc, 16, 0x61626300), 16)
 	if out := x.do(dwords(80, 0, 0x805<<16, 4, 1, 8, regNodeDesc), 80); string(out[16:20]) != "abc\x00" {
 		t.Errorf("NODE_DESC: %q", out[16:])
@@ -457,12 +444,10 @@ func TestNode(t *testing.T) {
 		t.Errorf("partition key: %x", out)
 	}
 	x.fails(dwords(16, 0, 0x765<<16, 12, 4096), 20, stBadParam, "pkey_index is 4096")
-	x.Clean()
 }
 
 func TestUMEM(t *testing.T) {
-	x := newRig(t, Options{Profile: ConnectX7})
-	x.open()
+	x := openRig(t, Options{Profile: ConnectX7})
 	x.roce()
 	if caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]; w32(caps, 0x48)>>13&1 != 1 {
 		t.Errorf("umem_uid_0: %08x", w32(caps, 0x48))
@@ -487,8 +472,7 @@ func TestUMEM(t *testing.T) {
 	x.do(dwords(48, 0, 0xa0a<<16, 8, id), 16) // the length that libmlx5 sends
 	x.Clean()
 
-	x = newRig(t, Options{Profile: ConnectX5})
-	x.open()
+	x = openRig(t, Options{Profile: ConnectX5})
 	x.fails(dwords(64, 0, 0xa08<<16, 0x2c, 1, 0x30, 1, 0x34, 0), 16, stBadOp, "umem_uid_0 is not there")
 }
 
@@ -498,8 +482,7 @@ func TestRoCEAddressTypes(t *testing.T) {
 		l3, ether uint32
 		at        int // of the UDP header
 	}{{0, 0x0800, 34}, {1, 0x86dd, 54}} {
-		x := newRig(t, Options{Profile: ConnectX5})
-		x.open()
+		x := openRig(t, Options{Profile: ConnectX5})
 		x.roce()
 		x.do(dwords(48, 0, 0x761<<16, 0x18, 0xffff, 0x1c, 0x0a090002, 0x20, 0x0200, 0x24, 1, 0x28, c.l3<<8|2), 16)
 		x.fails(dwords(48, 0, 0x761<<16, 8, 1<<16, 0x18, 0xffff, 0x1c, 1, 0x28, 2<<8|2), 16, stBadParam, "roce_l3_type 2")

@@ -43,6 +43,14 @@ func newRig(t testing.TB, o Options) *rig {
 	return x
 }
 
+// openRig is newRig with an open device.
+func openRig(t testing.TB, o Options) *rig {
+	t.Helper()
+	x := newRig(t, o)
+	x.open()
+	return x
+}
+
 func (x *rig) rd(off uint64) uint32 {
 	x.Helper()
 	var b [4]byte

@@ -12,8 +12,7 @@ func (x *rig) arrives() []byte {
 }
 
 func TestModifySteering(t *testing.T) {
-	x := newRig(t, Options{Profile: ConnectX5})
-	x.open()
+	x := openRig(t, Options{Profile: ConnectX5})
 	caps := x.do(dwords(16, 0, 0x100<<16, 4, capFlowTable<<1|1), 4112)[16:]
 	if v := w32(caps, 0x40); v>>25&0xb != 0xb { // flow_modify_en, identified_miss_table_mode, flow_table_modify
 		t.Errorf("flow table capabilities %08x", v)
@@ -67,8 +66,7 @@ func TestModifySteering(t *testing.T) {
 }
 
 func TestCongestionControl(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]
 	if v := w32(caps, 0x2c); v>>29&3 != 3 {
 		t.Errorf("cc_query_allowed and cc_modify_allowed: %08x", v)
@@ -89,5 +87,4 @@ func TestCongestionControl(t *testing.T) {
 	}
 	x.do(dwords(16, 0, 0x826<<16), 272)
 	x.fails(dwords(16, 0, 0x822<<16, 8, 3), 16, stBadParam, "cong_protocol is 3")
-	x.Clean()
 }

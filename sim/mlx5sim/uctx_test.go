@@ -7,8 +7,7 @@ import (
 
 // Only a user context itself and the driver can access the objects that it creates.
 func TestUserContexts(t *testing.T) {
-	x := newRig(t, Options{Profile: ConnectX5, UCTX: true})
-	x.open()
+	x := openRig(t, Options{Profile: ConnectX5, UCTX: true})
 	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]
 	if w32(caps, 0x8c)>>24&31 == 0 || w32(caps, 0xd4)&uctxRawTX == 0 {
 		t.Fatalf("log_max_uctx, uctx_cap: %08x, %08x", w32(caps, 0x8c), w32(caps, 0xd4))
@@ -65,23 +64,20 @@ func TestUserContexts(t *testing.T) {
 	x.do(dwords(16, 0, 0xa06<<16, 8, other), 16)
 	x.fails(dwords(16, 0, 0xa06<<16, 8, other), 16, stBadRes, "does not exist")
 
-	x = newRig(t, Options{Profile: ConnectX5})
-	x.open()
+	x = openRig(t, Options{Profile: ConnectX5})
 	x.fails(dwords(64, 0, 0xa04<<16), 16, stBadOp, "log_max_uctx is 0")
 }
 
 // The type of ICMP and ICMPv6 can be matched if the parser is configured for it.
 func TestMatchICMP(t *testing.T) {
-	x := newRig(t, Options{Profile: ConnectX5})
-	x.open()
+	x := openRig(t, Options{Profile: ConnectX5})
 	group := func(at uint32) []byte {
 		return dwords(1024, 0, 0x933<<16, 0x14, at, 0x1c, 4, 0x24, 7, 0x3c, enableOuter|enableMisc3, 0x40+0x10, 0xff<<24, 0x40+0x120, 0xff<<24)
 	}
 	second := func(x *rig) uint32 { return w32(x.do(dwords(64, 0, 0x930<<16, 0x18, 1<<16|4), 16), 8) }
 	x.fails(group(second(x)), 16, stBadParam, "without flex_parser_protocols")
 
-	x = newRig(t, Options{Profile: ConnectX5, ICMP: true})
-	x.open()
+	x = openRig(t, Options{Profile: ConnectX5, ICMP: true})
 	x.post(8)
 	at := second(x)
 	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
@@ -98,5 +94,4 @@ func TestMatchICMP(t *testing.T) {
 			t.Errorf("ICMP type %d arrived: %v, want %v", kind, e != nil, want)
 		}
 	}
-	x.Clean()
 }

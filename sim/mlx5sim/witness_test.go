@@ -8,8 +8,7 @@ import (
 // Error completions have the same content as those of real cards: causes next to the syndrome, the opcode of the failed
 // send before the queue's number, a signature, and more than the owner bit in the last byte.
 func TestErrorCompletion(t *testing.T) {
-	x := newRig(t, Options{})
-	x.open()
+	x := openRig(t, Options{})
 	x.store(0, x.wqe(0, toPeer(64), 0)[:8]) // as on a ConnectX-4 Lx: inline_hdr_sz is 0
 	x.Port.Settle(10)
 	x.ExpectViolation("inline_hdr_sz is 0")
@@ -96,21 +95,18 @@ func TestConfigurationSpace(t *testing.T) {
 }
 
 func TestRefusedRegister(t *testing.T) {
-	x := newRig(t, Options{RefuseRegister: func(id uint32, write bool) bool { return id == regPPCNT && !write }})
-	x.open()
+	x := openRig(t, Options{RefuseRegister: func(id uint32, write bool) bool { return id == regPPCNT && !write }})
 	if out := x.exec(dwords(272, 0, 0x805<<16, 4, 1, 8, regPPCNT, 16, 1<<16), 272); out[0] != stBadRes || w32(out, 4) != 0x305684 {
 		t.Errorf("PPCNT: status %xh, syndrome %x", out[0], w32(out, 4))
 	}
 	x.do(dwords(32, 0, 0x805<<16, 4, 1, 8, regPMTU, 16, 1<<16), 32)
-	x.Clean()
 }
 
 // An interrupt may be lost. Its event is written, and the next interrupt comes when the driver has read it and armed
 // again.
 func TestLostInterrupt(t *testing.T) {
 	lose := 1
-	x := newRig(t, Options{LoseInterrupt: func(int) bool { lose--; return lose >= 0 }})
-	x.open()
+	x := openRig(t, Options{LoseInterrupt: func(int) bool { lose--; return lose >= 0 }})
 	arm := func(ci uint32) { x.wr(uint64(x.uar)*4096+uarEQArm, x.eqn<<24|ci) }
 	arm(0)
 	for n := range uint64(2) {
@@ -124,5 +120,4 @@ func TestLostInterrupt(t *testing.T) {
 		}
 		arm(uint32(n) + 1)
 	}
-	x.Clean()
 }
