@@ -113,8 +113,7 @@ func TestDefaultKey(t *testing.T) {
 	clear(ctl.Bytes)
 	le.PutUint16(ctl.Bytes[64+4*protoUDP4:], fieldL3|fieldL4)
 	x.set(featHashInput, fields{3: uint8(4), 4: uint32(256), 8: ctl.IOVA})
-	x.Far.Send(0, frame(60, 1))
-	x.Port.Settle(3)
+	x.Arrive(frame(60, 1))
 	if c := q.take(); c == nil || le.Uint32(c[8:]) == 0 {
 		t.Errorf("completion %x", c)
 	}
@@ -171,8 +170,7 @@ func TestNoReceiveChecks(t *testing.T) {
 	x.set(featTable, fields{3: uint8(4), 4: uint32(512), 8: ctl.IOVA, 24: uint16(tableLog), 28: uint32(noInline)})
 	var seen [2]int
 	for i := range 8 {
-		x.Far.Send(0, frame(60, byte(i)))
-		x.Port.Settle(3)
+		x.Arrive(frame(60, byte(i)))
 		for k, q := range qs {
 			if c := q.take(); c != nil {
 				seen[k]++

@@ -272,8 +272,7 @@ func TestRSS(t *testing.T) {
 	for i := range 8 {
 		f := frame(60, byte(i))
 		want := toeplitz(key, append(append([]byte{}, f[26:34]...), f[34:38]...))
-		x.Far.Send(0, f)
-		x.Port.Settle(3)
+		x.Arrive(f)
 		c := qs[want&1].take()
 		if c == nil || le.Uint32(c[8:]) != want {
 			t.Fatalf("frame %d: completion %x, hash %#x expected", i, c, want)

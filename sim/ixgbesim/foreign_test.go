@@ -23,8 +23,7 @@ func (r *rig) borne() {
 func (r *rig) exchange() {
 	r.Helper()
 	f := frame(200)
-	r.Far.Send(0, f)
-	r.settle()
+	r.Arrive(f)
 	if d := r.rxDesc(0); d[12]&3 != 3 || !bytes.Equal(r.mem[rxBufs:rxBufs+200], f) {
 		r.Errorf("nothing was received: descriptor %x", d)
 	}
@@ -228,8 +227,7 @@ func TestFiveTupleFilter(t *testing.T) {
 	try := func(name string, f []byte, want bool) {
 		t.Helper()
 		r.rd(0x1470)
-		r.Far.Send(0, f)
-		r.settle()
+		r.Arrive(f)
 		if got := r.rd(0x1470) == 1; got != want {
 			t.Errorf("%s: to queue 1: %v, want %v", name, got, want)
 		}

@@ -84,8 +84,7 @@ func FuzzReceive(f *testing.F) {
 		r.wr(0x1028, 1<<25|1<<30)
 		r.fill(8)
 		if len(in) >= 14 && len(in) <= 9800 {
-			r.Far.Send(0, in)
-			r.settle()
+			r.Arrive(in)
 		}
 		r.Clean()
 	})

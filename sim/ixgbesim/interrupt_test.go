@@ -56,8 +56,7 @@ func TestThrottle(t *testing.T) {
 	r.wr(0xaa0, 1)
 	r.wr(0x820, 50<<3) // 100 us; a Step is 1 us
 	for range 4 {
-		r.Far.Send(0, frame(60))
-		r.settle()
+		r.Arrive(frame(60))
 	}
 	if len(r.Vectors) != 1 {
 		t.Errorf("%d interrupts within the interval", len(r.Vectors))
@@ -77,8 +76,7 @@ func TestSharedInterrupt(t *testing.T) {
 	r.wr(0x890, 0xffff)
 	r.rd(0x800)
 	r.wr(0x880, 1<<2)
-	r.Far.Send(0, frame(60))
-	r.settle()
+	r.Arrive(frame(60))
 	if !slices.Equal(r.Vectors, []int{0}) {
 		t.Errorf("interrupts %v", r.Vectors)
 	}
@@ -88,8 +86,7 @@ func TestSharedInterrupt(t *testing.T) {
 	if m := r.rd(0x880); m&(1<<2) != 0 {
 		t.Errorf("EIMS %08x: not masked by reading EICR", m)
 	}
-	r.Far.Send(0, frame(60))
-	r.settle()
+	r.Arrive(frame(60))
 	if len(r.Vectors) != 1 {
 		t.Error("interrupt while masked")
 	}

@@ -44,8 +44,7 @@ func TestEchoCost(t *testing.T) {
 	r.settle()
 	f := frame(60)
 	before := r.Port.Counts()
-	r.Far.Send(0, f)
-	r.settle()
+	r.Arrive(f)
 	d := r.rxDesc(0)
 	if binary.LittleEndian.Uint32(d[8:])&3 != 3 || binary.LittleEndian.Uint16(d[12:]) != 60 || !bytes.Equal(r.mem[rxBufs:rxBufs+60], f) {
 		t.Fatalf("received descriptor %x, buffer %x", d, r.mem[rxBufs:rxBufs+60])
@@ -74,8 +73,7 @@ func TestManyFramesWrap(t *testing.T) {
 	for i := range 5 * ringLen {
 		f := frame(60 + i)
 		f[20] = byte(i)
-		r.Far.Send(0, f)
-		r.settle()
+		r.Arrive(f)
 		d := r.rxDesc(next)
 		if d[8]&3 != 3 || int(binary.LittleEndian.Uint16(d[12:])) != len(f) || !bytes.Equal(r.mem[rxBufs+next*0x4000:][:len(f)], f) {
 			t.Fatalf("frame %d: descriptor %d is %x", i, next, d)
@@ -104,8 +102,7 @@ func TestJumboOverDescriptors(t *testing.T) {
 	r.start(ringOptions{jumbo: true})
 	r.fill(16)
 	f := frame(9000)
-	r.Far.Send(0, f)
-	r.settle()
+	r.Arrive(f)
 	var got []byte
 	for i := range 5 {
 		d := r.rxDesc(i)
@@ -150,8 +147,7 @@ func TestNoDescriptors(t *testing.T) {
 
 	r = newRig(t, Options{})
 	r.start(ringOptions{drop: true})
-	r.Far.Send(0, frame(60))
-	r.settle()
+	r.Arrive(frame(60))
 	if r.rd(0x1430) != 1 || r.m.Counters().RxNoDesc != 1 {
 		t.Error("drop enable did not drop")
 	}
@@ -195,15 +191,13 @@ func TestPauseFrames(t *testing.T) {
 		copy(f, []byte{1, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 9, 0x88, 8, 0, 1, byte(q >> 8), byte(q)})
 		return f
 	}
-	r.Far.Send(0, pause(0xffff))
-	r.settle()
+	r.Arrive(pause(0xffff))
 	r.send(frame(60))
 	r.settle()
 	if r.Far.Recv(1<<40) != nil {
 		t.Error("sent while paused")
 	}
-	r.Far.Send(0, pause(0))
-	r.settle()
+	r.Arrive(pause(0))
 	if r.Far.Recv(1<<40) == nil {
 		t.Error("not sent after XON")
 	}
@@ -231,8 +225,7 @@ func TestLegacyDescriptors(t *testing.T) {
 	r.start(ringOptions{legacy: true})
 	r.fill(8)
 	f := frame(100)
-	r.Far.Send(0, f)
-	r.settle()
+	r.Arrive(f)
 	d := r.rxDesc(0)
 	if binary.LittleEndian.Uint16(d[8:]) != 100 || d[12]&3 != 3 || d[13] != 0 {
 		t.Errorf("descriptor %x", d)

@@ -54,8 +54,7 @@ func TestReceiveChecksums(t *testing.T) {
 	i := 0
 	try := func(name string, f []byte, status, errs, kind uint32) {
 		t.Helper()
-		r.Far.Send(0, f)
-		r.settle()
+		r.Arrive(f)
 		d := r.rxDesc(i)
 		i++
 		got := binary.LittleEndian.Uint32(d[8:])

@@ -18,8 +18,7 @@ func TestArming(t *testing.T) {
 		x.Must(x.Port.WriteBAR(2, testUAR*4096+0x20, b[:]))
 	}
 	send := func() {
-		x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
-		x.ring()
+		x.send(opSend, sendFlags, x.data(0, toPeer(64)))
 	}
 	send()
 	if e := x.eqe(); e != nil || len(x.Vectors) > 0 {
@@ -81,14 +80,9 @@ func TestTimestamps(t *testing.T) {
 	if mhz := w32(x.out.Bytes, 0xc) >> 16; mhz != 427 {
 		t.Errorf("core clock %d MHz", mhz)
 	}
-	for i := 0; i < 64<<testLogSQ; i += 64 {
-		binary.BigEndian.PutUint32(x.sq.Bytes[i:], 0xffffffff)
-	}
-	for _, op := range []uint32{0x19, 0x1a, 0x1b} {
-		x.do(op, 0, testQP, x.qpContext(), false)
-	}
-	x.wqe(opNop, sendFlags)
-	x.ring()
+	x.invalidate()
+	x.ready(testQP, x.qpContext())
+	x.send(opNop, sendFlags)
 	e := x.cqe()
 	stamp := uint64(w32(e, 12))<<16 | uint64(be.Uint16(e[29:]))
 	now := uint64(x.rd(regClock))<<32 | uint64(x.rd(regClock+4))

@@ -20,12 +20,8 @@ func (x *rig) connect(lid uint32) {
 	x.do(0x021, 3, testQP, nil, false)
 	x.head = 0
 	binary.BigEndian.PutUint32(x.rec.Bytes, 0)
-	for i := 0; i < 64<<testLogSQ; i += 64 {
-		binary.BigEndian.PutUint32(x.sq.Bytes[i:], 0xffffffff)
-	}
-	for _, op := range []uint32{0x19, 0x1a, 0x1b} {
-		x.do(op, 0, testQP, x.rcContext(lid), false)
-	}
+	x.invalidate()
+	x.ready(testQP, x.rcContext(lid))
 }
 
 func openRC(t *testing.T) (x, y *rig) {
@@ -122,8 +118,7 @@ func TestConnectionRecovers(t *testing.T) {
 	y.post(0, 8)
 	lost := 0
 	x.m.fault.lose = func([]byte) bool { lost++; return lost%2 == 1 && lost < 6 }
-	x.wqe(opSend, 3<<2, x.data(128<<10, toPeer(2000)))
-	x.ring()
+	x.send(opSend, 3<<2, x.data(128<<10, toPeer(2000)))
 	settle(x, y)
 	if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|opSend || lost < 4 {
 		t.Fatalf("completion %x, %d packets", e, lost)
@@ -134,8 +129,7 @@ func TestConnectionRecovers(t *testing.T) {
 	x.m.fault.lose = nil
 
 	x, y = openRC(t)
-	x.wqe(opSend, 3<<2, x.data(128<<10, toPeer(64)))
-	x.ring()
+	x.send(opSend, 3<<2, x.data(128<<10, toPeer(64)))
 	settle(x, y)
 	e := x.cqe()
 	if e == nil || e[0x1b] != syndRNRRetries || e[31]&0x7f != 0x40|cqeError {
@@ -187,8 +181,7 @@ func TestConnectionRefuses(t *testing.T) {
 		if c.seg != nil {
 			segs = append([][]byte{c.seg(y)}, segs...)
 		}
-		x.wqe(c.op, 3<<2, segs...)
-		x.ring()
+		x.send(c.op, 3<<2, segs...)
 		settle(x, y)
 		if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|cqeError || e[0x1b] != c.synd {
 			t.Errorf("%s: completion %x", c.what, e)
@@ -223,8 +216,7 @@ func TestConnectionChecks(t *testing.T) {
 	} {
 		x, y := openRC(t)
 		x.wqe(opWrite, 3<<2, raddr(y, 0, testKey), x.data(128<<10, toPeer(64)))
-		x.wqe(w.op, 3<<2, w.segs(x)...)
-		x.ring()
+		x.send(w.op, 3<<2, w.segs(x)...)
 		settle(x, y)
 		if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|opWrite {
 			t.Errorf("%s: the one before it: completion %x", what, e)
@@ -258,14 +250,11 @@ func TestSharedReceive(t *testing.T) {
 	}
 	y.do(0x035, 0, srqn, dwords(64, 0, log<<24|srqn, 4, 2<<24, 0x14, y.mtt(90, ring, 1), 0x18, testPD, 0x28, uint32(rec.IOVA>>32), 0x2c, uint32(rec.IOVA)), false)
 	y.do(0x021, 3, testQP, nil, false)
-	for _, op := range []uint32{0x19, 0x1a, 0x1b} {
-		y.do(op, 0, testQP, with(y.rcContext(1), 8+0xac, 1<<24|srqn), false)
-	}
+	y.ready(testQP, with(y.rcContext(1), 8+0xac, 1<<24|srqn))
 	y.fails(stResBusy, 0x036, 1, srqn, nil, false, "QPs take")
 	binary.BigEndian.PutUint32(rec.Bytes, 3)
 	for i := range 3 {
-		x.wqe(opSend, 3<<2, x.data(128<<10, toPeer(300)))
-		x.ring()
+		x.send(opSend, 3<<2, x.data(128<<10, toPeer(300)))
 		settle(x, y)
 		place := 3 * i % (1 << log)
 		if e := y.cqe(); e == nil || be.Uint16(e[0x18:]) != uint16(place) || w32(e, 0x14) != 300 {
@@ -306,19 +295,14 @@ func TestRoCE(t *testing.T) {
 	up := func(r *rig, c []byte) {
 		r.do(0x021, 3, testQP, nil, false)
 		r.head = 0
-		for i := 0; i < 64<<testLogSQ; i += 64 {
-			binary.BigEndian.PutUint32(r.sq.Bytes[i:], 0xffffffff)
-		}
+		r.invalidate()
 		binary.BigEndian.PutUint32(r.rec.Bytes, 0)
-		for _, op := range []uint32{0x19, 0x1a, 0x1b} {
-			r.do(op, 0, testQP, c, false)
-		}
+		r.ready(testQP, c)
 	}
 	up(x, context(x, 2, 9))
 	up(y, context(y, 1, 1))
 	y.post(0, 4)
-	x.wqe(opSend, 3<<2, x.data(128<<10, toPeer(2000)))
-	x.ring()
+	x.send(opSend, 3<<2, x.data(128<<10, toPeer(2000)))
 	settle(x, y)
 	if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|opSend {
 		t.Fatalf("completion %x: %q", e, x.Port.Violations())
@@ -336,8 +320,7 @@ func TestRoCE(t *testing.T) {
 		return with(s, 8, 3<<16|64, 0x28, 0xffff<<16|0x0200, 0x2c, mac)
 	}
 	send := func(seg []byte) []byte {
-		x.wqe(opSend, 3<<2, seg, x.data(128<<10, toPeer(101)))
-		x.ring()
+		x.send(opSend, 3<<2, seg, x.data(128<<10, toPeer(101)))
 		settle(x, y)
 		return y.cqe()
 	}

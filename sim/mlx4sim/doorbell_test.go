@@ -35,8 +35,7 @@ func TestDoorbells(t *testing.T) {
 func TestArmOnItsWay(t *testing.T) {
 	x := openRig(t, Options{})
 	send := func() {
-		x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
-		x.ring()
+		x.send(opSend, sendFlags, x.data(0, toPeer(64)))
 	}
 	for range 1 << testLogCQ {
 		send()

@@ -11,8 +11,7 @@ import (
 func TestBusCost(t *testing.T) {
 	x := openRig(t, Options{})
 	before := x.Port.Counts()
-	x.wqe(opSend, sendFlags, inline(16, toPeer(64)))
-	x.ring()
+	x.send(opSend, sendFlags, inline(16, toPeer(64)))
 	d := x.Port.Counts().Since(before)
 	if d != (sim.Counts{MMIOWrite: 1, DMARead: 1, DMAWrite: 1}) {
 		t.Errorf("a frame inline by doorbell: %+v", d)
@@ -24,10 +23,8 @@ func TestStatistics(t *testing.T) {
 	x.post(0, 2)
 	x.Far.Send(0, frameOf(64))
 	x.Far.Send(0, append(append(bytes.Clone(frameOf(600)[:12]), 0x81, 0, 0x60, 0x2a), frameOf(600)[12:]...))
-	x.Far.Send(0, frameOf(1600))
-	x.Port.Settle(10)
-	x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
-	x.ring()
+	x.Arrive(frameOf(1600))
+	x.send(opSend, sendFlags, x.data(0, toPeer(64)))
 	x.do(0x049, 0, 1|1<<8, nil, true)
 	for _, c := range []struct {
 		at   int
@@ -87,15 +84,13 @@ func TestFaults(t *testing.T) {
 	x.Port.Settle(5)
 	x.eqe()
 	x.m.FailNextSend(0x15)
-	x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
-	x.ring()
+	x.send(opSend, sendFlags, x.data(0, toPeer(64)))
 	if e := x.cqe(); e == nil || e[0x1b] != 0x15 {
 		t.Errorf("completion %x", e)
 	}
 	x.post(0, 1)
 	x.m.FailNextReceive(0x11)
-	x.Far.Send(0, frameOf(64))
-	x.Port.Settle(5)
+	x.Arrive(frameOf(64))
 	if e := x.cqe(); e == nil || e[0x1b] != 0x11 || e[31]&0x40 != 0 {
 		t.Errorf("completion %x", e)
 	}

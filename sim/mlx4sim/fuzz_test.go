@@ -37,8 +37,7 @@ func FuzzCommands(f *testing.F) {
 			x.wr(0x80698, 1<<23|x.toggle<<21|uint32(opMod&15)<<12|uint32(op&0xfff))
 			x.Port.Settle(4)
 		}
-		x.Far.Send(0, frameOf(64))
-		x.Port.Settle(10)
+		x.Arrive(frameOf(64))
 	})
 }
 

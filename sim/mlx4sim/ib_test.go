@@ -40,12 +40,8 @@ func openIB(t *testing.T, flags uint32) *rig {
 	x.flags = flags
 	x.boot()
 	x.rings()
-	for i := 0; i < 64<<testLogSQ; i += 64 {
-		binary.BigEndian.PutUint32(x.sq.Bytes[i:], 0xffffffff)
-	}
-	for _, op := range []uint32{0x19, 0x1a, 0x1b} {
-		x.do(op, 0, testQP, x.udContext(), false)
-	}
+	x.invalidate()
+	x.ready(testQP, x.udContext())
 	x.do(0x00c, 0, 1, dwords(64, 0, 1<<22|1<<21|5<<12|4<<4, 4, 0x02514868), false)
 	x.do(0x009, 0, 1, nil, false)
 	x.Clean()
@@ -147,8 +143,7 @@ func TestDatagrams(t *testing.T) {
 		y.post(0, 8)
 		body := toPeer(101)
 		send := func(seg []byte) []byte {
-			x.wqe(opSend, 3<<2, seg, x.data(128<<10, body))
-			x.ring()
+			x.send(opSend, 3<<2, seg, x.data(128<<10, body))
 			y.Port.Settle(10)
 			if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|opSend {
 				t.Fatalf("completion %x", e)
@@ -205,8 +200,7 @@ func TestDatagrams(t *testing.T) {
 		}{"port": {with(datagramTo(2, testQP, testQKey, nil), 0, 2<<24|testPD), 2}, "domain": {with(datagramTo(2, testQP, testQKey, nil), 0, 1<<24|9), 4}} {
 			z := openIB(t, flags)
 			z.activate(1)
-			z.wqe(opSend, 3<<2, c.seg, z.data(128<<10, body))
-			z.ring()
+			z.send(opSend, 3<<2, c.seg, z.data(128<<10, body))
 			if e := z.cqe(); e == nil || e[0x1b] != c.synd {
 				t.Errorf("the %s is wrong: completion %x", what, e)
 			}
@@ -240,14 +234,10 @@ func TestSpecialQPs(t *testing.T) {
 		qpn := base + 2*special
 		for _, r := range []*rig{x, y} {
 			r.head = 0
-			for i := 0; i < 64<<testLogSQ; i += 64 {
-				binary.BigEndian.PutUint32(r.sq.Bytes[i:], 0xffffffff)
-			}
+			r.invalidate()
 			binary.BigEndian.PutUint32(r.rec.Bytes, 0)
 			c := with(r.udContext(), 8, 7<<16|3<<11, 0x18, qpn)
-			for _, op := range []uint32{0x19, 0x1a, 0x1b} {
-				r.do(op, 0, qpn, c, false)
-			}
+			r.ready(qpn, c)
 			r.post(0, 1)
 		}
 		vl, dlid, flags := byte(15), uint16(0xffff), uint32(mlxVL15|mlxSLR|3<<2)
@@ -281,9 +271,7 @@ func TestNotices(t *testing.T) {
 	x.do(0x023, 0, base, nil, false)
 	x.do(0x021, 3, testQP, nil, false)
 	c := with(x.udContext(), 8, 7<<16|3<<11, 0x18, base)
-	for _, op := range []uint32{0x19, 0x1a, 0x1b} {
-		x.do(op, 0, base, c, false)
-	}
+	x.ready(base, c)
 	x.post(0, 16)
 	caps := func(v uint32) {
 		x.do(0x00c, 0, 1, dwords(64, 0, 1<<22|1<<21|5<<12|4<<4, 4, v), false)

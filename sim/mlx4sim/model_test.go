@@ -32,8 +32,7 @@ func TestFrames(t *testing.T) {
 					t.Fatalf("completion %x", e)
 				}
 				x.post(posted, 1)
-				x.Far.Send(0, frameOf(max(n, 60)))
-				x.Port.Settle(10)
+				x.Arrive(frameOf(max(n, 60)))
 				e := x.cqe()
 				if e == nil || e[31]&0x7f != 1 || int(w32(e, 0x14)) != max(n, 60) || int(w32(e, 0x18)>>16) != posted {
 					t.Fatalf("completion %x of a frame of %d bytes", e, n)
@@ -81,8 +80,7 @@ func TestTornWQE(t *testing.T) {
 	x.m.host = tearing{x.m.host, x.sq.IOVA, x.sq.IOVA + 64<<testLogSQ}
 	for range 20 {
 		f := toPeer(140)
-		x.wqe(opSend, sendFlags, inline(16, f))
-		x.ring()
+		x.send(opSend, sendFlags, inline(16, f))
 		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
 			t.Fatalf("it arrives as\n%x\nwant\n%x", got, f)
 		}

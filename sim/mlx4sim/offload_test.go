@@ -52,8 +52,7 @@ func TestChecksums(t *testing.T) {
 	f := bytes.Clone(want)
 	copy(f[24:26], "xx")
 	copy(f[40:42], "yy")
-	x.wqe(opSend, sendFlags|ctrlIPSum|ctrlL4Sum, x.data(0, f))
-	x.ring()
+	x.send(opSend, sendFlags|ctrlIPSum|ctrlL4Sum, x.data(0, f))
 	if got := x.Far.Recv(0); !bytes.Equal(got, want) {
 		t.Errorf("sent %x, expected %x", got, want)
 	}
@@ -69,8 +68,7 @@ func TestChecksums(t *testing.T) {
 		if c.spoil > 0 {
 			f[c.spoil] ^= 1
 		}
-		x.Far.Send(0, f)
-		x.Port.Settle(10)
+		x.Arrive(f)
 		e := x.received()
 		if binary.BigEndian.Uint16(e[16:]) != c.status || e[19] != c.ok || c.sum != 0 && binary.BigEndian.Uint16(e[26:]) != c.sum ||
 			c.sum == 0 && binary.BigEndian.Uint16(e[26:]) == 0xffff {
@@ -85,8 +83,7 @@ func TestLSO(t *testing.T) {
 	lso := make([]byte, 80)
 	binary.BigEndian.PutUint32(lso, 1000<<16|66)
 	copy(lso[4:], whole[:66])
-	x.wqe(opLSO, sendFlags, lso, x.data(0, whole[66:]))
-	x.ring()
+	x.send(opLSO, sendFlags, lso, x.data(0, whole[66:]))
 	var payload []byte
 	for i := range 3 {
 		p := kit.ParseFrame(x.Far.Recv(0))
@@ -120,26 +117,22 @@ func TestVLAN(t *testing.T) {
 	x.cqe()
 	x.post(0, 4)
 	tagged := append(append(bytes.Clone(frameOf(64)[:12]), 0x81, 0, 0x60, 0x2a), frameOf(64)[12:]...)
-	x.Far.Send(0, tagged)
-	x.Port.Settle(10)
+	x.Arrive(tagged)
 	if e := x.received(); w32(e, 0)>>29 != 1 || be.Uint16(e[12:]) != 0x602a || w32(e, 20) != 64 || !bytes.Equal(x.fb.Bytes[:64], frameOf(64)) {
 		t.Errorf("completion %x, frame %x", e, x.fb.Bytes[:64])
 	}
 	filter := make([]byte, 512)
 	x.do(0x047, 0, 1, filter, false)
-	x.Far.Send(0, tagged)
-	x.Port.Settle(10)
+	x.Arrive(tagged)
 	if e := x.cqe(); e != nil || x.m.Counters().Filtered != 1 {
 		t.Errorf("a VLAN that is filtered: %x", e)
 	}
 	binary.BigEndian.PutUint32(filter[4*(127-0x2a/32):], 1<<(0x2a%32))
 	x.do(0x047, 0, 1, filter, false)
-	x.Far.Send(0, tagged)
-	x.Port.Settle(10)
+	x.Arrive(tagged)
 	x.received()
 	x.do(0x01c, 0, testQP, with(x.qpContext(), 0, optVLANStrip, 8+0xc0, 1<<30), false)
-	x.Far.Send(0, tagged)
-	x.Port.Settle(10)
+	x.Arrive(tagged)
 	if e := x.received(); w32(e, 20) != 68 {
 		t.Errorf("stripping is off: completion %x", e)
 	}
@@ -206,8 +199,7 @@ func TestFCS(t *testing.T) {
 	x.m.findQP(testQP).ctx.Set("fcs_keep", 1)
 	x.post(0, 2)
 	f := udp(1000, 50)
-	x.Far.Send(0, f)
-	x.Port.Settle(10)
+	x.Arrive(f)
 	n := binary.BigEndian.Uint32(x.received()[0x14:])
 	if want := binary.LittleEndian.AppendUint32(bytes.Clone(f), crc32.ChecksumIEEE(f)); int(n) != len(want) || !bytes.Contains(x.fb.Bytes, want) {
 		t.Errorf("%d bytes arrived, expected %d that end with %x", n, len(want), want[len(f):])

@@ -9,7 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
-var testMAC = [6]byte{2, 0, 0, 0, 0, 1}
+var testMAC = simtest.MAC
 
 // rig is a raw driver: it encodes commands and WQEs by hand, and checks the results.
 type rig struct {
@@ -70,37 +70,13 @@ func openRig(t testing.TB, o Options) *rig {
 	return x
 }
 
-func (x *rig) rd(off uint64) uint32 {
-	x.Helper()
-	var b [4]byte
-	x.Must(x.Port.ReadBAR(0, off, b[:]))
-	return binary.BigEndian.Uint32(b[:])
-}
-
-func (x *rig) wr(off uint64, v uint32) {
-	x.Helper()
-	var b [4]byte
-	binary.BigEndian.PutUint32(b[:], v)
-	x.Must(x.Port.WriteBAR(0, off, b[:]))
-}
+func (x *rig) rd(off uint64) uint32    { return x.ReadBE(0, off) }
+func (x *rig) wr(off uint64, v uint32) { x.WriteBE(0, off, v) }
 
 // door stores four bytes in BAR 2.
-func (x *rig) door(page, off uint64, v uint32) {
-	x.Helper()
-	var b [4]byte
-	binary.BigEndian.PutUint32(b[:], v)
-	x.Must(x.Port.WriteBAR(2, page*4096+off, b[:]))
-}
+func (x *rig) door(page, off uint64, v uint32) { x.WriteBE(2, page*4096+off, v) }
 
-func dwords(n int, w ...uint32) []byte {
-	b := make([]byte, n)
-	for i := 0; i < len(w); i += 2 {
-		binary.BigEndian.PutUint32(b[w[i]:], w[i+1])
-	}
-	return b
-}
-
-func w32(b []byte, off int) uint32 { return binary.BigEndian.Uint32(b[off:]) }
+var dwords, w32, frameOf, toPeer = simtest.Words, simtest.Word, simtest.Frame, simtest.ToPeer
 
 func (x *rig) raw(op uint32, opMod, mod uint32, in, out uint64) (status uint32, imm uint64) {
 	x.Helper()
@@ -258,16 +234,27 @@ func (x *rig) rings() {
 	x.do(0x016, 0, testCQ, x.cqContext(), false)
 }
 
+// invalidate stamps all blocks of the send queue, so that the device executes none.
+func (x *rig) invalidate() {
+	for i := 0; i < 64<<testLogSQ; i += 64 {
+		binary.BigEndian.PutUint32(x.sq.Bytes[i:], 0xffffffff)
+	}
+}
+
+// ready takes a QP from reset to ready to send.
+func (x *rig) ready(qpn uint32, context []byte) {
+	x.Helper()
+	for _, op := range []uint32{0x19, 0x1a, 0x1b} {
+		x.do(op, 0, qpn, context, false)
+	}
+}
+
 func (x *rig) open() {
 	x.Helper()
 	x.boot()
 	x.rings()
-	for i := 0; i < 64<<testLogSQ; i += 64 {
-		binary.BigEndian.PutUint32(x.sq.Bytes[i:], 0xffffffff)
-	}
-	for _, op := range []uint32{0x19, 0x1a, 0x1b} {
-		x.do(op, 0, testQP, x.qpContext(), false)
-	}
+	x.invalidate()
+	x.ready(testQP, x.qpContext())
 	x.do(0x00c, 1, 0<<8|1, dwords(64, 0, 7, 4, 1522), false)
 	if x.flags&hcaDeviceManaged == 0 {
 		x.do(0x00c, 1, 2<<8|1, dwords(1024, 0, 1<<31|0x0200, 4, 1), false)
@@ -334,6 +321,12 @@ func (x *rig) wqe(op, flags uint32, segs ...[]byte) []byte {
 	return w
 }
 
+// send posts a WQE, and rings its doorbell.
+func (x *rig) send(op, flags uint32, segs ...[]byte) {
+	x.wqe(op, flags, segs...)
+	x.ring()
+}
+
 func (x *rig) ring() {
 	x.door(testUAR, 0x14, testQP<<8)
 	x.Port.Settle(20)
@@ -371,21 +364,6 @@ func inline(at int, b []byte) (segs []byte) {
 }
 
 const sendFlags = 3<<2 | 1<<1
-
-func frameOf(n int) []byte {
-	f := make([]byte, n)
-	copy(f, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0xee, 1, 0x88, 0xb5})
-	for i := 14; i < n; i++ {
-		f[i] = byte(i)
-	}
-	return f
-}
-
-func toPeer(n int) []byte {
-	f := frameOf(n)
-	copy(f, []byte{2, 0, 0, 0, 0xee, 1, 2, 0, 0, 0, 0, 1})
-	return f
-}
 
 func (x *rig) down() {
 	x.Helper()

@@ -46,8 +46,7 @@ func TestRSS(t *testing.T) {
 	if seen[testQP] < 3 || seen[testQP+1] < 3 {
 		t.Errorf("16 flows were spread as %v", seen)
 	}
-	x.Far.Send(0, f)
-	x.Port.Settle(10)
+	x.Arrive(f)
 	if e := x.received(); w32(e, 4) != 0x51ccc178 || w32(e, 0) != testQP {
 		t.Errorf("completion %x", e)
 	}
@@ -165,8 +164,7 @@ func TestMACTable(t *testing.T) {
 		takes bool
 	}{{2, 0, false}, {0, 1<<63 | 0x01005e000001, true}, {0, 1<<63 | 0xffffffffffff, false}, {1, 0, true}} {
 		x.do(0x048, c.opMod, 1, c.in, false)
-		x.Far.Send(0, mc)
-		x.Port.Settle(10)
+		x.Arrive(mc)
 		if e := x.cqe(); (e != nil) != c.takes {
 			t.Errorf("step %d of the multicast filter: completion %x", i, e)
 		}
@@ -182,18 +180,15 @@ func TestMirrors(t *testing.T) {
 	other := frameOf(64)
 	copy(other, []byte{2, 9, 9, 9, 9, 9})
 	received := x.ruleFor(0, 4, testQP, nil)
-	x.Far.Send(0, other)
-	x.Port.Settle(10)
+	x.Arrive(other)
 	x.received()
 	x.do(0x066, 0, 0, received, false)
 	sent := x.ruleFor(0, 5, testQP, nil)
-	x.Far.Send(0, other)
-	x.Port.Settle(10)
+	x.Arrive(other)
 	if e := x.cqe(); e != nil {
 		t.Errorf("a mirror of what is sent has a received frame: %x", e)
 	}
-	x.wqe(opSend, sendFlags, x.data(0, other))
-	x.ring()
+	x.send(opSend, sendFlags, x.data(0, other))
 	x.received()
 	x.do(0x066, 0, 0, sent, false)
 }

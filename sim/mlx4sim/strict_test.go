@@ -270,8 +270,7 @@ func TestSendErrors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			x := openRig(t, Options{})
 			c.wqe(x)
-			x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
-			x.ring()
+			x.send(opSend, sendFlags, x.data(0, toPeer(64)))
 			x.ExpectError(c.text)
 			if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|0x1e || e[0x1b] != c.synd {
 				t.Errorf("completion %x, expected syndrome %x", e, c.synd)
@@ -298,8 +297,7 @@ func TestOverrun(t *testing.T) {
 		t.Errorf("the first event is %x, expected that the port came up", e)
 	}
 	for range 1<<testLogCQ + 1 {
-		x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
-		x.ring()
+		x.send(opSend, sendFlags, x.data(0, toPeer(64)))
 	}
 	x.ExpectError("overrun")
 	if e := x.eqe(); e == nil || e[1] != 4 || w32(e, 4) != testCQ || e[15] != 1 {
@@ -319,8 +317,7 @@ func TestReceiveErrors(t *testing.T) {
 		x := openRig(t, Options{})
 		x.post(0, 2)
 		copy(x.sq.Bytes[rqAt:], with(x.sq.Bytes[rqAt:rqAt+16], c.b...))
-		x.Far.Send(0, frameOf(64))
-		x.Port.Settle(10)
+		x.Arrive(frameOf(64))
 		x.ExpectError(c.text)
 		if e := x.cqe(); e == nil || e[31]&0x7f != 0x1e || e[0x1b] != c.synd {
 			t.Errorf("completion %x, expected syndrome %d", e, c.synd)
@@ -331,8 +328,7 @@ func TestReceiveErrors(t *testing.T) {
 	}
 	x := openRig(t, Options{})
 	binary.BigEndian.PutUint32(x.rec.Bytes, 17)
-	x.Far.Send(0, frameOf(64))
-	x.Port.Settle(10)
+	x.Arrive(frameOf(64))
 	x.ExpectError("has 16 entries")
 }
 
@@ -351,8 +347,7 @@ func TestStamping(t *testing.T) {
 				return n
 			}
 			for range 1 << testLogSQ / 2 {
-				x.wqe(opSend, sendFlags, inline(16, f))
-				x.ring()
+				x.send(opSend, sendFlags, inline(16, f))
 				drain()
 			}
 			x.Clean()
@@ -361,8 +356,7 @@ func TestStamping(t *testing.T) {
 					binary.BigEndian.PutUint32(x.sq.Bytes[i:], 0x7fffffff) // the second lap's WQEs have the bit set
 				}
 			}
-			x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
-			x.ring()
+			x.send(opSend, sendFlags, x.data(0, toPeer(64)))
 			if stamp {
 				if n := drain(); n != 1 {
 					t.Errorf("%d frames were sent, one was posted", n)

@@ -140,8 +140,7 @@ func TestInlineMode(t *testing.T) {
 			binary.BigEndian.PutUint32(in[0x20:], 0)
 			x.sqn = w32(x.do(in, 16), 8)
 			x.do(dwords(0x110, 0, 0x905<<16, 8, x.sqn, 0x20, 1<<20), 16)
-			x.store(0, x.wqe(0, c.frame, c.inl)[:8])
-			x.Port.Settle(10)
+			x.push(0, x.wqe(0, c.frame, c.inl)[:8])
 			e := x.cqe()
 			if e == nil || c.synd != 0 && (e[63]>>4 != cqeRequestErr || e[55] != c.synd) || c.synd == 0 && e[63]>>4 != cqeRequest {
 				t.Errorf("completion %x", e)
@@ -189,8 +188,7 @@ func TestReservedInWQE(t *testing.T) {
 	w := x.wqe(0, toPeer(64), 64)
 	w[9] = 1
 	copy(x.sq.Bytes, w)
-	x.store(0, w)
-	x.Port.Settle(10)
+	x.push(0, w)
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || x.Far.Recv(0) == nil {
 		t.Errorf("completion %x", e)
 	}

@@ -44,8 +44,7 @@ func TestTimestampFormats(t *testing.T) {
 		}
 		x.Port.ForgetViolations()
 		x.post(1)
-		x.store(0, x.wqe(0, frameOf(64), 64))
-		x.Port.Settle(10)
+		x.push(0, x.wqe(0, frameOf(64), 64))
 		n := 0
 		for e := x.cqe(); e != nil; e = x.cqe() {
 			n++

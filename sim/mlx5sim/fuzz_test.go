@@ -39,8 +39,7 @@ func FuzzCommands(f *testing.F) {
 			_ = out
 			x.Port.Settle(4)
 		}
-		x.Far.Send(0, frameOf(64))
-		x.Port.Settle(10)
+		x.Arrive(frameOf(64))
 	})
 }
 

@@ -201,14 +201,12 @@ func TestBusCost(t *testing.T) {
 	}
 	x.post(8)
 	before := x.Port.Counts()
-	x.Far.Send(0, frameOf(64))
-	x.Port.Settle(10)
+	x.Arrive(frameOf(64))
 	if got, want := x.Port.Counts().Since(before), (sim.Counts{DMARead: 2, DMAWrite: 2}); got != want {
 		t.Errorf("receive: %+v, expected %+v", got, want)
 	}
 	before = x.Port.Counts()
-	x.Far.Send(0, frameOf(64))
-	x.Port.Settle(10)
+	x.Arrive(frameOf(64))
 	if got, want := x.Port.Counts().Since(before), (sim.Counts{DMAWrite: 2}); got != want {
 		t.Errorf("receive with a WQE at hand: %+v, expected %+v", got, want)
 	}
@@ -260,8 +258,7 @@ func testLatePush(t *testing.T, part int) {
 		if late != nil {
 			copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+part:], late)
 		}
-		x.store(0, w[:part])
-		x.Port.Settle(5000)
+		x.push(0, w[:part])
 		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
 			t.Fatalf("push %d: the wire has %x", i, got)
 		}
@@ -270,8 +267,7 @@ func testLatePush(t *testing.T, part int) {
 	f := toPeer(226)
 	copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+part:], late)
 	for i := range uint32(3) { // complete pushes are recognised again
-		x.store(0, x.wqe(4*(12+i), f, len(f)))
-		x.Port.Settle(5000)
+		x.push(0, x.wqe(4*(12+i), f, len(f)))
 		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
 			t.Fatalf("whole push %d: the wire has %x", i, got)
 		}
@@ -321,8 +317,7 @@ func TestPushWithForeignBlock(t *testing.T) {
 		if i%4 == 3 {
 			w[64+26]-- // the frame's byte 60
 		}
-		x.store(0, w)
-		x.Port.Settle(1000)
+		x.push(0, w)
 		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
 			t.Fatalf("push %d: the wire has %x", i, got)
 		}
@@ -347,8 +342,7 @@ func TestResetAfterPush(t *testing.T) {
 	}
 	x.Far.Recv(0)
 	x.wqe(0, toPeer(99), 99)
-	x.store(0, x.sq.Bytes[:8])
-	x.Port.Settle(1000)
+	x.push(0, x.sq.Bytes[:8])
 	if got := x.Far.Recv(0); len(got) != 99 {
 		t.Errorf("after the reset, the wire has %x", got)
 	}
@@ -378,8 +372,7 @@ func TestBadWQE(t *testing.T) {
 		if c.name == "index" { // the doorbell is right, the WQE in memory is wrong
 			w[2]--
 		}
-		x.store(0, w[:8])
-		x.Port.Settle(20)
+		x.push(0, w[:8])
 		if c.name == "index" {
 			c.text = "wqe_index"
 		}
@@ -396,8 +389,7 @@ func TestBadWQE(t *testing.T) {
 	}
 	x.wqe(0, frameOf(64), 64)
 	binary.BigEndian.PutUint32(x.rec.Bytes[4:], 1)
-	x.store(0, x.sq.Bytes[:8])
-	x.Port.Settle(10)
+	x.push(0, x.sq.Bytes[:8])
 	x.ExpectViolation("the doorbell record says 0x1: it is written first")
 	x.Far.Recv(0)
 	x.cqe()
@@ -405,13 +397,11 @@ func TestBadWQE(t *testing.T) {
 		at := 2 + 2*i
 		w := x.wqe(at, frameOf(64), 64)
 		x.sq.Bytes[at%(1<<testLogSQ)*64+40]++
-		x.store(0, w)
-		x.Port.Settle(1000)
+		x.push(0, w)
 		x.cqe()
 	}
 	x.ExpectViolation("the ring has")
-	x.store(0, dwords(8, 0, 0x500<<8|0x0a, 4, x.sqn<<8|1))
-	x.Port.Settle(10)
+	x.push(0, dwords(8, 0, 0x500<<8|0x0a, 4, x.sqn<<8|1))
 	x.ExpectViolation("doorbell for WQE 0x500")
 }
 
@@ -430,21 +420,18 @@ func TestFaults(t *testing.T) {
 	}
 	x.post(8)
 	x.m.CompressNext()
-	x.Far.Send(0, frameOf(64))
-	x.Port.Settle(10)
+	x.Arrive(frameOf(64))
 	if e := x.cqe(); e == nil || e[63]>>2&3 != 3 {
 		t.Errorf("compressed: %x", e)
 	}
 	x.m.FailNextReceive(syndLocalProt)
-	x.Far.Send(0, frameOf(64))
-	x.Port.Settle(10)
+	x.Arrive(frameOf(64))
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeResponseErr || e[0x37] != syndLocalProt {
 		t.Errorf("failed: %x", e)
 	}
 	x.m.FailNextSend(syndBadResponse)
 	w := x.wqe(0, frameOf(64), 64)
-	x.store(0, w)
-	x.Port.Settle(10)
+	x.push(0, w)
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequestErr || e[0x37] != syndBadResponse {
 		t.Errorf("failed: %x", e)
 	}
@@ -485,8 +472,7 @@ func TestArmOnItsWay(t *testing.T) {
 		if i == 1<<testLogCQ { // as far as the device knows, no entry is free: it reads the record
 			binary.BigEndian.PutUint32(x.rec.Bytes[64:], i)
 		}
-		x.store(0, x.wqe(i, toPeer(64), 18)[:8])
-		x.Port.Settle(20)
+		x.push(0, x.wqe(i, toPeer(64), 18)[:8])
 	}
 	x.Clean()
 	arm(20)

@@ -2,7 +2,6 @@ package mlx5sim
 
 import (
 	"encoding/binary"
-	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic/bus/pci"
@@ -14,8 +13,7 @@ func (x *rig) sendTo(idx uint32, to [6]byte) (out, round bool) {
 	x.Helper()
 	f := frameOf(64)
 	copy(f, to[:])
-	x.store(int(idx)&1, x.wqe(2*idx, f, 64))
-	x.Port.Settle(10)
+	x.push(int(idx)&1, x.wqe(2*idx, f, 64))
 	out = x.Far.Recv(0) != nil
 	sent := false
 	for e := x.cqe(); e != nil; e = x.cqe() {
@@ -144,8 +142,7 @@ func TestVirtualFunction(t *testing.T) {
 	x.post(1)
 	f := frameOf(64)
 	f[5] = 9
-	x.Far.Send(0, f)
-	x.Port.Settle(10)
+	x.Arrive(f)
 	if x.cqe() != nil || x.m.count.filtered != 1 {
 		t.Error("a virtual function got a frame for another address")
 	}
@@ -179,8 +176,7 @@ func TestClock(t *testing.T) {
 		x.post(1)
 		before := read()
 		f := frameOf(64)
-		x.store(0, x.wqe(0, f, 64))
-		x.Port.Settle(10)
+		x.push(0, x.wqe(0, f, 64))
 		var at []uint64
 		for e := x.cqe(); e != nil; e = x.cqe() {
 			at = append(at, binary.BigEndian.Uint64(e[0x30:]))
@@ -243,13 +239,9 @@ func TestVendorSpecific(t *testing.T) {
 		t.Errorf("semaphore 20h: address %08x, data %d, want %d", a, v, id)
 	}
 	write(0xc, 0)
-	if len(x.Port.Violations()) > 0 {
-		t.Errorf("%q", x.Port.Violations())
-	}
+	x.Clean()
 	write(4, 0xa)
-	if v := x.Port.Violations(); len(v) != 1 || !strings.Contains(v[0], "without the semaphore") {
-		t.Errorf("%q", v)
-	}
+	x.ExpectWarning("without the semaphore")
 	if c := New(Options{Profile: ConnectX5VF}).Config(); c.VendorSize != 0 || c.AER != 0 || c.VPD != nil || !c.ARI {
 		t.Errorf("a virtual function: %+v", c)
 	}

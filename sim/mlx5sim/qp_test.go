@@ -160,6 +160,7 @@ func TestQPLife(t *testing.T) {
 	if out := x.exec(dwords(16, 0, 0x50a<<16, 8, q.qpn), 16); out[0] != stBadResState || w32(out, 4) != 0x7ea02d {
 		t.Errorf("2RST_QP of a QP that is gone: %x", out)
 	}
+	x.ExpectError("does not exist")
 }
 
 func TestDatagram(t *testing.T) {
@@ -324,8 +325,7 @@ func TestRoCEPackets(t *testing.T) {
 	arrives := func(change func(f []byte)) bool {
 		g := append([]byte(nil), f...)
 		change(g)
-		x.Far.Send(0, g)
-		x.Port.Settle(10)
+		x.Arrive(g)
 		return find(x.completions(), b.qpn, cqeResponseSend) != nil
 	}
 	if !arrives(func([]byte) {}) {
@@ -346,8 +346,7 @@ func TestRoCEPackets(t *testing.T) {
 	}
 	x.do(dwords(512, 0, 0x755<<16, 12, selectRoCE), 16)
 	x.post(1)
-	x.Far.Send(0, f)
-	x.Port.Settle(10)
+	x.Arrive(f)
 	if e := x.cqe(); e == nil || w32(e, 0x38) != 0 || w32(e, 0x2c) != uint32(len(f)) {
 		t.Errorf("with RoCE off a packet is a frame like others: completion %x", e)
 	}

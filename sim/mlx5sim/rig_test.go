@@ -8,7 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
-var testMAC = [6]byte{2, 0, 0, 0, 0, 1}
+var testMAC = simtest.MAC
 
 // rig is a raw driver: it encodes commands and WQEs by hand, as each test specifies, and examines the results.
 type rig struct {
@@ -51,29 +51,10 @@ func openRig(t testing.TB, o Options) *rig {
 	return x
 }
 
-func (x *rig) rd(off uint64) uint32 {
-	x.Helper()
-	var b [4]byte
-	x.Must(x.Port.ReadBAR(0, off, b[:]))
-	return binary.BigEndian.Uint32(b[:])
-}
+func (x *rig) rd(off uint64) uint32    { return x.ReadBE(0, off) }
+func (x *rig) wr(off uint64, v uint32) { x.WriteBE(0, off, v) }
 
-func (x *rig) wr(off uint64, v uint32) {
-	x.Helper()
-	var b [4]byte
-	binary.BigEndian.PutUint32(b[:], v)
-	x.Must(x.Port.WriteBAR(0, off, b[:]))
-}
-
-func dwords(n int, w ...uint32) []byte {
-	b := make([]byte, n)
-	for i := 0; i < len(w); i += 2 {
-		binary.BigEndian.PutUint32(b[w[i]:], w[i+1])
-	}
-	return b
-}
-
-func w32(b []byte, off int) uint32 { return binary.BigEndian.Uint32(b[off:]) }
+var dwords, w32, frameOf, toPeer = simtest.Words, simtest.Word, simtest.Frame, simtest.ToPeer
 
 const mailboxesAt = 4096
 
@@ -316,19 +297,10 @@ func (x *rig) store(half int, b []byte) {
 	copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+half*0x100:], b)
 }
 
-func frameOf(n int) []byte {
-	f := make([]byte, n)
-	copy(f, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0xee, 1, 0x88, 0xb5})
-	for i := 14; i < n; i++ {
-		f[i] = byte(i)
-	}
-	return f
-}
-
-func toPeer(n int) []byte {
-	f := frameOf(n)
-	copy(f, []byte{2, 0, 0, 0, 0xee, 1, 2, 0, 0, 0, 0, 1})
-	return f
+// push is store, and steps the device until it is idle.
+func (x *rig) push(half int, b []byte) {
+	x.store(half, b)
+	x.Port.Settle(5000)
 }
 
 func (x *rig) down() {

@@ -6,8 +6,7 @@ import (
 )
 
 func (x *rig) arrives() []byte {
-	x.Far.Send(0, frameOf(64))
-	x.Port.Settle(10)
+	x.Arrive(frameOf(64))
 	return x.cqe()
 }
 

@@ -88,8 +88,7 @@ func TestMatchICMP(t *testing.T) {
 		f := frameOf(64)
 		copy(f[12:], []byte{8, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 1})
 		binary.BigEndian.PutUint16(f[34:], uint16(kind)<<8)
-		x.Far.Send(0, f)
-		x.Port.Settle(10)
+		x.Arrive(f)
 		if e := x.cqe(); (e != nil) != want {
 			t.Errorf("ICMP type %d arrived: %v, want %v", kind, e != nil, want)
 		}

@@ -24,8 +24,7 @@ func TestErrorCompletion(t *testing.T) {
 	}
 	x.post(1)
 	x.rq.Bytes[7]++ // lkey
-	x.Far.Send(0, frameOf(64))
-	x.Port.Settle(10)
+	x.Arrive(frameOf(64))
 	x.ExpectViolation("lkey")
 	e = x.cqe()
 	want = dwords(16, 0, 0xa9005604, 4, x.rqn)
