@@ -104,8 +104,7 @@ func (e *echo) close(t *testing.T) {
 
 func open(t *testing.T, p *sim.Port) *sim.Function {
 	t.Helper()
-	fn := must.Get(p.Function())(t)
-	return fn
+	return must.Get(p.Function())(t)
 }
 
 func clean(t *testing.T, p *sim.Port) {

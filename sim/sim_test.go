@@ -360,8 +360,7 @@ func TestCapabilities(t *testing.T) {
 	fn := open(t, p)
 	read := func(off int) uint32 {
 		t.Helper()
-		v := must.Get(pci.Read32(fn, off))(t)
-		return v
+		return must.Get(pci.Read32(fn, off))(t)
 	}
 	write := func(off, n int, v uint32) {
 		t.Helper()

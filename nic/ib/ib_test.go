@@ -19,8 +19,7 @@ var (
 
 func hexed(t *testing.T, s string) []byte {
 	t.Helper()
-	b := must.Get(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
-	return b
+	return must.Get(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
 }
 
 func mad(t *testing.T, s string) []byte {

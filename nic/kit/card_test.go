@@ -21,8 +21,7 @@ func toy(t *testing.T) pci.Function {
 	t.Helper()
 	port := must.Get(sim.New(toysim.New([6]byte{2, 0, 0, 0, 0, 1}), sim.Options{Name: "toy"}))(t)
 	t.Cleanup(func() { port.Close() })
-	fn := must.Get(port.Function())(t)
-	return fn
+	return must.Get(port.Function())(t)
 }
 
 var limits = kit.Limits{Driver: "toy", Ring: 64, MinRing: 64, MaxRing: 64, MTU: 1500, MinMTU: 68, MaxMTU: 1500, Queues: 1}

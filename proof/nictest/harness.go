@@ -239,9 +239,7 @@ func (x *rig) open(queues int) {
 // close closes the driver while the device runs.
 func (x *rig) close() {
 	x.Helper()
-	x.busy("Close", func() {
-		must.Close(x, x.dev)
-	})
+	x.busy("Close", func() { must.Close(x, x.dev) })
 	x.dev = nil
 }
 

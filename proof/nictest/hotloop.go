@@ -15,9 +15,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rebound-nic/rebound/proof/needs"
-
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // HotLoop fails the test if function fn of package pkg ("(*Queue).Poll" of

@@ -95,6 +95,19 @@ func BenchmarkQueues(b *testing.B, queue func(t testing.TB, frame []byte) (arriv
 	}
 }
 
+// NoAllocations fails the test if a pass that answers three frames allocates. arrive and poll are as for BenchmarkKinds.
+func NoAllocations(t testing.TB, r *fastpath.Responder, arrive func(n int), poll func(*fastpath.Responder) int) {
+	t.Helper()
+	if n := testing.AllocsPerRun(1000, func() {
+		arrive(3)
+		if n := poll(r); n != 3 {
+			t.Fatalf("answered %d of 3", n)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a pass", n)
+	}
+}
+
 // Word is a device's verdict on a frame's UDP checksum.
 type Word int
 
@@ -144,6 +157,5 @@ func KindsConfig() fastpath.Config {
 
 func newKindsResponder(t testing.TB) *fastpath.Responder {
 	t.Helper()
-	r := must.Get(fastpath.New(KindsConfig()))(t)
-	return r
+	return must.Get(fastpath.New(KindsConfig()))(t)
 }

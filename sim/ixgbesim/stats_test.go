@@ -11,8 +11,7 @@ func TestOctetsBetweenTheHalves(t *testing.T) {
 	m := New(Options{})
 	m.add64(regGORCL, 1<<32+5)
 	read := func(r reg) uint32 {
-		v := must.Get(m.read(r))(t)
-		return v
+		return must.Get(m.read(r))(t)
 	}
 	low := read(regGORCL)
 	m.add64(regGORCL, 64)

@@ -195,8 +195,7 @@ func TestVendorSpecific(t *testing.T) {
 	const at = 0xe8
 	read := func(off int) uint32 {
 		t.Helper()
-		v := must.Get(pci.Read32(x.Fn, at+off))(t)
-		return v
+		return must.Get(pci.Read32(x.Fn, at+off))(t)
 	}
 	write := func(off int, v uint32) {
 		t.Helper()

@@ -14,8 +14,7 @@ import (
 
 func needed(t *testing.T) map[string]string {
 	t.Helper()
-	n := must.Get(netif.Needed())(t)
-	return n
+	return must.Get(netif.Needed())(t)
 }
 
 // TestLive unbinds a function of this machine from its driver, uses it through the real kernel, and binds it again. It

@@ -20,11 +20,10 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/afpacket"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
-
-	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var (

@@ -19,11 +19,10 @@ import (
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/afxdp"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
-
-	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var _ nic.Device = (*afxdp.Device)(nil)

@@ -167,8 +167,7 @@ func init() { clock.Store(&fastpath.Clock{Rate: 1 << 32}) }
 
 func messages(t testing.TB) *fastpath.Responder {
 	t.Helper()
-	r := must.Get(fastpath.NewMessages(fastpath.Config{Clock: &clock}))(t)
-	return r
+	return must.Get(fastpath.NewMessages(fastpath.Config{Clock: &clock}))(t)
 }
 
 func start(t testing.TB, o efasim.Options, s nic.Service) *pair {

@@ -48,9 +48,7 @@ func newBeside(t testing.TB) *besideRig {
 		x.kernel = mlx4.NewKernel(t, x.port, beside.Interface{Link: nic.Link{Up: true, Speed: 40000}, MAC: ourMAC, MTU: 1500, Number: 1})
 	})
 	t.Cleanup(func() {
-		x.busy(func() {
-			must.Close(t, x.kernel.Host())
-		})
+		x.busy(func() { must.Close(t, x.kernel.Host()) })
 		for _, v := range x.port.Violations() {
 			t.Error("violation: ", v)
 		}
@@ -96,9 +94,7 @@ func (x *besideRig) open(o nic.Options) {
 
 func (x *besideRig) close() {
 	x.Helper()
-	x.busy(func() {
-		must.Close(x, x.dev)
-	})
+	x.busy(func() { must.Close(x, x.dev) })
 	x.resp = nil
 	if x.kernel.Objects != 0 {
 		x.Errorf("%d objects are left", x.kernel.Objects)

@@ -12,10 +12,10 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/ib"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
-
-	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/nictest/rig"
 )
 
 // benchDatagrams is a queue pair of an InfiniBand port. The test plays the device.
@@ -88,7 +88,7 @@ func (b *benchDatagrams) arrive(n int) {
 }
 
 // packet4 is IPoIB's payload with an echo request of n bytes of IPv4.
-func packet4(n int) []byte { return append([]byte{8, 0, 0, 0}, echo4(n + 14)[14:]...) }
+func packet4(n int) []byte { return append([]byte{8, 0, 0, 0}, rig.Echo(n + 14)[14:]...) }
 
 func subnetResponder(t testing.TB) *fastpath.Responder {
 	r := must.Get(fastpath.New(fastpath.Config{MAC: ib.Station(0, benchQPN), UDPPorts: []uint16{7},

@@ -3,54 +3,22 @@ package mlx4_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
+	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
 
 // Each command that firmware refuses while the device is opened causes an error that names it, or the driver continues
 // without it and reports that. Nothing is left of the attempt.
 func TestEachCommandRefused(t *testing.T) {
-	var all []uint16
-	x := newRig(t, mlx4sim.Options{Status: func(op uint16) uint8 {
-		if !slices.Contains(all, op) {
-			all = append(all, op)
-		}
-		return 0
-	}})
-	x.Open(nic.Options{Queues: 2})
-	opened := len(all)
-	x.Close()
-	if opened < 20 || len(all) < 32 {
-		t.Errorf("only %d and %d commands were seen", opened, len(all))
-	}
-	for _, bad := range all[:opened] {
-		x := newRig(t, mlx4sim.Options{Status: func(op uint16) uint8 {
-			if op == bad {
-				return 3
-			}
-			return 0
-		}})
-		err := x.TryOpen(nic.Options{Queues: 2})
-		if err == nil {
-			if i := x.Dev.Info(); !strings.Contains(list(i.Notes), "bad parameter") {
-				t.Errorf("command %#x is refused, and Info does not tell: %s", bad, list(i.Notes))
-			}
-			t.Logf("%#x can be done without", bad)
-			x.Close()
-		} else if !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), fmt.Sprintf("(%#x)", bad)) || !strings.Contains(err.Error(), "bad parameter") {
-			t.Errorf("command %#x is refused: %v", bad, err)
-		}
-		if x.Port.Mappings() != 0 || x.Port.BusMaster() {
-			t.Errorf("command %#x is refused: %d mappings, bus mastering %v", bad, x.Port.Mappings(), x.Port.BusMaster())
-		}
-		x.Port.ForgetViolations() // once the port is a member: logged once, retried
-	}
+	devrig.EachCommandRefused(t, 32, func(refuse func(uint16) bool) *devrig.Rig[*mlx4.Device] {
+		return newRig(t, mlx4sim.Options{Status: func(op uint16) uint8 { return map[bool]uint8{true: 3}[refuse(op)] }}).Rig
+	}, func(_ uint16, notes string) bool { return strings.Contains(notes, "bad parameter") })
 }
 
 func TestCommandWithheld(t *testing.T) {
@@ -58,12 +26,7 @@ func TestCommandWithheld(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			x := newRig(t, mlx4sim.Options{Withhold: func(o uint16) bool { return o == op }})
-			if err := x.TryOpen(nic.Options{}); !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), name) {
-				t.Errorf("%v", err)
-			}
-			if x.Port.Mappings() != 0 || x.Port.BusMaster() {
-				t.Errorf("%d mappings, bus mastering %v", x.Port.Mappings(), x.Port.BusMaster())
-			}
+			x.Refuses(nic.Options{}, nic.ErrTimeout, name)
 			x.Port.ForgetViolations()
 		})
 	}
@@ -81,15 +44,7 @@ func TestWrongCard(t *testing.T) {
 		"owned":     {mlx4sim.Options{Owned: true}, nic.ErrBusy, "ownership register (0x8069c)"},
 		"semaphore": {mlx4sim.Options{SemaphoreHeld: true}, nic.ErrTimeout, "flash semaphore (0xf03fc)"},
 	} {
-		x := newRig(t, c.o)
-		err := x.TryOpen(nic.Options{})
-		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v", name, err)
-		}
-		if x.Port.Mappings() != 0 || x.Port.BusMaster() {
-			t.Errorf("%s: %d mappings, bus mastering %v", name, x.Port.Mappings(), x.Port.BusMaster())
-		}
-		t.Log(err)
+		t.Run(name, func(t *testing.T) { newRig(t, c.o).Refuses(nic.Options{}, c.is, c.says) })
 	}
 	for _, o := range []mlx4sim.Options{{Link: mlx4sim.AnyLink}, {BootReads: 20}, {Abandoned: 2}, {NoPortEvents: true}} { // these are as they should be
 		x := newRig(t, o)
@@ -116,33 +71,7 @@ func TestRecovery(t *testing.T) {
 		t.Run(name, func(t *testing.T) { // one after the other: each has two goroutines that poll
 			x := newRig(t, mlx4sim.Options{})
 			x.Open(nic.Options{})
-			x.Exchange(30, 98)
-			x.Exchange(10, 500)
-			before := x.Stats()
-			c.spoil(x)
-			err := x.Serve(func() {
-				x.Await(func() bool {
-					x.Ping(ourMAC, 98, -1)
-					return strings.Contains(x.Logs.String(), c.says)
-				})
-				x.Await(func() bool {
-					var s nic.Stats
-					return x.Dev.ReadStats(&s) == nil && s.Resets == c.resets && s.Extra["send_queue_resets"] == c.sendRecoveries
-				})
-				x.Answers(98)
-				x.Answers(700)
-			})
-			if err != nil {
-				t.Errorf("Serve: %v", err)
-			}
-			x.Port.ForgetViolations() // of pending frames
-			x.Settle()
-			x.Received()
-			x.Exchange(70, 98)
-			x.Exchange(70, 700)
-			if s := x.Stats(); s.TxFrames < before.TxFrames+140 || s.RxFrames < before.RxFrames+140 {
-				t.Errorf("totals went from %+v to %+v", before, s)
-			}
+			x.Recovers(func() { c.spoil(x) }, c.says, c.resets, c.sendRecoveries)
 			x.Close()
 		})
 	}
@@ -183,28 +112,9 @@ func TestDiesDuringCommand(t *testing.T) {
 // After a command that firmware never completes, the watchdog restarts the card, and it answers again.
 func TestStuckCommand(t *testing.T) {
 	var stuck atomic.Bool
-	x := newRig(t, mlx4sim.Options{Withhold: func(op uint16) bool { return op == 0x043 && stuck.Load() }}) // QUERY_PORT
+	x := newRig(t, mlx4sim.Options{Withhold: func(op uint16) bool { return op == 0x043 && stuck.Load() }})
 	x.Open(nic.Options{})
-	x.Exchange(10, 98)
-	if err := x.Serve(func() {
-		stuck.Store(true)
-		_, err := x.Dev.Link()
-		stuck.Store(false)
-		if !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), "QUERY_PORT") {
-			t.Errorf("%v", err)
-		}
-		x.Await(func() bool {
-			var s nic.Stats
-			return x.Dev.ReadStats(&s) == nil && s.Extra["resets_command_stuck"] == 1
-		})
-		x.Answers(98)
-	}); err != nil {
-		t.Error(err)
-	}
-	x.Port.ForgetViolations() // of pending frames
-	x.Settle()
-	x.Received()
-	x.Exchange(70, 98)
+	x.RecoversFromStuckCommand(stuck.Store, func() error { _, err := x.Dev.Link(); return err }, "QUERY_PORT")
 	x.Close()
 }
 
@@ -261,15 +171,10 @@ func TestWrongOptions(t *testing.T) {
 	for _, own := range []mlx4.Options{{Push: "llq"}, {MaxInline: -1}, {Port: 2}, {Port: -1}, {Steering: "b0"}} {
 		x := newRig(t, mlx4sim.Options{})
 		x.own = own
-		if err := x.TryOpen(nic.Options{}); err == nil || x.Port.Mappings() != 0 {
-			t.Errorf("%+v: %v, %d mappings", own, err, x.Port.Mappings())
-		}
+		x.Refuses(nic.Options{}, nil, "")
 	}
 	for _, o := range []nic.Options{{RingSize: 100}, {RingSize: 32}, {RingSize: 8192}, {MTU: 20000}, {MTU: 60}, {Queues: 1000}, {Queues: 3},
 		{MAC: [6]byte{1, 2, 3, 4, 5, 6}}} {
-		x := newRig(t, mlx4sim.Options{})
-		if err := x.TryOpen(o); err == nil || x.Port.Mappings() != 0 {
-			t.Errorf("%+v: %v, %d mappings", o, err, x.Port.Mappings())
-		}
+		newRig(t, mlx4sim.Options{}).Refuses(o, nil, "")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/nictest/rig"
 )
 
 // With arbitrary bytes in the completion rings, a pass ends, accesses only its own memory, and continues or reports why
@@ -22,7 +23,7 @@ func FuzzCompletions(f *testing.F) {
 	f.Add(b, bytes.Repeat([]byte{0x4A}, 64))
 	f.Add(append(bytes.Repeat([]byte{0xFF}, 31), 0x01), []byte{1})
 	f.Fuzz(func(t *testing.T, rx, tx []byte) {
-		q, r := newBenchQueue(t, echo4(64), true), newResponder(t)
+		q, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
 		copy(unsafe.Slice((*byte)(q.rxCQ), 512*cqeSize), rx)
 		copy(unsafe.Slice((*byte)(q.txCQ), 2048*cqeSize), tx)
 		answered := 0

@@ -5,16 +5,15 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
-	"net/netip"
 	"testing"
 	"unsafe"
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
-	"github.com/rebound-nic/rebound/proof/nictest"
-
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/proof/nictest/rig"
 )
 
 // benchQueue is a queue with rings, buffers, doorbell records and BlueFlame in ordinary memory. The test plays the
@@ -75,36 +74,6 @@ func (b *benchQueue) arrive(n int) {
 	}
 }
 
-// echo4 returns an ICMP echo request of n bytes to 10.0.0.2.
-func echo4(n int) []byte {
-	f := make([]byte, n)
-	copy(f, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, byte((n - 14) >> 8), byte(n - 14), 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0})
-	for i := 42; i < n; i++ {
-		f[i] = byte(i)
-	}
-	put := func(at int, b []byte) {
-		var s uint32
-		for i, v := range b {
-			s += uint32(v) << (8 * (1 - i%2))
-		}
-		s = s&0xFFFF + s>>16
-		s = ^(s&0xFFFF + s>>16)
-		f[at], f[at+1] = byte(s>>8), byte(s)
-	}
-	put(24, f[14:34])
-	put(36, f[34:])
-	return f
-}
-
-func newResponder(t testing.TB) *fastpath.Responder {
-	r, err := fastpath.New(fastpath.Config{MAC: [6]byte{2, 0, 0, 0, 0, 2}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")},
-		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
 func (b *benchQueue) wqe(first, blocks uint32) (w []byte) {
 	for i := range blocks {
 		w = append(w, unsafe.Slice((*byte)(unsafe.Pointer(b.block(first+i))), txbb)...)
@@ -114,8 +83,8 @@ func (b *benchQueue) wqe(first, blocks uint32) (w []byte) {
 
 // A WQE has the device's format byte for byte, in the send queue and in BlueFlame.
 func TestPushedWQE(t *testing.T) {
-	f := echo4(98)
-	b, r := newBenchQueue(t, f, true), newResponder(t)
+	f := rig.Echo(98)
+	b, r := newBenchQueue(t, f, true), rig.NewResponder(t)
 	b.arrive(1)
 	if b.Poll(r) != 1 {
 		t.Fatal("no reply")
@@ -152,7 +121,7 @@ func TestPushedWQE(t *testing.T) {
 
 // Without BlueFlame the WQE contains neither the index nor the QP, and the doorbell is rung once per batch.
 func TestDoorbellWQE(t *testing.T) {
-	b, r := newBenchQueue(t, echo4(60), false), newResponder(t)
+	b, r := newBenchQueue(t, rig.Echo(60), false), rig.NewResponder(t)
 	b.arrive(3)
 	if b.Poll(r) != 3 {
 		t.Fatal("no replies")
@@ -195,9 +164,9 @@ func decode(t *testing.T, w []byte) (frame []byte, blocks uint32) {
 // WQEs of every length go round the ring several times, including wrapped ones. Each contains the reply and the owner
 // bit of its lap, and BlueFlame has the same bytes as the ring.
 func TestEveryLength(t *testing.T) {
-	r := newResponder(t)
+	r := rig.NewResponder(t)
 	for n := 42; n <= 224; n++ {
-		b := newBenchQueue(t, echo4(n), true)
+		b := newBenchQueue(t, rig.Echo(n), true)
 		for b.txTail < 3*(b.txMask+1)-uint32(n) {
 			half, start, slot := b.bfOff, b.txTail, b.arrived
 			b.arrive(1)
@@ -221,7 +190,7 @@ func TestEveryLength(t *testing.T) {
 
 // A frame that does not go inline is pointed to, by one block.
 func TestPointerWQE(t *testing.T) {
-	b, r := newBenchQueue(t, echo4(225), true), newResponder(t)
+	b, r := newBenchQueue(t, rig.Echo(225), true), rig.NewResponder(t)
 	b.arrive(1)
 	if b.Poll(r) != 1 || b.txTail != 1 {
 		t.Fatalf("%d blocks", b.txTail)
@@ -235,8 +204,8 @@ func TestPointerWQE(t *testing.T) {
 // Blocks that the device may read ahead are stamped with the owner bit that makes them invalid, in every lap: those that were
 // freed, and before the first lap all. The headroom is never posted.
 func TestStamps(t *testing.T) {
-	r := newResponder(t)
-	b := newBenchQueue(t, echo4(150), true)
+	r := rig.NewResponder(t)
+	b := newBenchQueue(t, rig.Echo(150), true)
 	for range 3000 {
 		b.arrive(1)
 		if b.Poll(r) != 1 {
@@ -252,7 +221,7 @@ func TestStamps(t *testing.T) {
 		}
 	}
 	// A queue whose sends do not complete ends in time.
-	b = newBenchQueue(t, echo4(150), true)
+	b = newBenchQueue(t, rig.Echo(150), true)
 	for range 40 {
 		next := b.txNext
 		b.txNext = b.askTail
@@ -267,7 +236,7 @@ func TestStamps(t *testing.T) {
 
 // A slot whose frame is pointed to is not returned before the send completed.
 func TestSlotWaitsForSend(t *testing.T) {
-	b, r := newBenchQueue(t, echo4(1000), true), newResponder(t)
+	b, r := newBenchQueue(t, rig.Echo(1000), true), rig.NewResponder(t)
 	slotsGiven := func() uint32 { return swap(b.records[0]) - (b.mask + 1) }
 	for range 100 {
 		next := b.txNext
@@ -297,7 +266,7 @@ func TestBadCompletions(t *testing.T) {
 		"opcode": {done(0x05, 0, 0, 9), "opcode 0x05, of a send false"},
 		"send":   {done(0x4A, 0, 0, 9), "opcode 0x0a, of a send true"},
 	} {
-		b, r := newBenchQueue(t, echo4(64), true), newResponder(t)
+		b, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
 		b.completion(b.rxCQ, 0).last = c.last
 		if n := b.Poll(r); n != 0 || b.fault.Load() != faultReceive || !bytes.Contains([]byte(b.faultText()), []byte(c.want)) {
 			t.Errorf("%s: %d replies, %q, want %q", name, n, b.faultText(), c.want)
@@ -307,7 +276,7 @@ func TestBadCompletions(t *testing.T) {
 			t.Errorf("%s: the queue goes on", name)
 		}
 	}
-	b, r := newBenchQueue(t, echo4(64), true), newResponder(t)
+	b, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
 	b.arrive(1)
 	b.completion(b.rxCQ, 0).flags = cqeBadFCS
 	if b.Poll(r) != 0 || b.badRx.Load() != 1 || b.fault.Load() != faultNone {
@@ -336,15 +305,8 @@ func TestBadCompletions(t *testing.T) {
 
 func TestPollAllocatesNothing(t *testing.T) {
 	for _, push := range []bool{true, false} {
-		b, r := newBenchQueue(t, echo4(64), push), newResponder(t)
-		if n := testing.AllocsPerRun(1000, func() {
-			b.arrive(3)
-			if n := b.Poll(r); n != 3 {
-				t.Fatalf("answered %d of 3: %s", n, b.faultText())
-			}
-		}); n != 0 {
-			t.Errorf("%v allocations a pass", n)
-		}
+		b := newBenchQueue(t, rig.Echo(64), push)
+		nictest.NoAllocations(t, rig.NewResponder(t), b.arrive, b.Queue.Poll)
 	}
 }
 
@@ -355,7 +317,7 @@ func BenchmarkPoll(b *testing.B) {
 		push        string // false: without BlueFlame; off: without BlueFlame and inlining
 	}{{64, 1, "true"}, {64, 32, "true"}, {224, 1, "true"}, {225, 1, "true"}, {64, 1, "false"}, {64, 32, "false"}, {64, 1, "off"}, {64, 32, "off"}} {
 		b.Run(fmt.Sprintf("size=%d/batch=%d/push=%s", bm.size, bm.batch, bm.push), func(b *testing.B) {
-			q, r := newBenchQueue(b, echo4(bm.size), bm.push == "true"), newResponder(b)
+			q, r := newBenchQueue(b, rig.Echo(bm.size), bm.push == "true"), rig.NewResponder(b)
 			if bm.push == "off" {
 				q.inlineMax = 0
 			}
@@ -389,9 +351,9 @@ func TestPollIsAHotLoop(t *testing.T) {
 
 // Send finds its buffers free after Serve has answered for any length of time: block numbers wrap.
 func TestSendAfterManyReplies(t *testing.T) {
-	b := newBenchQueue(t, echo4(64), true)
+	b := newBenchQueue(t, rig.Echo(64), true)
 	for range 3 {
-		must.OK(t, b.send(echo4(64)))
+		must.OK(t, b.send(rig.Echo(64)))
 	}
 	for step := range 7 { // as after hours of replies
 		b.txTail += 1 << 30
@@ -411,14 +373,14 @@ func TestSendAfterManyReplies(t *testing.T) {
 			}
 		}
 	}
-	if err := b.send(echo4(64)); err != nil {
+	if err := b.send(rig.Echo(64)); err != nil {
 		t.Error(err)
 	}
 }
 
 // Frames that are shorter than the inline minimum are padded with zeros, as they would be on the wire.
 func TestShortestSend(t *testing.T) {
-	b := newBenchQueue(t, echo4(64), true)
+	b := newBenchQueue(t, rig.Echo(64), true)
 	copy(unsafe.Slice((*byte)(b.sendBuf), 300), bytes.Repeat([]byte{7}, 300)) // earlier contents of the buffer
 	must.OK(t, b.send(bytes.Repeat([]byte{9}, 14)))
 	if f, _ := decode(t, b.wqe(0, 1)); !bytes.Equal(f, append(bytes.Repeat([]byte{9}, 14), 0, 0, 0)) {

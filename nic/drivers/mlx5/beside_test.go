@@ -50,9 +50,7 @@ func newBesideOn(t testing.TB, m *mlx5sim.Model) *besideRig {
 	x.port.Connect(near)
 	x.busy(func() { x.kernel = mlx5.NewKernel(t, x.port, mlx5.KernelPort{MAC: ourMAC, MTU: 1500}) })
 	t.Cleanup(func() {
-		x.busy(func() {
-			must.Close(t, x.kernel.Host())
-		})
+		x.busy(func() { must.Close(t, x.kernel.Host()) })
 		for _, v := range x.port.Violations() {
 			if x.violates == "" || !strings.Contains(v, x.violates) {
 				t.Error("violation: ", v)
@@ -100,9 +98,7 @@ func (x *besideRig) open(o nic.Options) {
 
 func (x *besideRig) close() {
 	x.Helper()
-	x.busy(func() {
-		must.Close(x, x.dev)
-	})
+	x.busy(func() { must.Close(x, x.dev) })
 }
 
 // settle steps the card and both drivers until all are idle, and returns how many frames each queue answered.

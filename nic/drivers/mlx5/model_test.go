@@ -2,18 +2,14 @@ package mlx5_test
 
 import (
 	"errors"
-	"fmt"
-	"net/netip"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
-	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
 	"github.com/rebound-nic/rebound/proof/await"
-	"github.com/rebound-nic/rebound/proof/must"
+	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
@@ -45,27 +41,7 @@ func cost(t testing.TB, push string, size, n int, answered bool) sim.Counts {
 	x.own.Push = push
 	x.Open(nic.Options{})
 	defer x.Close()
-	if !answered { // another address: the frame is received, inspected and dropped
-		r := must.Get(fastpath.New(fastpath.Config{MAC: ourMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}}))(t)
-		x.Resp[0] = r
-	}
-	want := 0
-	if answered {
-		want = 1
-	}
-	exchange := func(n int) {
-		for range n {
-			x.Ping(ourMAC, size, -1)
-			x.Settle()
-			if got := x.Received(); got != want {
-				t.Fatalf("%d replies to a frame of %d bytes, want %d", got, size, want)
-			}
-		}
-	}
-	exchange(256)
-	before := x.Port.Counts()
-	exchange(n)
-	return x.Port.Counts().Since(before)
+	return x.BusCost(size, n, answered, func() {})
 }
 
 // The bus cost of a reply, for frame sizes on both sides of each boundary, shows the use of BlueFlame. The cost of
@@ -111,40 +87,14 @@ func TestPushMax(t *testing.T) {
 // For each command that firmware may refuse while the device is opened, Open either returns an error that names it or
 // continues without it; nothing is left over from a failed attempt.
 func TestEachCommandRefused(t *testing.T) {
-	var all []uint16
-	x := newRig(t, mlx5sim.Options{Status: func(op uint16) (uint8, uint32) {
-		if !slices.Contains(all, op) {
-			all = append(all, op)
-		}
-		return 0, 0
-	}})
-	x.Open(nic.Options{Queues: 2})
-	opened := len(all)
-	x.Close()
-	if len(all) < 45 {
-		t.Errorf("only %d commands were seen", len(all))
-	}
-	for _, bad := range all[:opened] {
-		x := newRig(t, mlx5sim.Options{Status: func(op uint16) (uint8, uint32) {
-			if op == bad {
+	devrig.EachCommandRefused(t, 45, func(refuse func(uint16) bool) *devrig.Rig[*mlx5.Device] {
+		return newRig(t, mlx5sim.Options{Status: func(op uint16) (uint8, uint32) {
+			if refuse(op) {
 				return 3, 0xBADBAD
 			}
 			return 0, 0
-		}})
-		err := x.TryOpen(nic.Options{Queues: 2})
-		if err == nil {
-			if i := x.Dev.Info(); !strings.Contains(list(i.Notes), "0x00badbad") && bad != 0x10D {
-				t.Errorf("command %#x is refused, and Info does not tell: %s", bad, list(i.Notes))
-			}
-			t.Logf("%#x can be done without", bad)
-			x.Close()
-		} else if !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), fmt.Sprintf("(%#x)", bad)) || !strings.Contains(err.Error(), "bad parameter") {
-			t.Errorf("command %#x is refused: %v", bad, err)
-		}
-		if x.Port.Mappings() != 0 || x.Port.BusMaster() {
-			t.Errorf("command %#x is refused: %d mappings, bus mastering %v", bad, x.Port.Mappings(), x.Port.BusMaster())
-		}
-	}
+		}}).Rig
+	}, func(op uint16, notes string) bool { return strings.Contains(notes, "0x00badbad") || op == 0x10D })
 }
 
 func TestCommandWithheld(t *testing.T) {
@@ -152,13 +102,7 @@ func TestCommandWithheld(t *testing.T) {
 		0x904: "CREATE_SQ", 0x936: "SET_FLOW_TABLE_ENTRY"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			x := newRig(t, mlx5sim.Options{Withhold: func(o uint16) bool { return o == op }})
-			if err := x.TryOpen(nic.Options{}); !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), name) {
-				t.Errorf("%v", err)
-			}
-			if x.Port.Mappings() != 0 || x.Port.BusMaster() {
-				t.Errorf("%d mappings, bus mastering %v", x.Port.Mappings(), x.Port.BusMaster())
-			}
+			newRig(t, mlx5sim.Options{Withhold: func(o uint16) bool { return o == op }}).Refuses(nic.Options{}, nic.ErrTimeout, name)
 		})
 	}
 }
@@ -174,10 +118,7 @@ func TestFirmwareThatDoesNotStart(t *testing.T) {
 		"revision":  {mlx5sim.Options{InterfaceRev: 4}, nic.ErrHardware, "revision 4"},
 		"pages":     {mlx5sim.Options{NoPages: true}, nic.ErrHardware, "MANAGE_PAGES"},
 	} {
-		x := newRig(t, c.o)
-		if err := x.TryOpen(nic.Options{}); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) { newRig(t, c.o).Refuses(nic.Options{}, c.is, c.says) })
 	}
 	x := newRig(t, mlx5sim.Options{Initializing: 50}) // slow, not dead
 	x.Open(nic.Options{})
@@ -253,35 +194,7 @@ func TestRecovery(t *testing.T) {
 		t.Run(name, func(t *testing.T) { // one after the other: each has two goroutines that poll
 			x := newRig(t, mlx5sim.Options{})
 			x.Open(nic.Options{})
-			x.Exchange(30, 98)
-			x.Exchange(10, 500)
-			before := x.Stats()
-			c.spoil(x)
-			err := x.Serve(func() {
-				x.Answers(98)
-				x.Answers(98)
-				x.Await(func() bool {
-					x.Ping(ourMAC, 98, -1)
-					return strings.Contains(x.Logs.String(), c.says)
-				})
-				x.Await(func() bool {
-					var s nic.Stats
-					return x.Dev.ReadStats(&s) == nil && s.Resets == c.resets && s.Extra["send_queue_resets"] == c.sendRecoveries
-				})
-				x.Answers(98)
-				x.Answers(700)
-			})
-			if err != nil {
-				t.Errorf("Serve: %v", err)
-			}
-			x.Port.ForgetViolations() // of pending frames
-			x.Settle()
-			x.Received()
-			x.Exchange(70, 98)
-			x.Exchange(70, 700)
-			if s := x.Stats(); s.TxFrames < before.TxFrames+140 || s.RxFrames < before.RxFrames+140 {
-				t.Errorf("totals went from %+v to %+v", before, s)
-			}
+			x.Recovers(func() { c.spoil(x) }, c.says, c.resets, c.sendRecoveries)
 			x.Close()
 		})
 	}
@@ -290,26 +203,9 @@ func TestRecovery(t *testing.T) {
 // After a command that firmware never completes, the watchdog restarts the card, and it answers again.
 func TestStuckCommand(t *testing.T) {
 	var stuck atomic.Bool
-	x := newRig(t, mlx5sim.Options{Withhold: func(op uint16) bool { return op == 0x770 && stuck.Load() }}) // QUERY_VPORT_COUNTER
+	x := newRig(t, mlx5sim.Options{Withhold: func(op uint16) bool { return op == 0x770 && stuck.Load() }})
 	x.Open(nic.Options{})
-	x.Exchange(10, 98)
-	if err := x.Serve(func() {
-		stuck.Store(true)
-		var s nic.Stats
-		err := x.Dev.ReadStats(&s)
-		stuck.Store(false)
-		if !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), "QUERY_VPORT_COUNTER") {
-			t.Errorf("%v", err)
-		}
-		x.Await(func() bool { return x.Dev.ReadStats(&s) == nil && s.Extra["resets_command_stuck"] == 1 })
-		x.Answers(98)
-	}); err != nil {
-		t.Error(err)
-	}
-	x.Port.ForgetViolations() // of pending frames
-	x.Settle()
-	x.Received()
-	x.Exchange(70, 98)
+	x.RecoversFromStuckCommand(stuck.Store, func() error { return x.Dev.ReadStats(new(nic.Stats)) }, "QUERY_VPORT_COUNTER")
 	x.Close()
 }
 
@@ -317,15 +213,10 @@ func TestWrongOptions(t *testing.T) {
 	for _, own := range []mlx5.Options{{Push: "llq"}, {MaxInline: -1}} {
 		x := newRig(t, mlx5sim.Options{})
 		x.own = own
-		if err := x.TryOpen(nic.Options{}); err == nil || x.Port.Mappings() != 0 {
-			t.Errorf("%+v: %v, %d mappings", own, err, x.Port.Mappings())
-		}
+		x.Refuses(nic.Options{}, nil, "")
 	}
 	for _, o := range []nic.Options{{RingSize: 100}, {RingSize: 32}, {RingSize: 8192}, {MTU: 20000}, {MTU: 60}, {Queues: 1000},
 		{MAC: [6]byte{1, 2, 3, 4, 5, 6}}} {
-		x := newRig(t, mlx5sim.Options{})
-		if err := x.TryOpen(o); err == nil || x.Port.Mappings() != 0 {
-			t.Errorf("%+v: %v, %d mappings", o, err, x.Port.Mappings())
-		}
+		newRig(t, mlx5sim.Options{}).Refuses(o, nil, "")
 	}
 }

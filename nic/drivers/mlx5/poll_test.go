@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math/bits"
-	"net/netip"
 	"testing"
 	"unsafe"
 
@@ -12,9 +11,9 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
-	"github.com/rebound-nic/rebound/proof/nictest"
-
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/proof/nictest/rig"
 )
 
 // benchQueue is a queue with rings, buffers, doorbell records and BlueFlame in ordinary memory. The test acts as the
@@ -72,43 +71,10 @@ func (b *benchQueue) arrive(n int) {
 	}
 }
 
-// echo4 returns an ICMP echo request of n bytes to 10.0.0.2.
-func echo4(n int) []byte {
-	f := make([]byte, n)
-	copy(f, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, byte((n - 14) >> 8), byte(n - 14), 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0})
-	for i := 42; i < n; i++ {
-		f[i] = byte(i)
-	}
-	put := func(at int, b []byte) {
-		var s uint32
-		for i := 0; i < len(b); i += 2 {
-			s += uint32(b[i]) << 8
-			if i+1 < len(b) {
-				s += uint32(b[i+1])
-			}
-		}
-		s = s&0xFFFF + s>>16
-		s = ^(s&0xFFFF + s>>16)
-		f[at], f[at+1] = byte(s>>8), byte(s)
-	}
-	put(24, f[14:34])
-	put(36, f[34:])
-	return f
-}
-
-func newResponder(t testing.TB) *fastpath.Responder {
-	r, err := fastpath.New(fastpath.Config{MAC: [6]byte{2, 0, 0, 0, 0, 2}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")},
-		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
 // A WQE equals the manual's layout byte for byte, both in the send queue and in BlueFlame.
 func TestPushedWQE(t *testing.T) {
-	f := echo4(98)
-	b, r := newBenchQueue(t, f, true), newResponder(t)
+	f := rig.Echo(98)
+	b, r := newBenchQueue(t, f, true), rig.NewResponder(t)
 	b.arrive(1)
 	if b.Poll(r) != 1 {
 		t.Fatal("no reply")
@@ -146,8 +112,8 @@ func TestPushedWQE(t *testing.T) {
 // mode.
 func TestPointerWQE(t *testing.T) {
 	for headers, blocks := range map[uint32]uint32{0: 1, 18: 1, 62: 2, 82: 2} {
-		f := echo4(300)
-		b, r := newBenchQueue(t, f, true), newResponder(t)
+		f := rig.Echo(300)
+		b, r := newBenchQueue(t, f, true), rig.NewResponder(t)
 		b.headers, b.maxInline = headers, max(headers, 0)
 		b.arrive(1)
 		if b.Poll(r) != 1 || b.txTail != blocks {
@@ -168,9 +134,9 @@ func TestPointerWQE(t *testing.T) {
 
 // WQEs of every length, including those that wrap, are identical in the ring and in the push.
 func TestWrappedWQE(t *testing.T) {
-	r := newResponder(t)
+	r := rig.NewResponder(t)
 	for _, n := range []int{60, 99, 170, 226} {
-		b := newBenchQueue(t, echo4(n), true)
+		b := newBenchQueue(t, rig.Echo(n), true)
 		blocks := uint32(n+room+63) / 64
 		for range 3 * (b.txMask + 1) / blocks {
 			half, start := b.bfOff, b.txTail
@@ -191,7 +157,7 @@ func TestWrappedWQE(t *testing.T) {
 
 // A slot whose WQE has a pointer is not returned before the send completed.
 func TestSlotWaitsForSend(t *testing.T) {
-	b, r := newBenchQueue(t, echo4(1000), true), newResponder(t)
+	b, r := newBenchQueue(t, rig.Echo(1000), true), rig.NewResponder(t)
 	slotsGiven := func() uint32 { return swap(b.records[0]) - (b.mask + 1) }
 	arriveOnly := func() { // no send completes
 		next := b.txNext
@@ -224,7 +190,7 @@ func TestBadCompletions(t *testing.T) {
 		"opcode":     {cqe{counterOwn: 5 << 4 << 24}, "opcode 0x5"},
 		"counter":    {cqe{counterOwn: 2<<4<<24 | 0x0700}, "WQE 7"},
 	} {
-		b, r := newBenchQueue(t, echo4(64), true), newResponder(t)
+		b, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
 		*b.completion(b.rxCQ, 0) = c.cqe
 		if n := b.Poll(r); n != 0 || b.fault.Load() != faultReceive || !bytes.Contains([]byte(b.faultText()), []byte(c.want)) {
 			t.Errorf("%s: %d replies, %q, want %q", name, n, b.faultText(), c.want)
@@ -234,7 +200,7 @@ func TestBadCompletions(t *testing.T) {
 			t.Errorf("%s: the queue goes on", name)
 		}
 	}
-	b, r := newBenchQueue(t, echo4(64), true), newResponder(t)
+	b, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
 	for range 40 {
 		b.arrive(1)
 		b.Poll(r)
@@ -251,15 +217,8 @@ func TestBadCompletions(t *testing.T) {
 
 func TestPollAllocatesNothing(t *testing.T) {
 	for _, push := range []bool{true, false} {
-		b, r := newBenchQueue(t, echo4(64), push), newResponder(t)
-		if n := testing.AllocsPerRun(1000, func() {
-			b.arrive(3)
-			if n := b.Poll(r); n != 3 {
-				t.Fatalf("answered %d of 3: %s", n, b.faultText())
-			}
-		}); n != 0 {
-			t.Errorf("%v allocations a pass", n)
-		}
+		b := newBenchQueue(t, rig.Echo(64), push)
+		nictest.NoAllocations(t, rig.NewResponder(t), b.arrive, b.Queue.Poll)
 	}
 }
 
@@ -270,7 +229,7 @@ func BenchmarkPoll(b *testing.B) {
 		push        bool
 	}{{64, 1, true}, {64, 32, true}, {226, 1, true}, {227, 1, true}, {64, 1, false}, {64, 32, false}} {
 		b.Run(fmt.Sprintf("size=%d/batch=%d/push=%v", bm.size, bm.batch, bm.push), func(b *testing.B) {
-			q, r := newBenchQueue(b, echo4(bm.size), bm.push), newResponder(b)
+			q, r := newBenchQueue(b, rig.Echo(bm.size), bm.push), rig.NewResponder(b)
 			loop := q.Queue // saves a load before each pass
 			nictest.Cycles(b, r, bm.batch, q.arrive, func() int { return loop.Poll(r) })
 		})
@@ -310,9 +269,9 @@ func TestPollIsAHotLoop(t *testing.T) {
 
 // Send finds free buffers after Serve has answered for any length of time: block numbers wrap.
 func TestSendAfterManyReplies(t *testing.T) {
-	b := newBenchQueue(t, echo4(64), true)
+	b := newBenchQueue(t, rig.Echo(64), true)
 	for range 3 {
-		must.OK(t, b.send(echo4(64)))
+		must.OK(t, b.send(rig.Echo(64)))
 	}
 	for step := range 7 { // as after hours of replies
 		b.txTail += 1 << 30
@@ -330,7 +289,7 @@ func TestSendAfterManyReplies(t *testing.T) {
 			}
 		}
 	}
-	if err := b.send(echo4(64)); err != nil {
+	if err := b.send(rig.Echo(64)); err != nil {
 		t.Error(err)
 	}
 }

@@ -72,9 +72,7 @@ func open(t *testing.T, e *veth.End, c *fastpath.Config, own xdp.Options) (d *xd
 func serve(t *testing.T, e *veth.End, c *fastpath.Config, own xdp.Options) *xdp.Device {
 	t.Helper()
 	d := open(t, e, c, own)
-	t.Cleanup(func() {
-		must.Close(t, d)
-	})
+	t.Cleanup(func() { must.Close(t, d) })
 	return d
 }
 

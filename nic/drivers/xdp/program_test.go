@@ -257,8 +257,7 @@ func TestLimit(t *testing.T) {
 		return corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, corpus.ICMPv4(netip.MustParseAddr(a), corpus.Our4, 8))
 	}
 	run := func(f []byte) uint32 {
-		action := must.Get(p.program.Run(&ebpf.RunOptions{Data: f}))(t)
-		return action
+		return must.Get(p.program.Run(&ebpf.RunOptions{Data: f}))(t)
 	}
 	// The limit is per CPU: with n CPUs, n bursts are permitted. The program reads the clock before it refuses.
 	answered, dropped := 0, 0

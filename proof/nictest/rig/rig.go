@@ -100,7 +100,7 @@ func (x *Rig[D]) Busy(f func()) {
 	}
 }
 
-// TryOpen opens the driver with 64 descriptors and OurMAC, unless o says otherwise.
+// TryOpen opens the driver with 64 descriptors and OurMAC, unless o says otherwise. An Open that fails has released the device.
 func (x *Rig[D]) TryOpen(o nic.Options) (err error) {
 	x.Helper()
 	if o.RingSize == 0 {
@@ -113,6 +113,9 @@ func (x *Rig[D]) TryOpen(o nic.Options) (err error) {
 	fn := must.Get(x.Port.Function())(x)
 	x.Fn = fn
 	x.Busy(func() { x.Dev, err = x.driver.Open(fn, o) })
+	if err != nil {
+		x.Released()
+	}
 	return err
 }
 
@@ -130,17 +133,17 @@ func (x *Rig[D]) Open(o nic.Options) {
 }
 
 // Responder returns a responder for 10.0.0.2 with this address.
-func (x *Rig[D]) Responder(mac [6]byte) *fastpath.Responder {
-	r := must.Get(fastpath.New(fastpath.Config{MAC: mac, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}}))(x)
-	return r
+func (x *Rig[D]) Responder(mac [6]byte) *fastpath.Responder { return responder(x, mac, "10.0.0.2/24") }
+
+func responder(t testing.TB, mac [6]byte, address string) *fastpath.Responder {
+	return must.Get(fastpath.New(fastpath.Config{MAC: mac, Addresses: []netip.Prefix{netip.MustParsePrefix(address)}}))(t)
 }
 
-// Close closes the driver.
+// Close closes the driver, which releases the device.
 func (x *Rig[D]) Close() {
 	x.Helper()
-	x.Busy(func() {
-		must.Close(x, x.Dev)
-	})
+	x.Busy(func() { must.Close(x, x.Dev) })
+	x.Released()
 }
 
 // Poll makes one pass over each queue, and returns the number of frames answered.
@@ -192,6 +195,16 @@ func Request(to [6]byte, n int, vlan int) []byte {
 		f = append(f[:12:12], append([]byte{0x81, 0, byte(vlan >> 8), byte(vlan)}, f[12:]...)...)
 	}
 	return f
+}
+
+// Echo is a Request to OurMAC without a tag.
+func Echo(n int) []byte { return Request(OurMAC, n, -1) }
+
+// NewResponder returns a responder for Echo that has no effective rate limit, for tests that call a queue's Poll.
+func NewResponder(t testing.TB) *fastpath.Responder {
+	t.Helper()
+	return must.Get(fastpath.New(fastpath.Config{MAC: OurMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")},
+		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30}))(t)
 }
 
 // Stats reads the counters.
