@@ -44,7 +44,11 @@ func TestWrongCard(t *testing.T) {
 		"owned":     {mlx4sim.Options{Owned: true}, nic.ErrBusy, "ownership register (0x8069c)"},
 		"semaphore": {mlx4sim.Options{SemaphoreHeld: true}, nic.ErrTimeout, "flash semaphore (0xf03fc)"},
 	} {
-		t.Run(name, func(t *testing.T) { newRig(t, c.o).Refuses(nic.Options{}, c.is, c.says) })
+		t.Run(name, func(t *testing.T) {
+			if err := newRig(t, c.o).Refuses(nic.Options{}, c.is, c.says); strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one error: %v", err)
+			}
+		})
 	}
 	for _, o := range []mlx4sim.Options{{Link: mlx4sim.AnyLink}, {BootReads: 20}, {Abandoned: 2}, {NoPortEvents: true}} { // these are as they should be
 		x := newRig(t, o)

@@ -19,12 +19,14 @@ func (x *Rig[D]) Released() {
 	}
 }
 
-// Refuses fails the test unless Open returns an error of one line that is is, if that is not nil, and contains says.
-func (x *Rig[D]) Refuses(o nic.Options, is error, says string) {
+// Refuses fails the test unless Open returns an error that is is, if that is not nil, and contains says. It returns that error.
+func (x *Rig[D]) Refuses(o nic.Options, is error, says string) error {
 	x.Helper()
-	if err := x.TryOpen(o); err == nil || is != nil && !errors.Is(err, is) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
-		x.Errorf("%v, want %v with %q", err, is, says)
+	err := x.TryOpen(o)
+	if err == nil || is != nil && !errors.Is(err, is) || !strings.Contains(err.Error(), says) {
+		x.Fatalf("%v, want %v with %q", err, is, says)
 	}
+	return err
 }
 
 // EachCommandRefused opens a device whose firmware refuses one command, for each of the commands that Open uses. With those of
