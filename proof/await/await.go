@@ -10,11 +10,11 @@ import (
 // limit is how long Holds waits: far longer than any awaited condition takes, even on a busy machine.
 const limit = 2 * time.Minute
 
-// Holds calls ok until it returns true, and reports whether it did so within limit. Between two calls it sleeps, first
-// for a millisecond and later for up to 50.
+// Holds calls ok until it returns true, and reports whether it did so within limit. Between two calls it sleeps for an
+// eighth of the time so far, a millisecond at least and 200 at most.
 func Holds(ok func() bool) bool {
 	end := time.Now().Add(limit)
-	for pause := time.Millisecond; ; pause = min(pause+pause/8, 50*time.Millisecond) {
+	for pause := time.Millisecond; ; pause = min(pause+pause/8, 200*time.Millisecond) {
 		last := time.Now().After(end) // determined before the call, so that a test that was descheduled checks once more
 		if ok() {
 			return true

@@ -23,7 +23,7 @@ type flow struct {
 	turn   uint64 // of the schedule: when the next probe is due; 0 if it is new
 	next   uint64 // of the next probe
 	high   uint64 // one more than the highest number answered
-	missed int    // consecutive probes without a reply
+	missed []int  // by source port: consecutive probes without a reply
 	slots  []slot // the latest probes; their number is a power of two
 }
 
@@ -52,7 +52,7 @@ const (
 // skipped one.
 const firstNth = 2
 
-// patience is the number of consecutive losses after which the loop sleeps while it waits for a flow's next reply.
+// patience is the number of consecutive losses on a path after which the loop sleeps while it waits for the path's next reply.
 const patience = 3
 
 func newFlow(id int32, codec *probe.Codec, slots int) *flow {
@@ -60,7 +60,7 @@ func newFlow(id int32, codec *probe.Codec, slots int) *flow {
 	for n < slots {
 		n *= 2
 	}
-	return &flow{id: id, codec: codec, stamp: codec.Flow().Proto == probe.STAMP, slots: make([]slot, n)}
+	return &flow{id: id, codec: codec, stamp: codec.Flow().Proto == probe.STAMP, slots: make([]slot, n), missed: make([]int, 1)}
 }
 
 // take allocates the number of the next probe. STAMP's second number is skipped: a stateful reflector then counts one
@@ -92,6 +92,9 @@ func (f *flow) rotate(s *slot, sent bool) {
 	}
 	f.at = (f.at + 1) % len(f.paths)
 }
+
+// hopeful reports whether a path is expected to answer its next probe.
+func (f *flow) hopeful(path uint8) bool { return f.missed[path] < patience }
 
 // find returns the slot of the probe with that number on the wire, nil if it was forgotten or never sent.
 func (f *flow) find(seq uint32) *slot {

@@ -254,7 +254,7 @@ func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 		l.awaited--
 	}
 	s.state = done
-	f.missed = 0
+	f.missed[s.path] = 0
 	e.ns = l.clock.Between(s.sent, at)
 	e.reordered = s.seq < f.high
 	f.high = max(f.high, s.seq+1)
@@ -286,7 +286,7 @@ func (l *loop) giveUp(f *flow, s *slot) {
 		s.awaited = false
 		l.awaited--
 	}
-	f.missed++
+	f.missed[s.path]++
 	l.events.put(event{flow: f.id, kind: missed, path: s.path, probe: s.seq, sent: s.sent, until: s.sent + 2*l.timeout, wire: f.wire, corrupt: s.corrupt})
 }
 
@@ -316,16 +316,17 @@ func (l *loop) send(now uint64) {
 		l.giveUp(f, s)
 	}
 	frame := f.codec.Build(uint32(seq), t1)
-	*s = slot{seq: seq, sent: polling.TSC(), t1: t1, state: waiting, awaited: f.missed < patience}
+	*s = slot{seq: seq, sent: polling.TSC(), t1: t1, state: waiting}
 	f.from(s, seq)
 	path := s.path
+	s.awaited = f.hopeful(path)
 	err := f.wire.send(f, path, frame)
 	f.rotate(s, err == nil)
 	l.events.put(event{flow: f.id, kind: sent, path: path})
 	if err != nil {
 		*s = slot{}
 		f.next = seq // the number was not used: a reflector's count would show it as lost on the way there
-		f.missed++
+		f.missed[path]++
 		l.events.put(event{flow: f.id, kind: unsent, path: path})
 		if f.wire.device != nil && !errors.Is(err, nic.ErrFull) {
 			f.wire.fail(err)

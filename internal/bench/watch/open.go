@@ -223,7 +223,7 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 		e.flow.wire = w
 		e.flow.peer = socket.NewPeer(netip.AddrPortFrom(e.addr, e.Port), uint32(e.path.Index))
 		if w.ports != nil {
-			e.flow.paths = make([]uint32, len(w.ports.All))
+			e.flow.paths, e.flow.missed = make([]uint32, len(w.ports.All)), make([]int, len(w.ports.All))
 		}
 		m.archive.follow(e)
 	}

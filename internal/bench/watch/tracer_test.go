@@ -75,6 +75,43 @@ func TestReplyToATrace(t *testing.T) {
 	}
 }
 
+// While some of a target's paths are dead, the loop sleeps after their probes, and polls after those of the others.
+func TestDeadPathIsNotPolledFor(t *testing.T) {
+	clock, err := latency.NewClock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, _ := tracedFlow(t, probe.UDP)
+	f.paths, f.missed = make([]uint32, 2), make([]int, 2)
+	l := newLoop(clock, 1<<16, time.Second, false, new(atomic.Bool))
+	next := func() (*slot, uint64) {
+		seq := f.take()
+		s := &f.slots[seq&uint64(len(f.slots)-1)]
+		*s = slot{seq: seq, state: waiting}
+		f.from(s, seq)
+		f.rotate(s, true)
+		return s, seq
+	}
+	answered := func() {
+		_, seq := next()
+		l.take(f, bytes.Clone(f.codec.Build(uint32(seq), 0)), polling.TSC(), false)
+	}
+	for range patience {
+		if !f.hopeful(0) || !f.hopeful(1) {
+			t.Fatal("a path is given up too early")
+		}
+		answered()
+		s, _ := next()
+		l.giveUp(f, s)
+	}
+	if answered(); !f.hopeful(0) || f.hopeful(1) {
+		t.Errorf("path 0, which answers: %t; path 1, which does not: %t", f.hopeful(0), f.hopeful(1))
+	}
+	if answered(); !f.hopeful(1) {
+		t.Error("path 1 answers again, and is still given up")
+	}
+}
+
 // The TTL comes from the quoted probe. An error about a probe that is not a trace's is no answer; one that quotes too
 // little is an answer without a TTL.
 func TestAnswer(t *testing.T) {
