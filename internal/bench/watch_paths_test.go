@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,12 +144,25 @@ func (f *fork) drop(restore bool) {
 func byPort(v map[string]float64, metric, target string) map[int]float64 {
 	out := map[int]float64{}
 	for name, value := range v {
-		if m := regexp.MustCompile(`^` + metric + `\{.*source_port="(\d+)",target="` + regexp.QuoteMeta(target) + `"\}$`).FindStringSubmatch(name); m != nil {
-			port, _ := strconv.Atoi(m[1])
+		if port, _, ok := portLabel(name, metric, target); ok {
 			out[port] = value
 		}
 	}
 	return out
+}
+
+// portLabel returns a sample's source port and the labels before it, if it is of that metric and target.
+func portLabel(name, metric, target string) (port int, before string, ok bool) {
+	labels, ok := strings.CutPrefix(name, metric+"{")
+	if !ok {
+		return 0, "", false
+	}
+	if labels, ok = strings.CutSuffix(labels, `",target="`+target+`"}`); !ok {
+		return 0, "", false
+	}
+	before, number, ok := strings.Cut(labels, `source_port="`)
+	port, err := strconv.Atoi(number)
+	return port, before, ok && err == nil
 }
 
 func sum(of map[int]float64) (n float64) {
@@ -261,9 +273,10 @@ func TestWatchPaths(t *testing.T) {
 func byPortHop(v map[string]float64, target string) map[int]string {
 	out := map[int]string{}
 	for name, value := range v {
-		if m := regexp.MustCompile(`^rebound_path_last_hop\{hop="([^"]*)",.*source_port="(\d+)",target="` + regexp.QuoteMeta(target) + `"\}$`).FindStringSubmatch(name); m != nil {
-			port, _ := strconv.Atoi(m[2])
-			out[port] = fmt.Sprint(m[1], " ", value)
+		if port, before, ok := portLabel(name, "rebound_path_last_hop", target); ok {
+			_, hop, _ := strings.Cut(before, `hop="`)
+			hop, _, _ = strings.Cut(hop, `"`)
+			out[port] = fmt.Sprint(hop, " ", value)
 		}
 	}
 	return out
