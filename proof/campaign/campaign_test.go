@@ -129,7 +129,7 @@ func TestCampaign(t *testing.T) {
 	needRoot(t)
 	campaign, responder := programs.Path(t, "prove"), programs.Path(t, "responder")
 	out := filepath.Join(t.TempDir(), "report")
-	c := exec.Command(campaign, "campaign", "-responder", responder, "-seed", "1", "-duration", "20s", "-patience", "5m", "-out", out,
+	c := exec.Command(campaign, "campaign", "-responder", responder, "-seed", "1", "-duration", "8s", "-patience", "5m", "-out", out,
 		"-only", "^(ixgbe|efa|xdp pinned): (function reset|removal|SIGKILL|SIGTERM|full disk|link flap|malformed.*|scrapes.*)$")
 	said, err := c.CombinedOutput()
 	steps, _ := os.ReadFile(filepath.Join(out, "steps.log"))
@@ -140,8 +140,8 @@ func TestCampaign(t *testing.T) {
 	if err != nil || !bytes.Contains(page, []byte("-seed 1 ")) || !bytes.Contains(page, []byte(" 0 failures.")) {
 		t.Errorf("%v\n%s", err, page)
 	}
-	if n := bytes.Count(steps, []byte("; back after ")); n < 2 {
-		t.Errorf("%d faults in 20 s:\n%s", n, steps)
+	if n := bytes.Count(steps, []byte("; back after ")); n == 0 {
+		t.Errorf("no faults:\n%s", steps)
 	}
 	t.Logf("%s%s", said, steps)
 }

@@ -80,7 +80,7 @@ func do(command, nic, parallel, tests string, count int, args []string) (bool, e
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	r := &runner{out: os.Stdout, cores: float64(runtime.NumCPU())}
+	r := &runner{out: os.Stdout, cores: 1.2 * float64(runtime.NumCPU())} // most jobs wait at times
 	start := time.Now()
 	for _, stage := range p {
 		r.run(ctx, stage)
