@@ -2,10 +2,7 @@ package mlx4_test
 
 import (
 	"bytes"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,86 +19,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/fabric"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
-
-var be = binary.BigEndian
-
-// subnetRig is a driver on a model with an InfiniBand port, connected to a fabric.
-type subnetRig struct {
-	*rig
-	fabric *fabric.Fabric
-	qpn    uint32
-}
-
-func newSubnetRig(t testing.TB, o mlx4sim.Options) *subnetRig {
-	o.Link = mlx4sim.InfiniBand
-	x := newRig(t, o)
-	x.OwnMAC = true
-	return &subnetRig{rig: x, fabric: fabric.New(t.Errorf, x.Far)}
-}
-
-var (
-	our4 = netip.MustParsePrefix("10.0.0.2/24")
-	our6 = netip.MustParsePrefix("fd00::2/64")
-)
-
-func answering() *fastpath.Config {
-	return &fastpath.Config{Addresses: []netip.Prefix{our4, our6}, UDPPorts: []uint16{7}}
-}
-
-func (x *subnetRig) Open(o nic.Options) {
-	x.Helper()
-	if o.Match == nil && o.Steer == nil {
-		o.Match = answering()
-	}
-	if err := x.TryOpen(o); err != nil {
-		x.Fatalf("Open: %v", err)
-	}
-	x.attach()
-}
-
-func (x *subnetRig) attach() {
-	x.Helper()
-	x.until("the link is up", func() bool { l, err := x.Dev.Link(); return err == nil && l.Up })
-	c := *answering()
-	m := x.Dev.Info().MAC
-	var err error
-	if x.qpn, err = qpnOf(m); err != nil {
-		x.Fatal(err)
-	}
-	c.MAC = [6]byte{2, 0, 0, byte(x.qpn >> 16), byte(x.qpn >> 8), byte(x.qpn)}
-	r := must.Get(fastpath.New(c))(x)
-	x.Resp = []*fastpath.Responder{r}
-}
-
-func (x *subnetRig) until(what string, ok func() bool) {
-	x.Helper()
-	x.Busy(func() {
-		for end := time.Now().Add(untilLimit); !ok(); {
-			if !x.fabric.Step() {
-				time.Sleep(100 * time.Microsecond)
-			}
-			if time.Now().After(end) {
-				x.Errorf("waited in vain: %s\n%s", what, x.Logs.String())
-				return
-			}
-		}
-	})
-}
-
-func (x *subnetRig) Settle() {
-	for idle := 0; idle < 8; idle++ {
-		if x.Port.Settle(100000) > 1 || x.fabric.Step() || x.Dev.DatagramQueue().Poll(x.Resp[0]) > 0 {
-			idle = 0
-		}
-	}
-}
-
-func ipoib(kind uint16, packet []byte) []byte {
-	return append([]byte{byte(kind >> 8), byte(kind), 0, 0}, packet...)
-}
-
-// ping4 returns an echo request of n bytes of IPv4.
-func ping4(n int) []byte { return ipoib(0x0800, request([6]byte{}, n+14, -1)[14:]) }
 
 // Echoes of IPv4 and IPv6, ICMP and UDP, over every path to the wire return unchanged to the LID, service level and
 // queue pair of their sender, with a GRH if the request had one. Requests to a group are not answered.
@@ -163,79 +80,6 @@ func TestInfiniBandEchoes(t *testing.T) {
 	}
 }
 
-// packet6 returns an echo request, or a datagram to port 7, of n bytes of IPv6.
-func packet6(next byte, n int) []byte {
-	p := make([]byte, n)
-	p[0], p[6], p[7] = 0x60, next, 9
-	be.PutUint16(p[4:], uint16(n-40))
-	from, to := netip.MustParseAddr("fd00::1").As16(), our6.Addr().As16()
-	copy(p[8:], from[:])
-	copy(p[24:], to[:])
-	m, at := p[40:], 2
-	if m[0] = 128; next == 17 {
-		copy(m, []byte{0x9C, 0x40, 0, 7, byte((n - 40) >> 8), byte(n - 40)})
-		at = 6
-	}
-	for i := 8; i < len(m); i++ {
-		m[i] = byte(i)
-	}
-	sum6(p, at)
-	return ipoib(0x86DD, p)
-}
-
-// sum6 writes the checksum of an IPv6 packet's message.
-func sum6(p []byte, at int) {
-	s := uint32(p[6]) + uint32(len(p)-40)
-	for i := 8; i < len(p); i++ {
-		s += uint32(p[i]) << (8 * (1 - i%2))
-	}
-	for s>>16 != 0 {
-		s = s&0xFFFF + s>>16
-	}
-	be.PutUint16(p[40+at:], ^uint16(s))
-}
-
-// stampRequest returns a STAMP test packet with n bytes after the UDP header, in IPv4 or IPv6, as IPoIB's payload (RFC
-// 8762 §4.2.1).
-func stampRequest(v6 bool, n int) (payload []byte, udp int) {
-	u := make([]byte, 8+n)
-	copy(u, []byte{0x9C, 0x40, 3, 0x5E, byte((8 + n) >> 8), byte(8 + n), 0, 0})
-	m := u[8:]
-	copy(m, []byte{0, 0, 0, 42, 0xE8, 0xD4, 0xA5, 0x0F, 0x11, 0x22, 0x33, 0x44, 0x9F, 1})
-	for i := 44; i < n; i++ {
-		m[i] = byte(i)
-	}
-	if v6 {
-		p := make([]byte, 40, 40+len(u))
-		p[0], p[6], p[7] = 0x60, 17, 57
-		be.PutUint16(p[4:], uint16(len(u)))
-		from, to := netip.MustParseAddr("fd00::1").As16(), our6.Addr().As16()
-		copy(p[8:], from[:])
-		copy(p[24:], to[:])
-		p = append(p, u...)
-		sum6(p, 6)
-		return ipoib(0x86DD, p), 44
-	}
-	p := append([]byte{0x45, 0, byte((28 + n) >> 8), byte(28 + n), 0, 1, 0, 0, 57, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2}, u...)
-	be.PutUint16(p[10:], ^ones(p[:20]))
-	be.PutUint16(p[26:], ^ones(p[12:20], []byte{0, 17, byte((8 + n) >> 8), byte(8 + n)}, p[20:]))
-	return ipoib(0x0800, p), 24
-}
-
-// ones is the sum of 16-bit words in one's complement (RFC 1071). Each part but the last has an even length.
-func ones(parts ...[]byte) uint16 {
-	var s uint32
-	for _, b := range parts {
-		for i, v := range b {
-			s += uint32(v) << (8 * (1 - i%2))
-		}
-	}
-	for s>>16 != 0 {
-		s = s&0xFFFF + s>>16
-	}
-	return uint16(s)
-}
-
 // STAMP over IPoIB, IPv4 and IPv6: the reflected test packet is right byte for byte, inline and by pointer, with and
 // without a GRH, and its timestamps are those of the pass that answered it.
 func TestInfiniBandSTAMP(t *testing.T) {
@@ -248,9 +92,8 @@ func TestInfiniBandSTAMP(t *testing.T) {
 		clock.Store(&fastpath.Clock{NTP: now, ErrorEstimate: 0x8587}) // it stalls
 		c := *answering()
 		c.STAMPPorts, c.Clock = []uint16{862}, &clock
-		c.MAC = [6]byte{2, 0, 0, byte(x.qpn >> 16), byte(x.qpn >> 8), byte(x.qpn)}
-		r := must.Get(fastpath.New(c))(t)
-		x.Resp = []*fastpath.Responder{r}
+		x.respond(c)
+		r := x.Resp[0]
 		one := func(p []byte, global bool) []byte {
 			t.Helper()
 			var grh []byte
@@ -346,28 +189,12 @@ func TestInfiniBandNeighbours(t *testing.T) {
 	if got := x.fabric.Received(); len(got) != 0 {
 		t.Errorf("ARP for another: %v", got)
 	}
-	solicit := func(from netip.Addr, option bool) []byte {
-		n := 24
-		if option {
-			n += 24
-		}
-		p := make([]byte, 40+n)
-		p[0], p[6], p[7] = 0x60, 58, 255
-		be.PutUint16(p[4:], uint16(n))
-		f, target := from.As16(), our6.Addr().As16()
-		copy(p[8:], f[:])
-		copy(p[24:], []byte{0xFF, 2, 11: 1, 12: 0xFF, 15: 2})
-		m := p[40:]
-		m[0] = 135
-		copy(m[8:], target[:])
-		if option {
-			m[24], m[25] = 1, 3
-			copy(m[28:], address(fabric.HostQP, host))
-		}
-		sum6(p, 2)
-		return ipoib(0x86DD, p)
+	solicit := func(from netip.Addr, option ...byte) []byte {
+		m := append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, our6.Addr().AsSlice()...)
+		return ip6(from, solicited, 58, 255, append(m, option...), 2)
 	}
-	if n := x.fabric.Multicast(solicitedGroup, solicit(netip.MustParseAddr("fd00::1"), true)); n != 1 {
+	source := append([]byte{1, 3, 0, 0}, address(fabric.HostQP, host)...)
+	if n := x.fabric.Multicast(solicitedGroup, solicit(far6, source...)); n != 1 {
 		t.Fatalf("%d members of the solicited-node group", n)
 	}
 	k = one("solicitation")
@@ -375,89 +202,16 @@ func TestInfiniBandNeighbours(t *testing.T) {
 	if len(m) != 48 || m[0] != 136 || m[4] != 0x60 || !bytes.Equal(m[24:], append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) || k.DLID != 1 || k.DQP != fabric.HostQP {
 		t.Errorf("advertisement % x to %+v", m, k)
 	}
-	check := bytes.Clone(k.Payload[4:])
-	check[42], check[43] = 0, 0
-	sum6(check, 2)
-	if !bytes.Equal(check, k.Payload[4:]) {
-		t.Errorf("checksum % x, want % x", k.Payload[46:48], check[42:44])
+	if sum := ones([]byte{0, 58}, k.Payload[8:10], k.Payload[12:]); sum != 0xFFFF {
+		t.Errorf("the advertisement sums to %#x", sum)
 	}
-	x.fabric.Multicast(solicitedGroup, solicit(netip.IPv6Unspecified(), false))
+	x.fabric.Multicast(solicitedGroup, solicit(netip.IPv6Unspecified()))
 	k = one("duplicate address detection")
 	if g := x.fabric.Groups[allNodesGroup]; g == nil || k.DLID != g.MLID || k.DQP != 0xFFFFFF || !bytes.Equal(k.GRH[24:], allNodesGroup[:]) ||
 		!bytes.Equal(k.Payload[44+24:], append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) {
 		t.Errorf("%+v", k)
 	}
 	x.Close()
-}
-
-// Serve runs the driver's own loop and f, with the device and the fabric running freely.
-func (x *subnetRig) Serve(f func()) (err error) {
-	x.Helper()
-	end := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			select {
-			case <-end:
-				return
-			default:
-				if !x.fabric.Step() {
-					time.Sleep(100 * time.Microsecond)
-				}
-			}
-		}
-	})
-	err = x.rig.Serve(f)
-	close(end)
-	wg.Wait()
-	return err
-}
-
-func (x *subnetRig) Answers(n int) {
-	x.Helper()
-	x.Await(func() bool {
-		if len(x.fabric.Received()) > 0 {
-			return true
-		}
-		x.fabric.Send(0, x.qpn, ping4(n), nil)
-		return false
-	})
-}
-
-func (x *subnetRig) Close() {
-	x.Helper()
-	x.Busy(func() {
-		done := make(chan error, 1)
-		go func() { done <- x.Dev.Close() }()
-		for {
-			select {
-			case err := <-done:
-				if err != nil {
-					x.Errorf("Close: %v", err)
-				}
-				return
-			default:
-				if !x.fabric.Step() {
-					time.Sleep(100 * time.Microsecond)
-				}
-			}
-		}
-	})
-	if x.Port.Mappings() != 0 || x.Port.BusMaster() {
-		x.Errorf("%d mappings, bus mastering %v", x.Port.Mappings(), x.Port.BusMaster())
-	}
-}
-
-func (x *subnetRig) extra(name string) uint64 {
-	var s nic.Stats
-	if err := x.Dev.ReadStats(&s); err != nil {
-		return ^uint64(0)
-	}
-	return s.Extra[name]
-}
-
-func (x *subnetRig) change(f func(*fabric.Fabric)) {
-	x.fabric.Change(func() { f(x.fabric) })
 }
 
 // Without a subnet manager, or if subnet administration does not answer or refuses, the port opens, one log line says
@@ -479,19 +233,7 @@ func TestNoSubnetManager(t *testing.T) {
 		c.spoil(x.fabric)
 		must.OK(t, x.TryOpen(nic.Options{Match: answering()}))
 		x.until(name, func() bool { return strings.Contains(x.Logs.String(), c.says) })
-		looked := make(chan struct{})
-		go func() {
-			defer close(looked)
-			mlx4.Looks(x.Dev, 3) // for a second line, if there is one
-		}()
-		x.until("three more looks", func() bool {
-			select {
-			case <-looked:
-				return true
-			default:
-				return false
-			}
-		})
+		x.Busy(func() { x.stepped(func() { mlx4.Looks(x.Dev, 3) }) }) // for a second line, if there is one
 		var l nic.Link
 		var err error
 		x.Busy(func() { l, err = x.Dev.Link() })
@@ -519,7 +261,7 @@ func TestSubnetChanges(t *testing.T) {
 		x.change(func(f *fabric.Fabric) { n = f.Joins[fabric.Broadcast] })
 		return n
 	}
-	if err := x.Serve(func() {
+	x.Served(func() {
 		x.Answers(84)
 		// joined makes a change and waits until the port is a member of all groups again. A join interrupted by the
 		// next change fails and is retried, so the total number of joins varies.
@@ -540,9 +282,7 @@ func TestSubnetChanges(t *testing.T) {
 		x.Far.SetUp(true)
 		x.Await(func() bool { l, err := x.Dev.Link(); return err == nil && l.Up && l.Speed > 0 })
 		x.Answers(84)
-	}); err != nil {
-		t.Error(err)
-	}
+	})
 	if s := x.Stats(); s.Resets != 0 || s.Extra["group_joins"] < 5 || s.Extra["subnet_requests"] == 0 || s.Extra["subnet_requests_unanswered"] != 0 ||
 		s.RxFrames == 0 || s.TxFrames == 0 || s.Extra["unknown_events"] != 0 {
 		t.Errorf("%+v", s)
@@ -576,24 +316,19 @@ func TestInfiniBandRecovery(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			x := newSubnetRig(t, mlx4sim.Options{})
 			x.Open(nic.Options{})
-			if err := x.Serve(func() {
+			x.Served(func() {
 				x.Answers(84)
 				c.spoil(x)
 				x.Await(func() bool {
 					x.fabric.Send(0, x.qpn, ping4(84), nil)
 					return strings.Contains(x.Logs.String(), c.says)
 				})
-				x.Await(func() bool {
-					var s nic.Stats
-					return x.Dev.ReadStats(&s) == nil && s.Resets == 1
-				})
+				x.Counts(func(s nic.Stats) bool { return s.Resets == 1 })
 				// The card was reset, so the subnet manager sees a new port.
 				x.change(func(f *fabric.Fabric) { f.Ports[0].Forget() })
 				x.Answers(84)
 				x.Answers(1000)
-			}); err != nil {
-				t.Errorf("Serve: %v", err)
-			}
+			})
 			x.Port.ForgetViolations() // of datagrams in flight
 			x.Settle()
 			x.Close()
@@ -623,26 +358,14 @@ func TestEachInfiniBandCommandRefused(t *testing.T) {
 		}
 	}
 	for _, bad := range []uint16{0x24, 0x0C, 0x09, 0x23, 0x16} {
-		x := newSubnetRig(t, mlx4sim.Options{Status: func(op uint16) uint8 {
-			if op == bad {
-				return 3
-			}
-			return 0
-		}})
-		if err := x.TryOpen(nic.Options{}); !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), fmt.Sprintf("(%#x)", bad)) || x.Port.Mappings() != 0 {
-			t.Errorf("command %#x is refused: %v, %d mappings", bad, err, x.Port.Mappings())
-		}
-		x.Port.ForgetViolations() // once the port is a member: logged once, retried
+		x := newSubnetRig(t, mlx4sim.Options{Status: func(op uint16) uint8 { return map[bool]uint8{true: 3}[op == bad] }})
+		x.Refuses(nic.Options{}, nic.ErrHardware, fmt.Sprintf("(%#x)", bad))
+		x.Port.ForgetViolations()
 	}
 	for _, bad := range []uint16{0x25, 0x26, 0x27} { // once the port is a member: logged once, retried
 		var refuse atomic.Bool
 		refuse.Store(true)
-		x := newSubnetRig(t, mlx4sim.Options{Status: func(op uint16) uint8 {
-			if op == bad && refuse.Load() {
-				return 3
-			}
-			return 0
-		}})
+		x := newSubnetRig(t, mlx4sim.Options{Status: func(op uint16) uint8 { return map[bool]uint8{true: 3}[op == bad && refuse.Load()] }})
 		must.OK(t, x.TryOpen(nic.Options{}))
 		x.until("the refusal", func() bool {
 			return strings.Contains(x.Logs.String(), "the groups of IPoIB were not joined: trying on") && strings.Contains(x.Logs.String(), fmt.Sprintf("(%#x)", bad))
@@ -652,14 +375,3 @@ func TestEachInfiniBandCommandRefused(t *testing.T) {
 		x.Close()
 	}
 }
-
-func qpnOf(mac string) (uint32, error) {
-	m, err := net.ParseMAC(mac)
-	if err != nil {
-		return 0, err
-	}
-	return uint32(m[3])<<16 | uint32(m[4])<<8 | uint32(m[5]), nil
-}
-
-// untilLimit bounds each wait; it is long because the machine may be busy.
-var untilLimit = 2 * time.Minute

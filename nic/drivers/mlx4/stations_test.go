@@ -82,16 +82,8 @@ func TestInfiniBandProber(t *testing.T) {
 			t.Errorf("% x", pong)
 		}
 	}
-	p := make([]byte, 40+32)
-	p[0], p[5], p[6], p[7] = 0x60, 32, 58, 255
-	from, target := netip.MustParseAddr("fd00::1").As16(), our6.Addr().As16()
-	copy(p[8:], from[:])
-	copy(p[24:], []byte{0xFF, 2, 11: 1, 12: 0xFF, 15: 2})
-	p[40] = 135
-	copy(p[48:], target[:])
-	p[64], p[65] = 1, 1
-	copy(p[66:], mac)
-	sum6(p, 2)
+	question = append(append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, our6.Addr().AsSlice()...), 1, 1)
+	p := ip6(far6, solicited, 58, 255, append(question, mac...), 2)[4:]
 	advert := round("solicitation", head([]byte{0x33, 0x33, 0xFF, 0, 0, 2}, 0x86DD, p), func(b []byte) bool { return len(b) == 86 && b[20] == 58 && b[54] == 136 })
 	if !bytes.Equal(advert[78:86], append([]byte{2, 1}, station...)) {
 		t.Errorf("% x", advert)
@@ -122,17 +114,7 @@ func TestInfiniBandProber(t *testing.T) {
 	y.Port.ForgetViolations()
 	both(func() {
 		for _, r := range []*subnetRig{y, x} {
-			done := make(chan error, 1)
-			go func() { done <- r.Dev.Close() }()
-			for err, open := error(nil), true; open; f.Step() {
-				select {
-				case err = <-done:
-					if open = false; err != nil {
-						t.Error(err)
-					}
-				default:
-				}
-			}
+			x.stepped(func() { must.Close(t, r.Dev) })
 		}
 	})
 }
