@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
@@ -95,9 +96,7 @@ func (e *echo) poll() bool {
 
 func (e *echo) close(t *testing.T) {
 	t.Helper()
-	if err := e.fn.SetBusMaster(false); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, e.fn.SetBusMaster(false))
 	must.Close(t, e.arena)
 	must.Close(t, e.fn)
 }
@@ -155,11 +154,7 @@ func TestShadowIsMemory(t *testing.T) {
 	}
 	at := must.Get(bells.Pointer(0x40, 4))(t)
 	mmio.Store32((*uint32)(at), 1)
-	if v := bells.Read32(0x40); v != 1 {
-		t.Errorf("reads %#x after a store by pointer", v)
-	}
+	check.Equal(t, bells.Read32(0x40), 1, "reads %#x after a store by pointer")
 	bells.Write32(0x40, 0)
-	if v := *(*uint32)(unsafe.Pointer(at)); v != 0 {
-		t.Errorf("shadow holds %#x after a trapped write", v)
-	}
+	check.Equal(t, *(*uint32)(unsafe.Pointer(at)), 0, "shadow holds %#x after a trapped write")
 }

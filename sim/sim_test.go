@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
@@ -202,13 +203,9 @@ func TestGrades(t *testing.T) {
 	r.write = func() error { return sim.AsWarning(nil) }
 	bar.Write32(0x100, 9)
 	r.read = func(b []byte) error { b[0] = 7; return sim.AsWarning(errors.New("too early")) }
-	if v := bar.Read32(0x100); v != 7 {
-		t.Errorf("a read that is reported yields %#x", v)
-	}
+	check.Equal(t, bar.Read32(0x100), 7, "a read that is reported yields %#x")
 	r.read = func(b []byte) error { b[0] = 7; return errors.New("nothing there") }
-	if v := bar.Read32(0x100); v != ^uint32(0) {
-		t.Errorf("a read that is refused yields %#x", v)
-	}
+	check.Equal(t, bar.Read32(0x100), ^uint32(0), "a read that is refused yields %#x")
 	r.do = func(h sim.Host) {
 		for i := range 150 {
 			h.Warnf("told %d", i)
@@ -306,17 +303,11 @@ func TestConfigurationSpace(t *testing.T) {
 		t.Errorf("capabilities: %v", seen)
 	}
 	write(0, 4, 0)
-	if v := read(0, 4); v != toysim.Device<<16|toysim.Vendor {
-		t.Errorf("identity reads %#x after a write", v)
-	}
+	check.Equal(t, read(0, 4), toysim.Device<<16|toysim.Vendor, "identity reads %#x after a write")
 	write(0x10, 4, ^uint32(0))
-	if v := read(0x10, 4); v != 0xffffc004 {
-		t.Errorf("BAR 0 sizes as %#x", v)
-	}
+	check.Equal(t, read(0x10, 4), 0xffffc004, "BAR 0 sizes as %#x")
 	write(4, 2, 0xffff)
-	if v := read(4, 2); v != 0x0546 {
-		t.Errorf("command reads %#x with all bits written", v)
-	}
+	check.Equal(t, read(4, 2), 0x0546, "command reads %#x with all bits written")
 	if v := read(0xa0+0x12, 2); v&0x3ff != 2|8<<4 {
 		t.Errorf("link status %#x", v)
 	}
@@ -325,9 +316,7 @@ func TestConfigurationSpace(t *testing.T) {
 	}
 	write(4, 2, 2)
 	write(0xa8, 2, read(0xa8, 2)|1<<15) // FLR
-	if v := read(4, 2); v != 0 {
-		t.Errorf("command reads %#x after FLR", v)
-	}
+	check.Equal(t, read(4, 2), 0, "command reads %#x after FLR")
 	bar, _ := fn.BAR(0)
 	if v := bar.Read32(0); v != ^uint32(0) || len(p.Violations()) != 1 {
 		t.Errorf("with memory space off: %#x, %q", v, p.Violations())
@@ -382,9 +371,7 @@ func TestCapabilities(t *testing.T) {
 	if want := []uint32{0x1000001, 0x1400003, 0x150000e, 0x180000b}; !slices.Equal(chain, want) {
 		t.Errorf("extended capabilities %x, want %x", chain, want)
 	}
-	if got := read(0x154); got != 1<<8 {
-		t.Errorf("ARI: %#x", got)
-	}
+	check.Equal(t, read(0x154), 1<<8, "ARI: %#x")
 
 	write(0x52, 2, 0xffff)
 	write(0x54, 4, 0xffffffff)
@@ -437,9 +424,7 @@ func TestCapabilities(t *testing.T) {
 	if m, st := read(0x108), read(0x104); m != 0x001ff010 || st != 0 {
 		t.Errorf("AER after FLR: mask %#x, status %#x", m, st)
 	}
-	if c := read(0x50); c != 0x0180_7005 {
-		t.Errorf("MSI control after FLR: %#x", c)
-	}
+	check.Equal(t, read(0x50), 0x0180_7005, "MSI control after FLR: %#x")
 }
 
 // vendored is a toy with a vendor-specific capability.
@@ -511,9 +496,7 @@ func TestImpairments(t *testing.T) {
 	if n := len(send(sim.Impairment{Loss: 0.5, Seed: 1}, 200)); n < 60 || n > 140 {
 		t.Errorf("half lost: %d of 200", n)
 	}
-	if n := len(send(sim.Impairment{Duplicate: 1}, 50)); n != 100 {
-		t.Errorf("all twice: %d of 50", n)
-	}
+	check.Equal(t, len(send(sim.Impairment{Duplicate: 1}, 50)), 100, "all twice: %d of 50")
 	out := send(sim.Impairment{Reorder: 0.3, Seed: 2}, 100)
 	swapped := 0
 	for i := 1; i < len(out); i++ {

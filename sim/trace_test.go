@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
@@ -42,9 +43,7 @@ func TestTrace(t *testing.T) {
 	if got := lines(tr.Events); !slices.Equal(got, want) || tr.Lost != 0 || tr.Before != nil {
 		t.Errorf("%d lost, events:\n%s", tr.Lost, strings.Join(got, "\n"))
 	}
-	if got := fmt.Sprint(tr.Settings); got != "[{MSI-X[1].data 5 1} {RX_ENTRIES 32 2} {INTERRUPT 2 1}]" {
-		t.Errorf("settings: %s", got)
-	}
+	check.Equal(t, fmt.Sprint(tr.Settings), "[{MSI-X[1].data 5 1} {RX_ENTRIES 32 2} {INTERRUPT 2 1}]", "settings: %s")
 
 	bar.Write32(8, 1)
 	bar.Read32(0x100)
@@ -77,9 +76,7 @@ func TestTrace(t *testing.T) {
 		t.Errorf("after a reset: %v, last events %q", tr.Settings, got)
 	}
 	bar.Write32(0x34, 1)
-	if got := fmt.Sprint(p.Trace().Settings); got != "[{TX_HI 1 1}]" {
-		t.Errorf("settings after a reset and a write: %s", got)
-	}
+	check.Equal(t, fmt.Sprint(p.Trace().Settings), "[{TX_HI 1 1}]", "settings after a reset and a write: %s")
 }
 
 func TestTraceCountsNothing(t *testing.T) {
@@ -91,9 +88,7 @@ func TestTraceCountsNothing(t *testing.T) {
 	bar.Write32(0x0c, 1)
 	bar.Read32(0)
 	p.Trace()
-	if c := p.Counts().Since(before); c != (sim.Counts{MMIOWrite: 1, MMIORead: 1}) {
-		t.Errorf("a trace changes the count: %+v", c)
-	}
+	check.Equal(t, p.Counts().Since(before), (sim.Counts{MMIOWrite: 1, MMIORead: 1}), "a trace changes the count: %+v")
 }
 
 func TestCompare(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // sa is a scripted subnet administration: answer turns each request into the datagrams to return.
@@ -88,9 +90,7 @@ func TestClient(t *testing.T) {
 		t.Errorf("%+v, %v", p, err)
 	}
 	s.answer = func(n int, r []byte) [][]byte { return [][]byte{answer(r, 0, nil)} }
-	if err := c.Leave(GID{0xFF}); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, c.Leave(GID{0xFF}))
 	s.answer = func(n int, r []byte) [][]byte { return [][]byte{goodJoin(r)} }
 	if g, err := c.JoinOrCreate(GID{0xFF, 0x12}, Group{MTU: 2048}); err != nil || g.MGID != (GID{0xFF, 0x12}) {
 		t.Errorf("%+v, %v", g, err)

@@ -7,14 +7,13 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/cksum"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 var farStation, ourStation = Station(3, 0x49), Station(0, 0x50)
 
 func TestStations(t *testing.T) {
-	if Station(0x1234, 0x56789A) != [6]byte{2, 0x12, 0x34, 0x56, 0x78, 0x9A} {
-		t.Errorf("%x", Station(0x1234, 0x56789A))
-	}
+	check.Equal(t, Station(0x1234, 0x56789A), [6]byte{2, 0x12, 0x34, 0x56, 0x78, 0x9A}, "%x")
 	if lid, qpn, ok := ParseStation(Station(0xBFFF, 0xFFFFFE)); lid != 0xBFFF || qpn != 0xFFFFFE || !ok {
 		t.Errorf("%x, %x, %v", lid, qpn, ok)
 	}

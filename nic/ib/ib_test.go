@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -155,9 +156,7 @@ func TestAnswersOfTheSA(t *testing.T) {
 	if err != nil || p != wantPath {
 		t.Errorf("%+v, %v, want %+v", p, err, wantPath)
 	}
-	if err := parseLeave(answer(leave(want.MGID, ourGID, tid), 0, nil), tid); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, parseLeave(answer(leave(want.MGID, ourGID, tid), 0, nil), tid))
 	for name, c := range map[string]struct {
 		b    []byte
 		says string
@@ -217,9 +216,7 @@ func TestIPoIB(t *testing.T) {
 		t.Errorf("% x", a)
 	}
 	a[0] = 0x80 // connected mode: ignored
-	if a.QPN() != 0x48 {
-		t.Errorf("%#x", a.QPN())
-	}
+	check.Equal(t, a.QPN(), 0x48, "%#x")
 	b := []byte{9, 9, 9, 9}
 	Encapsulate(b, EtherTypeIPv6)
 	if !bytes.Equal(b, []byte{0x86, 0xDD, 0, 0}) || MTUOf(2048) != 2044 {

@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
@@ -156,9 +157,7 @@ func TestUncachedGivesTheReasonOnce(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if why := k.Uncached(0, w); why != c.why {
-					t.Errorf("uncached: %q, want %q", why, c.why)
-				}
+				check.Equal(t, k.Uncached(0, w), c.why, "uncached: %q")
 				k.FallBackToUncached(0, w)
 				return nil
 			},

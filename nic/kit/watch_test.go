@@ -1,6 +1,10 @@
 package kit
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
+)
 
 func TestProgress(t *testing.T) {
 	var p Progress
@@ -15,9 +19,7 @@ func TestProgress(t *testing.T) {
 	}
 	var done, tail uint32 = 5, 5
 	for range 3 {
-		if w := p.Waiting(&done, &tail); w != 0 {
-			t.Errorf("an empty ring waits for %v", w)
-		}
+		check.Equal(t, p.Waiting(&done, &tail), 0, "an empty ring waits for %v")
 	}
 	tail = 6
 	for n := range 3 {
@@ -26,7 +28,5 @@ func TestProgress(t *testing.T) {
 		}
 	}
 	done = 6
-	if w := p.Waiting(&done, &tail); w != 0 {
-		t.Errorf("worked off: %v", w)
-	}
+	check.Equal(t, p.Waiting(&done, &tail), 0, "worked off: %v")
 }

@@ -3,7 +3,6 @@ package campaign
 import (
 	"bytes"
 	"errors"
-	"github.com/rebound-nic/rebound/proof/await"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
@@ -113,9 +114,7 @@ func TestTraffic(t *testing.T) {
 
 // Late replies to requests lost before a fault do not make the loss negative.
 func TestCountsSince(t *testing.T) {
-	if got := (counts{Sent: 9, Lost: 1, Late: 5}).since(counts{Sent: 4, Lost: 3, Late: 1}); got != (counts{Sent: 5, Late: 4}) {
-		t.Errorf("%+v", got)
-	}
+	check.Equal(t, (counts{Sent: 9, Lost: 1, Late: 5}).since(counts{Sent: 4, Lost: 3, Late: 1}), (counts{Sent: 5, Late: 4}), "%+v")
 }
 
 func needRoot(t *testing.T) {

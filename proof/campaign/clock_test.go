@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/proof/await"
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // still is a machine whose clocks advance only when a test advances them.
@@ -33,9 +35,7 @@ func TestGuard(t *testing.T) {
 		c.mono += 7 * time.Second
 		c.real += 7*time.Second + step
 		ends.Close()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		check.OK(t, <-done)
 		want := 1000*time.Hour + 7*time.Second
 		if step.Abs() <= unstepped {
 			want += step

@@ -6,6 +6,7 @@ import (
 
 	product "github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
@@ -60,9 +61,7 @@ func TestProfiles(t *testing.T) {
 
 func TestFurtherProfile(t *testing.T) {
 	all := mlx5Profiles(append(mlx5sim.Profiles(), mlx5sim.ConnectX7))
-	if got := all[len(all)-1].Name; got != "cx7" {
-		t.Errorf("the last profile is %q, want cx7", got)
-	}
+	check.Equal(t, all[len(all)-1].Name, "cx7", "the last profile is %q")
 }
 
 func TestHalvesAgree(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
@@ -92,16 +93,12 @@ func TestDebugSettings(t *testing.T) {
 				t.Errorf("Info lacks %q:\n%s", c.shows, all)
 			}
 			if c.says != "" {
-				if err := dev.Send(nictest.EchoRequest(98)); err != nil {
-					t.Error(err)
-				}
+				check.OK(t, dev.Send(nictest.EchoRequest(98)))
 				await.Until(t, "a violation", func() bool { return strings.Contains(strings.Join(port.Violations(), ""), c.says) })
 				return
 			}
 			if c.send {
-				if err := dev.Send(nictest.EchoRequest(98)); err != nil {
-					t.Error(err)
-				}
+				check.OK(t, dev.Send(nictest.EchoRequest(98)))
 				await.Until(t, "the frame", func() bool { return far.Recv(0) != nil })
 			}
 			if c.any {

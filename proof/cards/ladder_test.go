@@ -19,6 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
 	"github.com/rebound-nic/rebound/nic/drivers/virtio"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
@@ -265,7 +266,5 @@ func answers(t *testing.T, d nic.Device, queues int, far *sim.Cable) {
 	for range queues {
 		errs = append(errs, <-ended)
 	}
-	if err := errors.Join(errs...); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, errors.Join(errs...))
 }

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -120,8 +121,6 @@ func find(t *testing.T, name string) func(*rig) {
 func TestCost(t *testing.T) {
 	got := Cost(t, toyHarness(none), 98, 100, 1)
 	want := sim.Counts{MMIOWrite: 200, DMARead: 300, DMAWrite: 300} // two doorbells, two descriptors and the payload, back
-	if got != want {
-		t.Errorf("100 replies: %+v, want %+v", got, want)
-	}
+	check.Equal(t, got, want, "100 replies: %+v")
 	t.Logf("%+v", Cost(t, toyHarness(none), 98, 128, 16))
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim"
@@ -291,9 +292,7 @@ func TestTap(t *testing.T) {
 	s := &program{sig: make(chan os.Signal, 1), lines: bufio.NewReader(r), code: make(chan int, 1)}
 	go func() {
 		runtime.LockOSThread()
-		if err := netns.Set(ns); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, netns.Set(ns))
 		s.code <- run([]string{"-model", "toy", "-socket", a, "-wire", "tap:simnic0"}, w, &s.stderr, s.sig)
 		w.Close()
 	}()

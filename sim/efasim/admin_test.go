@@ -8,15 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 func TestResetProtocol(t *testing.T) {
 	x := openRig(t, Options{})
-	if v := x.Read(amazon.RegVERSION); v != 1 {
-		t.Errorf("VERSION %#x", v)
-	}
+	check.Equal(t, x.Read(amazon.RegVERSION), 1, "VERSION %#x")
 	if v := x.Read(amazon.RegCAPS); v>>8&0xff != 48 || v>>1&0x1f == 0 {
 		t.Errorf("CAPS %#x", v)
 	}
@@ -137,9 +136,7 @@ func TestHostInfo(t *testing.T) {
 	b.Bytes[128] = 7
 	x.OK(opSetFeature, good)
 	x.ExpectWarning("os_type 7")
-	if n := x.m.Counters().HostInfo; n != 5 {
-		t.Errorf("%d times host information", n)
-	}
+	check.Equal(t, x.m.Counters().HostInfo, 5, "%d times host information")
 }
 
 func TestObjects(t *testing.T) {
@@ -225,9 +222,7 @@ func TestObjects(t *testing.T) {
 	x.OK(opDestroyEQ, fields{4: le.Uint16(e)})
 	x.OK(opDeallocUAR, fields{4: x.uar})
 	x.OK(opDeallocPD, fields{4: x.pd})
-	if o := x.m.Objects(); o != (Objects{PDs: 1}) {
-		t.Errorf("left: %+v", o)
-	}
+	check.Equal(t, x.m.Objects(), (Objects{PDs: 1}), "left: %+v")
 }
 
 func TestExhaustion(t *testing.T) {

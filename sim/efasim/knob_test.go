@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
@@ -84,9 +85,7 @@ func TestKnobs(t *testing.T) {
 		t.Error("a mute device answers")
 	}
 	x.Port.Unplug()
-	if v := x.Regs.Read32(uint64(amazon.RegDEVSTS)); v != 0xffffffff {
-		t.Errorf("DEV_STS %#x of a device that is gone", v)
-	}
+	check.Equal(t, x.Regs.Read32(uint64(amazon.RegDEVSTS)), 0xffffffff, "DEV_STS %#x of a device that is gone")
 }
 
 func TestOptions(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -29,9 +30,7 @@ func TestRemoteErrors(t *testing.T) {
 	expect(t, "unknown QP", q.sends(q.inline(0, r.num+1, there, "a")), 0, compRemoteQPN, cqeSend, q.num)
 	expect(t, "QP of another type", q.sends(q.inline(1, y.qpair(typeUD, 64, r.rcq).ready().num, there, "b")), 1, compRemoteQPN, cqeSend, q.num)
 	expect(t, "wrong Q_Key", q.sends(q.inline(2, r.num, there, "c").With(16, uint32(7))), 2, compRemoteQPN, cqeSend, q.num)
-	if n := y.m.Counters().QKeyViolations; n != 1 {
-		t.Errorf("%d violations of a Q_Key", n)
-	}
+	check.Equal(t, y.m.Counters().QKeyViolations, 1, "%d violations of a Q_Key")
 	expect(t, "not ready", q.sends(q.inline(3, r.num, there, "d")), 3, compRemoteRNR, cqeSend, q.num)
 	r.offer(4, 0)
 	y.settle()
@@ -40,9 +39,7 @@ func TestRemoteErrors(t *testing.T) {
 	expect(t, "it came", r.rcq.take(), 0, compOK, cqeRecv, r.num)
 	y.OK(opModifyQP, fields{4: uint32(modState), 8: r.handle, 12: uint32(stateErr)})
 	expect(t, "QP in error", q.sends(q.inline(6, r.num, there, "e")), 6, compRemoteQPN, cqeSend, q.num)
-	if n := y.m.Counters().RxDrops; n != 6 {
-		t.Errorf("%d drops, want 6", n)
-	}
+	check.Equal(t, y.m.Counters().RxDrops, 6, "%d drops")
 }
 
 func TestRNRRetry(t *testing.T) {
@@ -52,9 +49,7 @@ func TestRNRRetry(t *testing.T) {
 	}
 	retries(2)
 	expect(t, "two retries", q.sends(q.inline(1, r.num, there, "in vain")), 1, compRemoteRNR, cqeSend, q.num)
-	if n := r.x.m.Counters().RxPackets; n != 3 {
-		t.Errorf("it was sent %d times, want 3", n)
-	}
+	check.Equal(t, r.x.m.Counters().RxPackets, 3, "it was sent %d times")
 	retries(7)
 	q.push(q.inline(2, r.num, there, "late"))
 	q.ring()
@@ -280,9 +275,7 @@ func TestWindow(t *testing.T) {
 		q.x.Port.Step()
 	}
 	p := q.x.m.peers[r.x.m.gid]
-	if n := len(p.out); n != (60000+partSize-1)/partSize+qDepth-1 {
-		t.Errorf("%d frames are on their way", n)
-	}
+	check.Equal(t, len(p.out), (60000+partSize-1)/partSize+qDepth-1, "%d frames are on their way")
 	r.x.m.DropReceives(false)
 	r.offer(64, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 	q.x.settle()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -52,9 +53,7 @@ func TestMessages(t *testing.T) {
 						if n := int(le.Uint16(c[6:])); n != len(text)+head || le.Uint16(c[8:]) != back || le.Uint16(c[10:]) != q.num {
 							t.Errorf("completion %x: length %d of %d, AH %d, QP %#x", c, n, len(text), le.Uint16(c[8:]), le.Uint16(c[10:]))
 						}
-						if got := r.got(2048, i, len(text)+head)[head:]; got != text {
-							t.Errorf("received %q, want %q", got, text)
-						}
+						check.Equal(t, r.got(2048, i, len(text)+head)[head:], text, "received %q")
 					}
 					k, l := x.m.Counters(), y.m.Counters()
 					if k.SendWRs != 3*qDepth || l.RecvWRs != 3*qDepth || k.SendBytes != l.RecvBytes || k.TxBytes != l.RxBytes || l.RxDrops != 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
@@ -60,12 +61,8 @@ func TestAsOldIPXE(t *testing.T) {
 
 func TestVersionsAndTimes(t *testing.T) {
 	x := newRig(t, Options{})
-	if v := x.Regs.Read32(uint64(amazon.RegVERSION)); v != 10 {
-		t.Errorf("VERSION %#x, real devices say 0.10", v)
-	}
-	if v := x.Regs.Read32(uint64(amazon.RegCAPS)) >> 16 & 0xf; v != 10 {
-		t.Errorf("the admin time-out is %d00 ms, DPDK needs whole seconds", v)
-	}
+	check.Equal(t, x.Regs.Read32(uint64(amazon.RegVERSION)), 10, "VERSION %#x, real devices say 0.10")
+	check.Equal(t, x.Regs.Read32(uint64(amazon.RegCAPS))>>16&0xf, 10, "the admin time-out is %d00 ms, DPDK needs whole seconds")
 }
 
 // DPDK requests an interrupt with vector -1 for a queue that it polls.
@@ -195,9 +192,7 @@ func TestBARs(t *testing.T) {
 		}
 		var b [4]byte
 		x.Fn.ReadConfig(0x74, b[:])
-		if got := int(b[0] & 7); got != bar {
-			t.Errorf("the MSI-X table is in BAR %d, want %d", got, bar)
-		}
+		check.Equal(t, int(b[0]&7), bar, "the MSI-X table is in BAR %d")
 		at := uint64(le.Uint32(b[:]) &^ 7)
 		w := x.BAR(bar)
 		if w.Write32(at+8, 0x4321); w.Read32(at+8) != 0x4321 || w.Read32(at+12) != 1 {

@@ -6,14 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
 func TestRegistersAndReset(t *testing.T) {
 	x := newRig(t, Options{})
-	if v := x.Regs.Read32(uint64(amazon.RegVERSION)); v != 0x00a {
-		t.Errorf("VERSION %#x", v)
-	}
+	check.Equal(t, x.Regs.Read32(uint64(amazon.RegVERSION)), 0x00a, "VERSION %#x")
 	x.Open()
 	if v := x.Read(amazon.RegCAPS); v>>8&0xff != 48 || v>>1&0x1f == 0 {
 		t.Errorf("CAPS %#x", v)
@@ -36,9 +35,7 @@ func TestRegistersAndReset(t *testing.T) {
 	if v := x.Regs.Read32(uint64(amazon.RegDEVSTS)); v&amazon.StsReady != 0 {
 		t.Error("ready")
 	}
-	if v := x.Regs.Read32(uint64(amazon.RegVERSION)); v != 0x100 {
-		t.Errorf("VERSION %#x", v)
-	}
+	check.Equal(t, x.Regs.Read32(uint64(amazon.RegVERSION)), 0x100, "VERSION %#x")
 	x.Set(amazon.RegREADREQ, 0)
 	x.ExpectViolation("revision 1")
 }
@@ -152,16 +149,12 @@ func TestKeepAlive(t *testing.T) {
 		}
 		return x.m.Counters().Events - n
 	}
-	if n := second(); n != 1 {
-		t.Errorf("%d keep-alives in a second", n)
-	}
+	check.Equal(t, second(), 1, "%d keep-alives in a second")
 	if e := x.AENQ.Bytes; le.Uint16(e) != amazon.GroupKeepAlive {
 		t.Errorf("event %x", e[:16])
 	}
 	x.m.WithholdKeepAlive(true)
-	if n := second(); n != 0 {
-		t.Errorf("%d keep-alives while withheld", n)
-	}
+	check.Equal(t, second(), 0, "%d keep-alives while withheld")
 }
 
 func TestFeatures(t *testing.T) {
@@ -218,13 +211,7 @@ func TestToeplitz(t *testing.T) {
 		key[i], key[j] = key[j], key[i]
 	}
 	in := []byte{66, 9, 149, 187, 161, 142, 100, 80, 2794 >> 8, 2794 & 0xff, 1766 >> 8, 1766 & 0xff}
-	if h := toeplitz(key, in[:8]); h != 0x323e8fc2 {
-		t.Errorf("IPv4 only: %#x", h)
-	}
-	if h := toeplitz(key, in); h != 0x51ccc178 {
-		t.Errorf("with ports: %#x", h)
-	}
-	if h := ^crc32(0xffffffff, []byte("123456789")); h != 0xcbf43926 {
-		t.Errorf("CRC32: %#x", h)
-	}
+	check.Equal(t, toeplitz(key, in[:8]), 0x323e8fc2, "IPv4 only: %#x")
+	check.Equal(t, toeplitz(key, in), 0x51ccc178, "with ports: %#x")
+	check.Equal(t, ^crc32(0xffffffff, []byte("123456789")), 0xcbf43926, "CRC32: %#x")
 }

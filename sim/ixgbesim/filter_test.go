@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func TestFilters(t *testing.T) {
@@ -19,9 +21,7 @@ func TestFilters(t *testing.T) {
 		}
 		before := r.m.Counters().RxFrames
 		r.Arrive(f)
-		if got := r.m.Counters().RxFrames != before; got != want {
-			t.Errorf("%s: received %v", name, got)
-		}
+		check.Equal(t, r.m.Counters().RxFrames != before, want, name+": received %v")
 	}
 	us, other := [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 7}
 	multi := [6]byte{1, 0, 0x5e, 0, 0, 0xfb}

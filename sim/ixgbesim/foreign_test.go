@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/gopacket/gopacket/layers"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // Register sequences of third-party drivers that run on real cards and differ from the datasheet's: the model may warn,
@@ -206,9 +208,7 @@ func TestReceiveTailOfADisabledQueueIsIgnored(t *testing.T) {
 	r := openRig(t, Options{})
 	r.wr(0x1058, ringLen-1)
 	r.ExpectViolation("warning: write of 0000003f to RDT[1]")
-	if v := r.rd(0x1058); v != 0 {
-		t.Errorf("RDT reads %d, want 0", v)
-	}
+	check.Equal(t, r.rd(0x1058), 0, "RDT reads %d")
 	r.wr(0x1048, ringLen*16)
 	r.wr(0x1054, 2|1<<25|1<<28)
 	r.wr(0x1068, 1<<25)
@@ -228,9 +228,7 @@ func TestFiveTupleFilter(t *testing.T) {
 		t.Helper()
 		r.rd(0x1470)
 		r.Arrive(f)
-		if got := r.rd(0x1470) == 1; got != want {
-			t.Errorf("%s: to queue 1: %v, want %v", name, got, want)
-		}
+		check.Equal(t, r.rd(0x1470) == 1, want, name+": to queue 1: %v")
 	}
 	hit, miss := build(t, false, udp(), []byte("x")), build(t, false, &layers.UDP{SrcPort: 1001, DstPort: 7}, []byte("x"))
 	reg32 := func(b []byte) uint32 { return binary.LittleEndian.Uint32(b) } // as in the packet

@@ -3,6 +3,8 @@ package ixgbesim
 import (
 	"slices"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func TestMSIX(t *testing.T) {
@@ -58,15 +60,11 @@ func TestThrottle(t *testing.T) {
 	for range 4 {
 		r.Arrive(frame(60))
 	}
-	if len(r.Vectors) != 1 {
-		t.Errorf("%d interrupts within the interval", len(r.Vectors))
-	}
+	check.Equal(t, len(r.Vectors), 1, "%d interrupts within the interval")
 	for range 120 {
 		r.Port.Step()
 	}
-	if len(r.Vectors) != 2 {
-		t.Errorf("%d interrupts after it", len(r.Vectors))
-	}
+	check.Equal(t, len(r.Vectors), 2, "%d interrupts after it")
 }
 
 func TestSharedInterrupt(t *testing.T) {
@@ -80,9 +78,7 @@ func TestSharedInterrupt(t *testing.T) {
 	if !slices.Equal(r.Vectors, []int{0}) {
 		t.Errorf("interrupts %v", r.Vectors)
 	}
-	if c := r.rd(0x800); c != 1<<2 {
-		t.Errorf("EICR %08x", c)
-	}
+	check.Equal(t, r.rd(0x800), 1<<2, "EICR %08x")
 	if m := r.rd(0x880); m&(1<<2) != 0 {
 		t.Errorf("EIMS %08x: not masked by reading EICR", m)
 	}

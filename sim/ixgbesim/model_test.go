@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 )
@@ -49,9 +50,7 @@ func TestEchoCost(t *testing.T) {
 	if binary.LittleEndian.Uint32(d[8:])&3 != 3 || binary.LittleEndian.Uint16(d[12:]) != 60 || !bytes.Equal(r.mem[rxBufs:rxBufs+60], f) {
 		t.Fatalf("received descriptor %x, buffer %x", d, r.mem[rxBufs:rxBufs+60])
 	}
-	if c := r.Port.Counts().Since(before); c != (sim.Counts{DMAWrite: 2}) {
-		t.Errorf("receiving cost %+v, want two DMA writes", c)
-	}
+	check.Equal(t, r.Port.Counts().Since(before), (sim.Counts{DMAWrite: 2}), "receiving cost %+v, want two DMA writes")
 	before = r.Port.Counts()
 	at := r.send(f)
 	r.settle()
@@ -86,15 +85,9 @@ func TestManyFramesWrap(t *testing.T) {
 			t.Fatalf("frame %d on the wire: %x", i, got)
 		}
 	}
-	if got := r.rd(0x4074); got != 5*ringLen {
-		t.Errorf("GPRC %d", got)
-	}
-	if got := r.rd(0x4074); got != 0 {
-		t.Errorf("GPRC %d after it was read", got)
-	}
-	if got := r.rd(0x4080); got != 5*ringLen {
-		t.Errorf("GPTC %d", got)
-	}
+	check.Equal(t, r.rd(0x4074), 5*ringLen, "GPRC %d")
+	check.Equal(t, r.rd(0x4074), 0, "GPRC %d after it was read")
+	check.Equal(t, r.rd(0x4080), 5*ringLen, "GPTC %d")
 }
 
 func TestJumboOverDescriptors(t *testing.T) {
@@ -133,9 +126,7 @@ func TestNoDescriptors(t *testing.T) {
 	}
 	r.fill(8)
 	r.settle()
-	if got := r.m.Counters().RxFrames; got != 3 {
-		t.Errorf("%d of 3 waiting frames were received", got)
-	}
+	check.Equal(t, r.m.Counters().RxFrames, 3, "%d of 3 waiting frames were received")
 	for range 400 { // 512 KB of packet buffer
 		r.Far.Send(0, frame(1514))
 	}
@@ -265,7 +256,5 @@ func TestFullTransmitRing(t *testing.T) {
 		r.wr(0x6018, r.txT)
 		r.settle()
 	}
-	if got := r.m.Counters().TxFrames; got != 3*(ringLen-1) {
-		t.Errorf("%d frames were sent", got)
-	}
+	check.Equal(t, r.m.Counters().TxFrames, 3*(ringLen-1), "%d frames were sent")
 }

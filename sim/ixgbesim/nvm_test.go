@@ -1,6 +1,10 @@
 package ixgbesim
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
+)
 
 func TestEEPROM(t *testing.T) {
 	r := newRig(t, Options{})
@@ -20,9 +24,7 @@ func TestEEPROM(t *testing.T) {
 			}
 		}
 	}
-	if sum != 0xbaba {
-		t.Errorf("the EEPROM sums to %04x", sum)
-	}
+	check.Equal(t, sum, 0xbaba, "the EEPROM sums to %04x")
 	if core := uint32(word(9)); word(core+1) != 0x0002 || word(core+3) != 0x0100 {
 		t.Error("the EEPROM has another MAC address")
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -179,12 +180,8 @@ func TestToeplitz(t *testing.T) {
 		0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 	}
 	in := []byte{66, 9, 149, 187, 161, 142, 100, 80, 2794 >> 8, 2794 & 255, 1766 >> 8, 1766 & 255}
-	if got := toeplitz(&key, in); got != 0x51ccc178 {
-		t.Errorf("with ports %08x", got)
-	}
-	if got := toeplitz(&key, in[:8]); got != 0x323e8fc2 {
-		t.Errorf("addresses only %08x", got)
-	}
+	check.Equal(t, toeplitz(&key, in), 0x51ccc178, "with ports %08x")
+	check.Equal(t, toeplitz(&key, in[:8]), 0x323e8fc2, "addresses only %08x")
 }
 
 func TestRSSQueues(t *testing.T) {

@@ -3,6 +3,8 @@ package ixgbesim
 import (
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // own takes resources in the X540's SW_FW_SYNC.
@@ -43,17 +45,13 @@ func TestX540Link(t *testing.T) {
 		t.Error(r.Fn.ID())
 	}
 	r.own(2)
-	if id := r.readPHY(1, 2)<<16 | r.readPHY(1, 3); id != 0x01540200 {
-		t.Errorf("PHY identifier %08x", id)
-	}
+	check.Equal(t, r.readPHY(1, 2)<<16|r.readPHY(1, 3), 0x01540200, "PHY identifier %08x")
 	if r.cycle(3, 1, 1, 2); r.rd(0x4260)>>16 != 0xffff {
 		t.Error("something answers at address 1")
 	}
 	links := func(want uint32) {
 		t.Helper()
-		if v := r.rd(0x42a4) >> 28; v != want {
-			t.Errorf("LINKS %x, want %x", v, want)
-		}
+		check.Equal(t, r.rd(0x42a4)>>28, want, "LINKS %x")
 	}
 	links(7)
 	if r.readPHY(7, 1)&0x24 != 0x24 || r.readPHY(7, 0x13)&0xd00 != 0xd00 {
@@ -81,9 +79,7 @@ func TestX540Link(t *testing.T) {
 // TestX540NVM computes the checksum as Linux does: without the PHY and option ROM sections.
 func TestX540NVM(t *testing.T) {
 	r := newRig(t, Options{Kind: X540})
-	if words := 1 << (r.rd(0x10010)>>11&15 + 6); words != nvmWords {
-		t.Errorf("EEC says %d words", words)
-	}
+	check.Equal(t, 1<<(r.rd(0x10010)>>11&15+6), nvmWords, "EEC says %d words")
 	r.own(1)
 	word := func(i uint32) uint16 {
 		r.wr(0x10014, i<<2|1)

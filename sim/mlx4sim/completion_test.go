@@ -3,6 +3,8 @@ package mlx4sim
 import (
 	"encoding/binary"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // An armed CQ reports a completion once; the sequence number shows whether the driver saw the last event.
@@ -77,9 +79,7 @@ func TestTimestamps(t *testing.T) {
 	x.do(0x013, 0, testEQ, x.eqContext(), false)
 	x.do(0x016, 0, testCQ, with(x.cqContext(), 0, 1<<19), false)
 	x.do(0x00b, 0, 0, nil, true)
-	if mhz := w32(x.out.Bytes, 0xc) >> 16; mhz != 427 {
-		t.Errorf("core clock %d MHz", mhz)
-	}
+	check.Equal(t, w32(x.out.Bytes, 0xc)>>16, 427, "core clock %d MHz")
 	x.invalidate()
 	x.ready(testQP, x.qpContext())
 	x.send(opNop, sendFlags)

@@ -3,6 +3,8 @@ package mlx4sim
 import (
 	"encoding/binary"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // Doorbells for objects that do not exist are refused.
@@ -76,9 +78,7 @@ func TestDoorbellBehindBurst(t *testing.T) {
 	x.Port.Step()
 	send(1)
 	x.Port.Settle(20)
-	if n := sent(); n != 2+1<<testLogSQ {
-		t.Errorf("%d frames were sent, expected %d", n, 2+1<<testLogSQ)
-	}
+	check.Equal(t, sent(), 2+1<<testLogSQ, "%d frames were sent")
 }
 
 func TestDoorbellBeforeCommand(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -13,9 +14,7 @@ func TestBusCost(t *testing.T) {
 	before := x.Port.Counts()
 	x.send(opSend, sendFlags, inline(16, toPeer(64)))
 	d := x.Port.Counts().Since(before)
-	if d != (sim.Counts{MMIOWrite: 1, DMARead: 1, DMAWrite: 1}) {
-		t.Errorf("a frame inline by doorbell: %+v", d)
-	}
+	check.Equal(t, d, (sim.Counts{MMIOWrite: 1, DMARead: 1, DMAWrite: 1}), "a frame inline by doorbell: %+v")
 }
 
 func TestStatistics(t *testing.T) {
@@ -38,9 +37,7 @@ func TestStatistics(t *testing.T) {
 		}
 	}
 	x.do(0x049, 0, 1, nil, true)
-	if v := be.Uint64(x.out.Bytes[8*(9+8):]); v != 0 {
-		t.Errorf("after a read that clears: %d", v)
-	}
+	check.Equal(t, be.Uint64(x.out.Bytes[8*(9+8):]), 0, "after a read that clears: %d")
 }
 
 // A frame whose WQE contains an address of this port is looped back, and never sent to the wire.
@@ -104,15 +101,11 @@ func TestFaults(t *testing.T) {
 	x.Clean()
 	x.m.Catastrophe(0xdead)
 	x.Port.Settle(5)
-	if v := x.rd(regCatas); v != 0xdead {
-		t.Errorf("the error buffer begins with %x", v)
-	}
+	check.Equal(t, x.rd(regCatas), 0xdead, "the error buffer begins with %x")
 	x.wr(regReset, 1)
 	x.restore()
 	stuck, x.toggle = false, 0
-	if v := x.rd(regCatas); v != 0 {
-		t.Errorf("after a reset the error buffer begins with %x", v)
-	}
+	check.Equal(t, x.rd(regCatas), 0, "after a reset the error buffer begins with %x")
 	x.do(0x031, 0, 0, nil, false)
 }
 
@@ -137,9 +130,7 @@ func TestWitnesses(t *testing.T) {
 			v := binary.LittleEndian.Uint32(x.out.Bytes[0x20+0xd0+i:])
 			board = binary.BigEndian.AppendUint32(board, v)
 		}
-		if s := string(bytes.TrimRight(board, "\x00")); s != profiles[p].board {
-			t.Errorf("board %q", s)
-		}
+		check.Equal(t, string(bytes.TrimRight(board, "\x00")), profiles[p].board, "board %q")
 		x.do(0x043, 0, 1, nil, true)
 		if o := as(x.out.Bytes, portOut); o.U("eth_mtu") != 9600 || o.U("eth_link_speed") != 0xf || o.U("log_max_mac") != 7 || !o.Is("eth") || o.Is("ib") {
 			t.Errorf("port %x", x.out.Bytes[:0x20])

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim/rdma"
 )
 
@@ -19,9 +20,7 @@ func (x *rig) mad(class, method uint8, attr uint16, mod uint32, data []byte) (st
 	binary.BigEndian.PutUint32(b[20:], mod)
 	copy(b[64:], data)
 	x.do(0x024, 3, 1, b, true)
-	if m := x.out.Bytes[3]; m != 0x81 {
-		x.Errorf("the answer's method is %02x", m)
-	}
+	check.Equal(x, x.out.Bytes[3], 0x81, "the answer's method is %02x")
 	return be.Uint16(x.out.Bytes[4:]), bytes.Clone(x.out.Bytes[64:128])
 }
 
@@ -123,9 +122,7 @@ func TestAgent(t *testing.T) {
 	}
 	x.Far.SetUp(false)
 	x.Port.Settle(5)
-	if s := x.portInfo().U("state"); s != stateDown {
-		t.Errorf("without a wire the port is in state %d", s)
-	}
+	check.Equal(t, x.portInfo().U("state"), stateDown, "without a wire the port is in state %d")
 	if e := x.eqe(); e == nil || e[1] != 9 || e[3] != 1 {
 		t.Errorf("event %x, expected that the port went down", e)
 	}
@@ -351,12 +348,8 @@ func TestPortInfoIsChecked(t *testing.T) {
 	be.PutUint32(b[20:], 1)
 	copy(b[64:], i.B)
 	x.do(0x024, 0, 1, b, true)
-	if s := be.Uint16(x.out.Bytes[4:]); s != statusBadField {
-		t.Errorf("without the M_Key: status %#x", s)
-	}
-	if n := x.portInfo().U("bad_mkeys"); n != 1 {
-		t.Errorf("%d wrong M_Keys, expected 1", n)
-	}
+	check.Equal(t, be.Uint16(x.out.Bytes[4:]), statusBadField, "without the M_Key: status %#x")
+	check.Equal(t, x.portInfo().U("bad_mkeys"), 1, "%d wrong M_Keys")
 }
 
 // FuzzPacket receives the input on an InfiniBand port, with a valid ICRC.

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func with(b []byte, w ...uint32) []byte {
@@ -74,9 +76,7 @@ func TestOwnershipAndReset(t *testing.T) {
 	x.ExpectError("memory space is disabled")
 	x.restore()
 	for range 3 {
-		if v := x.rd(0x80698); v != 0xffffffff {
-			t.Errorf("while booting the status reads %08x", v)
-		}
+		check.Equal(t, x.rd(0x80698), 0xffffffff, "while booting the status reads %08x")
 	}
 	if v := x.rd(0xf03fc); v != 0 {
 		t.Error("the semaphore outlives a reset")
@@ -282,9 +282,7 @@ func TestSendErrors(t *testing.T) {
 				t.Errorf("%x was sent", f)
 			}
 			x.do(0x022, 0, testQP, nil, true)
-			if s := w32(x.out.Bytes, 8) >> 28; s != qpSQError {
-				t.Errorf("the QP is in state %d", s)
-			}
+			check.Equal(t, w32(x.out.Bytes, 8)>>28, qpSQError, "the QP is in state %d")
 		})
 	}
 }
@@ -358,9 +356,7 @@ func TestStamping(t *testing.T) {
 			}
 			x.send(opSend, sendFlags, x.data(0, toPeer(64)))
 			if stamp {
-				if n := drain(); n != 1 {
-					t.Errorf("%d frames were sent, one was posted", n)
-				}
+				check.Equal(t, drain(), 1, "%d frames were sent, one was posted")
 				x.Clean()
 			} else {
 				x.ExpectError("have to be stamped")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 )
@@ -24,12 +25,8 @@ func TestLifeCycle(t *testing.T) {
 
 func TestInitializationSegment(t *testing.T) {
 	x := newRig(t, Options{Initializing: 3, InterfaceRev: 4})
-	if v := x.rd(0); v != 12<<16|14 {
-		t.Errorf("fw_rev is %08x", v)
-	}
-	if v := x.rd(4); v != 4<<16|1220 {
-		t.Errorf("cmd_interface_rev is %08x", v)
-	}
+	check.Equal(t, x.rd(0), 12<<16|14, "fw_rev is %08x")
+	check.Equal(t, x.rd(4), 4<<16|1220, "cmd_interface_rev is %08x")
 	for i := range 3 {
 		if x.rd(0x1fc)>>31 != 1 {
 			t.Errorf("read %d: not initializing", i)
@@ -38,9 +35,7 @@ func TestInitializationSegment(t *testing.T) {
 	if x.rd(0x1fc)>>31 != 0 {
 		t.Error("still initializing")
 	}
-	if v := x.rd(0x14); v != 5<<4|6 {
-		t.Errorf("log_cmdq_size and stride are %08x", v)
-	}
+	check.Equal(t, x.rd(0x14), 5<<4|6, "log_cmdq_size and stride are %08x")
 	h := x.rd(0x1010)
 	x.Port.Step()
 	if x.rd(0x1010) == h {
@@ -179,9 +174,7 @@ func TestBusCost(t *testing.T) {
 			x.store(half, w[:8])
 		}
 		x.Port.Settle(10)
-		if got := x.Port.Counts().Since(before); got != want {
-			t.Errorf("%s: %+v, expected %+v", name, got, want)
-		}
+		check.Equal(t, x.Port.Counts().Since(before), want, name+": %+v")
 		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
 			t.Errorf("%s: sent %x, the wire has %x", name, f, got)
 		}
@@ -233,9 +226,7 @@ func TestTrappedPush(t *testing.T) {
 		}
 	}
 	// The first push of each half is served as a doorbell, because nothing indicates yet that more words will come.
-	if n := x.m.Counters().Pushed; n != 4 {
-		t.Errorf("%d WQEs were taken whole", n)
-	}
+	check.Equal(t, x.m.Counters().Pushed, 4, "%d WQEs were taken whole")
 }
 
 // Each push comes in two parts, so far apart that the model treats the first one as complete: the late words never
@@ -301,9 +292,7 @@ func TestPushSeenInParts(t *testing.T) {
 		for x.cqe() != nil {
 		}
 	}
-	if n := x.m.Counters().Pushed; n != 99 {
-		t.Errorf("%d WQEs were taken whole, expected all but the first", n)
-	}
+	check.Equal(t, x.m.Counters().Pushed, 99, "%d WQEs were taken whole, expected all but the first")
 }
 
 // Blocks that are stored through a pointer may become visible in any order (MOVDIR64B), so a push may contain one of
@@ -323,9 +312,7 @@ func TestPushWithForeignBlock(t *testing.T) {
 		}
 		x.cqe()
 	}
-	if n := x.m.Counters().Pushed; n != 15 {
-		t.Errorf("%d WQEs were taken whole, expected all but 5", n)
-	}
+	check.Equal(t, x.m.Counters().Pushed, 15, "%d WQEs were taken whole, expected all but 5")
 }
 
 // A push that the model still waits for is over when a command resets its queue.

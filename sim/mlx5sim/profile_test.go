@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -201,9 +202,7 @@ func TestVendorSpecific(t *testing.T) {
 		t.Helper()
 		must.OK(t, x.Fn.WriteConfig(at+off, binary.LittleEndian.AppendUint32(nil, v)))
 	}
-	if v := read(0); v != 0x0018_0009 {
-		t.Errorf("header %08x", v)
-	}
+	check.Equal(t, read(0), 0x0018_0009, "header %08x")
 	id := read(8)
 	if next := read(8); id == 0 || next == id {
 		t.Errorf("counter %d, %d", id, next)
@@ -214,23 +213,15 @@ func TestVendorSpecific(t *testing.T) {
 		t.Errorf("the semaphore is %d, %d took it first", v, id)
 	}
 	write(4, 7) // registers
-	if v := read(4); v != 7 {
-		t.Errorf("space 7: control %08x, which has to say that it is not there", v)
-	}
+	check.Equal(t, read(4), 7, "space 7: control %08x, which has to say that it is not there")
 	write(0x10, 0)
-	if v := read(0x10); v != 3<<30 {
-		t.Errorf("read in a space that is not there: %08x", v)
-	}
+	check.Equal(t, read(0x10), 3<<30, "read in a space that is not there: %08x")
 	write(4, 0xa)
-	if v := read(4); v != 0x2000000a {
-		t.Errorf("space ah: control %08x", v)
-	}
+	check.Equal(t, read(4), 0x2000000a, "space ah: control %08x")
 	for _, v := range []uint32{id, id + 1} { // the second one finds the semaphore taken
 		write(0x14, v)
 		write(0x10, 1<<31|0x20)
-		if v := read(0x10); v != 0x20 {
-			t.Errorf("after a write the address is %08x", v)
-		}
+		check.Equal(t, read(0x10), 0x20, "after a write the address is %08x")
 	}
 	write(0x14, 0)
 	write(0x10, 0x20)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // testQP is a QP of a rig: 16 receive WQEs of 64 bytes, followed by 16 basic blocks for sends, a doorbell record and a
@@ -243,9 +245,7 @@ func TestConnected(t *testing.T) {
 	if e == nil || e[0x37] != syndRemoteAccess || w32(e, 0x38)>>24 != opWrite {
 		t.Errorf("write with a wrong key: completion %x", e)
 	}
-	if s := w32(x.queryQP(a), 0x18) >> 28; s != qpError {
-		t.Errorf("the QP is in state %d", s)
-	}
+	check.Equal(t, w32(x.queryQP(a), 0x18)>>28, qpError, "the QP is in state %d")
 }
 
 func (x *rig) remoteKey() uint32 {

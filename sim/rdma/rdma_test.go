@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // end is one side of a connection on a test's wire, with its own memory.
@@ -377,8 +379,6 @@ func FuzzConnection(f *testing.F) {
 			in = in[4+n:]
 		}
 		e.Flush(e)
-		if e.Pending() != 0 {
-			t.Errorf("%d requests are left", e.Pending())
-		}
+		check.Equal(t, e.Pending(), 0, "%d requests are left")
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
@@ -208,9 +209,7 @@ func TestInterruptKinds(t *testing.T) {
 		}
 		if c.index == proto.IRQINTx {
 			call(proto.CmdSetIRQs, -1, proto.SetIRQsBody{Argsz: 20, Flags: proto.SetUnmask | proto.SetDataNone, Index: c.index, Count: 1})
-			if n := taken(); n != 1 {
-				t.Errorf("INTx, unmasked: %d interrupts", n)
-			}
+			check.Equal(t, taken(), 1, "INTx, unmasked: %d interrupts")
 		}
 		call(proto.CmdSetIRQs, -1, proto.SetIRQsBody{Argsz: 20, Flags: proto.SetTrigger | proto.SetDataNone, Index: c.index})
 		p.Hold(func() { m.host.Interrupt(c.vector) })
@@ -310,9 +309,7 @@ func TestMemoryRegionInPages(t *testing.T) {
 		}
 		call(at == 0, all, batch, proto.HeaderSize)
 	}
-	if n := p.Mappings(); n != pages {
-		t.Errorf("%d mappings, expected %d", n, pages)
-	}
+	check.Equal(t, p.Mappings(), pages, "%d mappings")
 	for at := 0; at < pages; at += batch {
 		var all []byte
 		for i := at; i < at+batch; i++ {
@@ -320,7 +317,5 @@ func TestMemoryRegionInPages(t *testing.T) {
 		}
 		call(false, all, batch, proto.HeaderSize+24)
 	}
-	if n := p.Mappings(); n != 0 {
-		t.Errorf("%d mappings are left", n)
-	}
+	check.Equal(t, p.Mappings(), 0, "%d mappings are left")
 }

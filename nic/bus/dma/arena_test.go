@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -119,13 +120,9 @@ func TestAllocator(t *testing.T) {
 			}
 		}
 		must.OK(t, a.Close())
-		if len(m.mapped) != 0 {
-			t.Errorf("%d mappings are left", len(m.mapped))
-		}
+		check.Equal(t, len(m.mapped), 0, "%d mappings are left")
 	}
-	if n := held(t); n != 0 {
-		t.Errorf("%d files and mappings are left", n)
-	}
+	check.Equal(t, held(t), 0, "%d files and mappings are left")
 }
 
 type keepingMapper struct {
@@ -155,9 +152,7 @@ func TestMemoryOfClosedArenaIsZeroedForTheNext(t *testing.T) {
 		must.OK(t, a.Close())
 	}
 	for _, mp := range m.pool.free {
-		if err := mp.close(&m.fakeMapper); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, mp.close(&m.fakeMapper))
 	}
 }
 
@@ -166,9 +161,7 @@ func TestArenaPiecewise(t *testing.T) {
 	m := &fakeMapper{next: 0x100000, page: true}
 	a := must.Get(NewArena(m, 2<<20))(t)
 	defer a.Close()
-	if len(a.segments) != 1 {
-		t.Errorf("%d segments of pages that follow each other", len(a.segments))
-	}
+	check.Equal(t, len(a.segments), 1, "%d segments of pages that follow each other")
 	if a.mappings[0].mem.Page == 4096 {
 		if _, err := a.Alloc(1<<20, 4096); err != nil {
 			t.Error(err)
@@ -195,9 +188,7 @@ func TestGrow(t *testing.T) {
 		t.Errorf("%d pages came of %d bytes", len(pages), len(a.segments[0].bytes))
 	}
 	must.OK(t, a.Grow(3<<20))
-	if len(m.mapped) != 2 {
-		t.Errorf("%d mappings after Grow, want 2", len(m.mapped))
-	}
+	check.Equal(t, len(m.mapped), 2, "%d mappings after Grow")
 	if _, err := a.Alloc(3<<20, 1<<21); err != nil {
 		t.Error(err)
 	}

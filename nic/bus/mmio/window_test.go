@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"unsafe"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // traps records each access and answers a read with the bytes of its offset.
@@ -68,12 +70,8 @@ func TestTrapped(t *testing.T) {
 	w := Trapped(0x1000, &tr, shadow, func(off, n uint64) bool { return off >= 0x800 && off+n <= 0x900 })
 	w.Write32(0x804, 0x01020304)
 	w.Write64(8, 0x0102030405060708)
-	if got := w.Read32(4); got != 0x07060504 {
-		t.Errorf("Read32 = %#x", got)
-	}
-	if got := w.read64(8); got != 0x0f0e0d0c0b0a0908 {
-		t.Errorf("Read64 = %#x", got)
-	}
+	check.Equal(t, w.Read32(4), 0x07060504, "Read32 = %#x")
+	check.Equal(t, w.read64(8), 0x0f0e0d0c0b0a0908, "Read64 = %#x")
 	w.Write8(5, 0x11)
 	w.Write16(6, 0x1122)
 	if got8, got16 := w.Read8(7), w.Read16(6); got8 != 7 || got16 != 0x0706 {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -77,9 +78,7 @@ func TestBindAndBack(t *testing.T) {
 				t.Fatalf("unbind: %v, driver %q", err, k.bound(addr0))
 			}
 		}
-		if o := k.text(k.host.device(addr0), "driver_override"); o != "" {
-			t.Errorf("driver_override is %q afterwards", o)
-		}
+		check.Equal(t, k.text(k.host.device(addr0), "driver_override"), "", "driver_override is %q afterwards")
 		if left, _ := os.ReadDir(k.run); len(left) != 0 {
 			t.Errorf("%v is left", left)
 		}

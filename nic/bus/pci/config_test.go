@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // space is a writable configuration space of any length.
@@ -196,9 +198,7 @@ func (s hardwired) WriteConfig(off int, p []byte) error {
 // A function need not implement INTx Disable; memory space and bus mastering must change.
 func TestSetCommand(t *testing.T) {
 	s := hardwired{space: card()}
-	if err := setCommand(s, cmdMemory|cmdINTxDisable, cmdBusMaster); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, setCommand(s, cmdMemory|cmdINTxDisable, cmdBusMaster))
 	s.stuck = true
 	if err := setCommand(s, cmdMemory|cmdINTxDisable, cmdBusMaster); !errors.Is(err, ErrConfig) {
 		t.Errorf("bus mastering stays on: %v", err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -28,9 +29,7 @@ func TestLive(t *testing.T) {
 	to := Target{NoDriver: before.Group == "", Needed: needed(t)}
 	must.OK(t, Bind(addr, to))
 	t.Cleanup(func() {
-		if err := Unbind(addr); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, Unbind(addr))
 		after, err := machine.find(addr)
 		if err != nil || after.Driver != before.Driver {
 			t.Errorf("afterwards driver %q has it, before %q: %v", after.Driver, before.Driver, err)
@@ -67,32 +66,22 @@ func live(t *testing.T, addr string, unsafeNoIOMMU bool) {
 	}
 
 	arena := must.Get(dma.NewArena(f, 4<<20))(t)
-	if err := arena.Grow(1 << 20); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, arena.Grow(1<<20))
 	b, err := arena.Alloc(1<<20, 1<<12)
 	if err != nil {
 		t.Error(err)
 	}
 	t.Logf("memory at device address %#x; %q", b.IOVA, arena.Notes())
-	if err := f.SetBusMaster(true); err != nil {
-		t.Error(err)
-	}
-	if err := f.Reset(); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, f.SetBusMaster(true))
+	check.OK(t, f.Reset())
 	if w, err := f.BAR(0); err == nil && w.Read32(8) == ^uint32(0) && Gone(f) {
 		t.Error("the function does not answer after its reset")
 	}
 	if v, err := read16(f, cfgCommand); err != nil || v&cmdBusMaster != 0 || v&cmdMemory == 0 {
 		t.Errorf("command %#x after the reset, %v", v, err)
 	}
-	if err := f.SetBusMaster(true); err != nil {
-		t.Error(err)
-	}
-	if err := f.SetBusMaster(false); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, f.SetBusMaster(true))
+	check.OK(t, f.SetBusMaster(false))
 	must.Close(t, arena)
 	must.Close(t, f)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -38,9 +39,7 @@ func TestVFIO(t *testing.T) {
 		t.Errorf("name %s, ID %v, node %d, notes %q", f.Name(), f.ID(), f.NUMANode(), Notes(f))
 	}
 	command := func() uint16 { v, _ := read16(f, cfgCommand); return v }
-	if got := command(); got != cmdMemory|cmdINTxDisable {
-		t.Errorf("command is %#x after open", got)
-	}
+	check.Equal(t, command(), cmdMemory|cmdINTxDisable, "command is %#x after open")
 	if err := f.SetBusMaster(true); err != nil || command()&cmdBusMaster == 0 {
 		t.Errorf("bus mastering: %v, command %#x", err, command())
 	}
@@ -276,9 +275,7 @@ func TestIOVA(t *testing.T) {
 	if err := f.Unmap(all[1], 4096); err == nil {
 		t.Error("a part was unmapped")
 	}
-	if err := f.Unmap(all[2], len(mem)); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, f.Unmap(all[2], len(mem)))
 	if again, err := f.Map(dma.Memory{Bytes: mem}); err != nil || again != all[2] {
 		t.Errorf("the free address is not used again: %#x, %v", again, err)
 	}
@@ -388,9 +385,7 @@ func TestWriteReal(t *testing.T) {
 	defer f.Close()
 	path := filepath.Join(k.host.device(addr0), "config")
 	must.OK(t, os.WriteFile(path, make([]byte, cfgSize), 0o600))
-	if err := WriteReal(f, 0x78, []byte{0x10, 0x28}); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, WriteReal(f, 0x78, []byte{0x10, 0x28}))
 	if b, err := os.ReadFile(path); err != nil || b[0x78] != 0x10 || b[0x79] != 0x28 {
 		t.Errorf("% x, %v", b[0x78:0x7a], err)
 	}

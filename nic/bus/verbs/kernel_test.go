@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -212,9 +213,7 @@ func TestFunction(t *testing.T) {
 	if n, err := f.Counters("ports/1/hw_counters"); err != nil || len(n) != 1 || n["rx_pkts"] != 12 {
 		t.Errorf("counters %v, %v", n, err)
 	}
-	if f.Text("ports/1/gids/0") != "fe80:0000:0000:0000:0000:00ff:fe00:0001" {
-		t.Errorf("GID %q", f.Text("ports/1/gids/0"))
-	}
+	check.Equal(t, f.Text("ports/1/gids/0"), "fe80:0000:0000:0000:0000:00ff:fe00:0001", "GID %q")
 	if _, err := f.BAR(0); err == nil {
 		t.Error("registers were given away")
 	}

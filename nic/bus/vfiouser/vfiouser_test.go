@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
@@ -68,9 +69,7 @@ func TestIdentityAndRegisters(t *testing.T) {
 	if err := f.Reset(); err != nil || p.BusMaster() {
 		t.Errorf("bus mastering after reset: %v, %v", p.BusMaster(), err)
 	}
-	if v := bar.Read32(0); v != toysim.Magic {
-		t.Errorf("after reset magic reads %#x", v)
-	}
+	check.Equal(t, bar.Read32(0), toysim.Magic, "after reset magic reads %#x")
 }
 
 func TestDoorbellsAreMemory(t *testing.T) {
@@ -86,9 +85,7 @@ func TestDoorbellsAreMemory(t *testing.T) {
 	if p.Counts() != before {
 		t.Error("the store was a message")
 	}
-	if v := bells.Read32(0x40); v != 7 {
-		t.Errorf("the device sees %#x", v)
-	}
+	check.Equal(t, bells.Read32(0x40), 7, "the device sees %#x")
 }
 
 // Memory without a file descriptor is accessed by DMA_READ and DMA_WRITE, also while the driver makes its own calls.
@@ -123,9 +120,7 @@ func TestDMAByMessages(t *testing.T) {
 	if got := m.Bytes[0x4000:][:100]; !bytes.Equal(got, frame) || m.Bytes[0x0a] != 1 {
 		t.Errorf("received: %x, descriptor %x", got, m.Bytes[:16])
 	}
-	if err := f.Unmap(iova, 1<<16); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, f.Unmap(iova, 1<<16))
 	if v := p.Violations(); len(v) > 0 {
 		t.Errorf("violations: %q", v)
 	}
@@ -239,9 +234,7 @@ func TestServerVanishes(t *testing.T) {
 	bar := must.Get(f.BAR(0))(t)
 	iova := must.Get(f.Map(pages(t, 4096)))(t)
 	s.Close()
-	if v := bar.Read32(0); v != ^uint32(0) {
-		t.Errorf("reads %#x", v)
-	}
+	check.Equal(t, bar.Read32(0), ^uint32(0), "reads %#x")
 	if err := f.SetBusMaster(true); !errors.Is(err, ErrClosed) {
 		t.Errorf("SetBusMaster: %v", err)
 	}

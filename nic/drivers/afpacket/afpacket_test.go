@@ -20,6 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/afpacket"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
@@ -222,9 +223,7 @@ func TestTimestamps(t *testing.T) {
 		send, want := v.Echo(veth.Our4.Addr(), 99), 0
 		if n := testing.AllocsPerRun(100, func() { // with -rate it is called between any two probes
 			want++
-			if err := d.Send(send); err != nil {
-				t.Error(err)
-			}
+			check.OK(t, d.Send(send))
 			for ok := true; ok; want-- {
 				_, _, ok, _ = d.TxTimestamp()
 			}

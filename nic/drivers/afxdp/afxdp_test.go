@@ -19,6 +19,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/afxdp"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
@@ -132,9 +133,7 @@ func TestKill(t *testing.T) {
 	c.Wait()
 	for deadline := time.Now().Add(time.Minute); attached(t, v) != 0 && time.Now().Before(deadline); {
 	}
-	if id := attached(t, v); id != 0 {
-		t.Errorf("program %d is attached after SIGKILL", id)
-	}
+	check.Equal(t, attached(t, v), 0, "program %d is attached after SIGKILL")
 }
 
 // TestRights opens a device in a user namespace, which may not load an XDP program, nor lock more memory than its limit.
@@ -211,9 +210,7 @@ func TestForeignProgram(t *testing.T) {
 		}
 		must.Close(t, d)
 	})
-	if id := attached(t, v); id != 0 {
-		t.Errorf("program %d is attached after Close", id)
-	}
+	check.Equal(t, attached(t, v), 0, "program %d is attached after Close")
 }
 
 // TestHiddenTag sends a VLAN tag outside of the frame, where veth keeps it, as a card with rx-vlan-offload does.

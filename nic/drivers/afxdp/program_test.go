@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
@@ -91,15 +92,13 @@ type verdict struct {
 	want  uint32
 }
 
-func check(t *testing.T, p *ebpf.Program, cases []verdict) {
+func judge(t *testing.T, p *ebpf.Program, cases []verdict) {
 	t.Helper()
 	for _, c := range cases {
 		out := make([]byte, len(c.frame)+64)
 		run := &ebpf.RunOptions{Data: c.frame, DataOut: out}
 		got := must.Get(p.Run(run))(t)
-		if got != c.want {
-			t.Errorf("%s: verdict %d, want %d", c.name, got, c.want)
-		}
+		check.Equal(t, got, c.want, c.name+": verdict %d")
 		if !bytes.Equal(run.DataOut, c.frame) {
 			t.Errorf("%s: the frame was changed", c.name)
 		}
@@ -129,12 +128,12 @@ func TestMatch(t *testing.T) {
 			neighbour(135, ours6)...)...), redirect},
 		{"NS unicast", ethernetFrame(mac, nil, v6, ip6(theirs6, ours6, 58, neighbour(135, ours6)...)...), redirect},
 	}
-	check(t, p, good)
+	judge(t, p, good)
 	for _, tags := range [][]byte{q, ad, slices.Concat(ad, q)} {
 		for _, c := range good {
 			c.frame = slices.Concat(c.frame[:12], tags, c.frame[12:])
 			c.name += " tagged"
-			check(t, p, []verdict{c})
+			judge(t, p, []verdict{c})
 		}
 	}
 	// Of each, every truncation passes, and so does another destination MAC.
@@ -147,11 +146,11 @@ func TestMatch(t *testing.T) {
 			if c.frame[12] == 8 && c.frame[13] == 0 && n >= 42 || c.frame[12] == 0x86 && c.name[:2] != "NS" && n >= 62 {
 				continue
 			}
-			check(t, p, []verdict{{c.name + " cut", c.frame[:n], pass}})
+			judge(t, p, []verdict{{c.name + " cut", c.frame[:n], pass}})
 		}
 		c.frame = slices.Clone(c.frame)
 		copy(c.frame, []byte{2, 9, 9, 9, 9, 9})
-		check(t, p, []verdict{{c.name + " to another MAC", c.frame, pass}})
+		judge(t, p, []verdict{{c.name + " to another MAC", c.frame, pass}})
 	}
 	options := ip4(theirs4, ours4, 1, icmp(8, 9)...)
 	options[0] = 0x46
@@ -161,7 +160,7 @@ func TestMatch(t *testing.T) {
 	offset[7] = 1
 	hops := ip6(theirs6, ours6, 58, neighbour(135, ours6)...)
 	hops[7] = 254
-	check(t, p, []verdict{
+	judge(t, p, []verdict{
 		{"ssh", ethernetFrame(mac, nil, v4, ip4(theirs4, ours4, 6, 0, 1, 0, 22, 0, 0, 0, 0)...), pass},
 		{"ssh over IPv6", ethernetFrame(mac, nil, v6, ip6(theirs6, ours6, 6, 0, 1, 0, 22, 0, 0, 0, 0)...), pass},
 		{"TCP to an echo port", ethernetFrame(mac, nil, v4, ip4(theirs4, ours4, 6, udp(7)...)...), pass},
@@ -203,7 +202,7 @@ func TestMatchOneFamily(t *testing.T) {
 		if o.Mode == fastpath.Open || o.Addresses[0].Addr().Is6() {
 			v6 = redirect
 		}
-		check(t, p, []verdict{
+		judge(t, p, []verdict{
 			{"echo", ethernetFrame(mac, nil, 0x0800, ip4(theirs4, ours4, 1, icmp(8, 9)...)...), v4},
 			{"echo over IPv6", ethernetFrame(mac, nil, 0x86dd, ip6(theirs6, ours6, 58, icmp(128, 9)...)...), v6},
 			{"TCP", ethernetFrame(mac, nil, 0x0800, ip4(theirs4, ours4, 6, udp(7)...)...), pass},
@@ -221,7 +220,7 @@ func TestSteer(t *testing.T) {
 		p4 := load(t, nic.Options{Steer: &nic.Steer{Local: ours4, Remote: theirs4, EchoIDs: []uint16{9, 10},
 			UDPPorts: []uint16{50000}, Neighbours: neighbours}})
 		const v4, v6 = 0x0800, 0x86dd
-		check(t, p4, []verdict{
+		judge(t, p4, []verdict{
 			{"reply", ethernetFrame(mac, nil, v4, ip4(theirs4, ours4, 1, icmp(0, 10)...)...), redirect},
 			{"reply tagged", ethernetFrame(mac, q, v4, ip4(theirs4, ours4, 1, icmp(0, 9)...)...), redirect},
 			{"datagram", ethernetFrame(mac, nil, v4, ip4(theirs4, ours4, 17, udp(50000)...)...), redirect},
@@ -238,7 +237,7 @@ func TestSteer(t *testing.T) {
 			{"ARP request of another", ethernetFrame(all, nil, 0x0806, arp(1, third4, ours4)...), pass},
 		})
 		p6 := load(t, nic.Options{Steer: &nic.Steer{Local: ours6, Remote: theirs6, EchoIDs: []uint16{9}, Neighbours: neighbours}})
-		check(t, p6, []verdict{
+		judge(t, p6, []verdict{
 			{"reply", ethernetFrame(mac, nil, v6, ip6(theirs6, ours6, 58, icmp(129, 9)...)...), redirect},
 			{"reply to the user's ping", ethernetFrame(mac, nil, v6, ip6(theirs6, ours6, 58, icmp(129, 8)...)...), pass},
 			{"reply from another", ethernetFrame(mac, nil, v6, ip6(third6, ours6, 58, icmp(129, 9)...)...), pass},
@@ -251,7 +250,7 @@ func TestSteer(t *testing.T) {
 }
 
 func TestTakeAll(t *testing.T) {
-	check(t, load(t, nic.Options{}), []verdict{{"anything", ethernetFrame(all, nil, 0x1234, 1), redirect}})
+	judge(t, load(t, nic.Options{}), []verdict{{"anything", ethernetFrame(all, nil, 0x1234, 1), redirect}})
 }
 
 // TestLargest loads a program with the largest number of addresses and all ports, and refuses one address more.
@@ -268,7 +267,7 @@ func TestLargest(t *testing.T) {
 	p := load(t, nic.Options{Match: c})
 	last4, last6 := c.Addresses[2*fastpath.MaxAddresses-1].Addr(), c.Addresses[2*fastpath.MaxAddresses-2].Addr()
 	for _, port := range []uint16{0, 1, 20000, 65535} {
-		check(t, p, []verdict{
+		judge(t, p, []verdict{
 			{"last over IPv6", ethernetFrame(mac, nil, 0x86dd, ip6(theirs6, last6, 17, udp(port)...)...), redirect},
 			{"last over IPv4", ethernetFrame(mac, nil, 0x0800, ip4(theirs4, last4, 17, udp(port)...)...), redirect},
 		})

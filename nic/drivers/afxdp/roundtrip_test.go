@@ -20,6 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/afpacket"
 	"github.com/rebound-nic/rebound/nic/drivers/afxdp"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
@@ -92,9 +93,7 @@ func respond(t *testing.T, v *veth.Pair, open func(nic.Options) (nic.Device, err
 			t.Errorf("%s: %+v %+v", d.Info().Driver, st, r.Stats())
 		}
 		stop.Store(true)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		check.OK(t, <-done)
 		d.Close()
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
@@ -133,9 +134,7 @@ func TestQKey(t *testing.T) {
 	}
 	x.settle()
 	x.busy(func() error {
-		if n := x.stats().Extra["qkey_viol"]; n != 3 {
-			t.Errorf("%d violations counted", n)
-		}
+		check.Equal(t, x.stats().Extra["qkey_viol"], 3, "%d violations counted")
 		return nil
 	})
 	if s := x.resp.Stats(); s.Answered()+s.Refused() != 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
@@ -193,9 +194,7 @@ func TestForgetful(t *testing.T) {
 	for range 20 {
 		x.until("echo", x.echo)
 	}
-	if n := x.m.Objects().AHs; n != 1 {
-		t.Errorf("%d address handles for one peer", n)
-	}
+	check.Equal(t, x.m.Objects().AHs, 1, "%d address handles for one peer")
 }
 
 // A message is refused and counted if the device refuses an address handle for its sender.
@@ -345,7 +344,5 @@ func TestQueues(t *testing.T) {
 			return false
 		})
 	}
-	if len(seen) != 2*queues {
-		t.Errorf("%d queue pairs", len(seen))
-	}
+	check.Equal(t, len(seen), 2*queues, "%d queue pairs")
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
@@ -231,9 +232,7 @@ func TestRefusals(t *testing.T) {
 			if c.want != 0 && (s[c.want] != 1 || s.Refused() != 1) {
 				t.Errorf("counted %v", s)
 			}
-			if back := b.pairs[0].frees == 1; back != (c.fault != faultRxID) {
-				t.Errorf("the buffer came back: %v", back)
-			}
+			check.Equal(t, b.pairs[0].frees == 1, c.fault != faultRxID, "the buffer came back: %v")
 		})
 	}
 	// A duplicate completion, and one of a send that never was.
@@ -244,9 +243,7 @@ func TestRefusals(t *testing.T) {
 	b.txDone[0]--
 	b.complete(statusOK)
 	b.Poll(r)
-	if b.fault.Load() != faultTxID {
-		t.Errorf("a send completed twice: fault %d", b.fault.Load())
-	}
+	check.Equal(t, b.fault.Load(), faultTxID, "a send completed twice: fault %d")
 	// Errors of sends are counted by status.
 	b, r = newBenchQueue(t, 16, 64, false), newResponder(t)
 	for _, status := range []uint64{13, 15, 200} {
@@ -301,9 +298,7 @@ func TestFull(t *testing.T) {
 	b.arrive(1)
 	b.Poll(r)
 	b.Poll(r)
-	if b.fault.Load() != 0 {
-		t.Errorf("fault %d", b.fault.Load())
-	}
+	check.Equal(t, b.fault.Load(), 0, "fault %d")
 }
 
 // send uses separate slots, and recv copies the message without the device's prefix.
@@ -327,9 +322,7 @@ func TestSendRecv(t *testing.T) {
 	for b.send(&b.pairs[0], message, 5) {
 		sent++
 	}
-	if sent != sendSlots {
-		t.Errorf("%d sends fit, want %d", sent, sendSlots)
-	}
+	check.Equal(t, sent, sendSlots, "%d sends fit")
 	slot := uint32((*rxDesc)(b.pairs[0].rq).ctrl & 0xFFFF)
 	copy(unsafe.Slice((*byte)(b.message(slot)), 16), message)
 	b.arrive(1)

@@ -16,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
@@ -232,9 +233,7 @@ func (x *pair) serve() *pair {
 		}
 	}
 	x.Cleanup(func() {
-		if err := errors.Join(stop(), x.dev.Close(), x.client.dev.Close()); err != nil {
-			x.Error(err)
-		}
+		check.OK(x, errors.Join(stop(), x.dev.Close(), x.client.dev.Close()))
 		x.port.Stop()
 		x.client.port.Stop()
 	})

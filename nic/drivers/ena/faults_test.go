@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/ena"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
@@ -94,9 +95,7 @@ func start(t testing.TB, o enasim.Options) *live {
 	}()
 	t.Cleanup(func() {
 		stop.Store(true)
-		if err := <-end; err != nil {
-			t.Error(err)
-		}
+		check.OK(t, <-end)
 		must.Close(t, x.dev)
 	})
 	x.until("echo", x.echo)

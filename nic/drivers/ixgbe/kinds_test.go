@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
@@ -133,9 +134,7 @@ func TestPHY(t *testing.T) {
 		d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
 		defer d.Close()
 		awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
-		if n := m.Negotiations(); n != 0 {
-			t.Errorf("negotiation was restarted %d times", n)
-		}
+		check.Equal(t, m.Negotiations(), 0, "negotiation was restarted %d times")
 	})
 }
 

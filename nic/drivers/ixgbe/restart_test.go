@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
@@ -97,9 +98,7 @@ func TestNobodyAsksDuringARestart(t *testing.T) {
 	for n := range uint64(3) {
 		w.Write32(0x03000, 0) // RXCTRL.RXEN, as a reset by another process leaves it
 		if !await.Holds(func() bool {
-			if err := d.ReadStats(&st); err != nil {
-				t.Error(err)
-			}
+			check.OK(t, d.ReadStats(&st))
 			return st.Resets > n || t.Failed()
 		}) {
 			t.Errorf("no restart %d", n+1)

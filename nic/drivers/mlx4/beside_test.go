@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
@@ -109,9 +110,7 @@ func TestBesideWithoutBlueFlame(t *testing.T) {
 	x.kernel.NoFlame = true
 	x.Open(nic.Options{})
 	x.Expect("ours", map[string][]byte{"a datagram": datagram})
-	if p := x.Dev.Info().Push; p != "doorbell full" {
-		t.Errorf("push %q", p)
-	}
+	check.Equal(t, x.Dev.Info().Push, "doorbell full", "push %q")
 	x.Close()
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/rig"
 )
@@ -91,9 +92,7 @@ func FuzzAnswers(f *testing.F) {
 			d.Link()
 			d.Close()
 		}
-		if len(s.maps) != 0 {
-			t.Errorf("%d mappings are left", len(s.maps))
-		}
+		check.Equal(t, len(s.maps), 0, "%d mappings are left")
 	})
 }
 
@@ -157,9 +156,7 @@ func TestEvents(t *testing.T) {
 			t.Errorf("event %#02x asks for %q, want %q", kind, got, want)
 		}
 	}
-	if d.events.unknown.Load() != 1 {
-		t.Errorf("%d unknown events", d.events.unknown.Load())
-	}
+	check.Equal(t, d.events.unknown.Load(), 1, "%d unknown events")
 	d.wanted.Store(nil)
 }
 

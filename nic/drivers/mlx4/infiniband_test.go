@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/fabric"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
@@ -33,9 +34,7 @@ func TestInfiniBandEchoes(t *testing.T) {
 				t.Errorf("Info does not say %q: %s", want, list(i.Notes))
 			}
 		}
-		if i.MTU != 2044 {
-			t.Errorf("MTU %d", i.MTU)
-		}
+		check.Equal(t, i.MTU, 2044, "MTU %d")
 		for _, n := range []int{28, 56, 60, 84, 176, 177, 500, 1500, 2044} {
 			for _, global := range []bool{false, true} {
 				var grh []byte
@@ -66,17 +65,13 @@ func TestInfiniBandEchoes(t *testing.T) {
 				}
 			}
 		}
-		if n := x.fabric.Multicast(fabric.Broadcast, ping4(84)); n != 1 {
-			t.Errorf("%d members of the broadcast group", n)
-		}
+		check.Equal(t, x.fabric.Multicast(fabric.Broadcast, ping4(84)), 1, "%d members of the broadcast group")
 		x.Settle()
 		if got := x.fabric.Received(); len(got) != 0 || x.Resp[0].Stats()[fastpath.RefusedMAC] != 1 {
 			t.Errorf("a ping to the group: %v, %v", got, x.Resp[0].Stats())
 		}
 		x.Close()
-		if x.fabric.Leaves != 3 {
-			t.Errorf("%d of 3 groups were left", x.fabric.Leaves)
-		}
+		check.Equal(t, x.fabric.Leaves, 3, "%d of 3 groups were left")
 	}
 }
 
@@ -202,9 +197,7 @@ func TestInfiniBandNeighbours(t *testing.T) {
 	if len(m) != 48 || m[0] != 136 || m[4] != 0x60 || !bytes.Equal(m[24:], append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) || k.DLID != 1 || k.DQP != fabric.HostQP {
 		t.Errorf("advertisement % x to %+v", m, k)
 	}
-	if sum := ones([]byte{0, 58}, k.Payload[8:10], k.Payload[12:]); sum != 0xFFFF {
-		t.Errorf("the advertisement sums to %#x", sum)
-	}
+	check.Equal(t, ones([]byte{0, 58}, k.Payload[8:10], k.Payload[12:]), 0xFFFF, "the advertisement sums to %#x")
 	x.fabric.Multicast(solicitedGroup, solicit(netip.IPv6Unspecified()))
 	k = one("duplicate address detection")
 	if g := x.fabric.Groups[allNodesGroup]; g == nil || k.DLID != g.MLID || k.DQP != 0xFFFFFF || !bytes.Equal(k.GRH[24:], allNodesGroup[:]) ||
@@ -244,9 +237,7 @@ func TestNoSubnetManager(t *testing.T) {
 		x.attach()
 		x.fabric.Send(0, x.qpn, ping4(84), nil)
 		x.Settle()
-		if n := len(x.fabric.Received()); n != 1 {
-			t.Errorf("%s: %d replies afterwards", name, n)
-		}
+		check.Equal(t, len(x.fabric.Received()), 1, name+": %d replies afterwards")
 		x.Close()
 	}
 }

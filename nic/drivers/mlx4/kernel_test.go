@@ -14,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 )
@@ -439,9 +440,7 @@ func (c *context) Close() error {
 	}
 	c.closed = true
 	for len(c.undo) > 0 {
-		if err := c.undo[len(c.undo)-1](); err != nil {
-			c.Error(err)
-		}
+		check.OK(c, c.undo[len(c.undo)-1]())
 		c.undo = c.undo[:len(c.undo)-1]
 		c.Objects--
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
@@ -54,9 +55,7 @@ func TestSteeringByTable(t *testing.T) {
 	x.Exchange(50, 98)
 	x.Ping([6]byte{2, 0, 0, 0, 0, 0x77}, 98, -1) // for another process
 	x.Settle()
-	if n := x.Received(); n != 0 {
-		t.Errorf("%d replies to a frame for another address", n)
-	}
+	check.Equal(t, x.Received(), 0, "%d replies to a frame for another address")
 	if c := x.model.Counters(); c.Filtered != 1 {
 		t.Errorf("%d frames were kept out by the device, want 1", c.Filtered)
 	}
@@ -135,9 +134,7 @@ func TestRSS(t *testing.T) {
 		}
 		return n
 	}
-	if n := used(); n != 1 {
-		t.Errorf("one flow is answered by %d queues", n)
-	}
+	check.Equal(t, used(), 1, "one flow is answered by %d queues")
 	for host := range byte(64) {
 		f := request(ourMAC, 98, -1)
 		f[29] = host + 100 // source address; the checksum follows
@@ -152,12 +149,8 @@ func TestRSS(t *testing.T) {
 		x.Far.Send(0, f)
 		x.Settle()
 	}
-	if n := x.Received(); n != 64 {
-		t.Errorf("%d replies to 64 hosts", n)
-	}
-	if n := used(); n != 4 {
-		t.Errorf("64 flows are answered by %d queues of 4", n)
-	}
+	check.Equal(t, x.Received(), 64, "%d replies to 64 hosts")
+	check.Equal(t, used(), 4, "64 flows are answered by %d queues of 4")
 }
 
 // watched is a model whose host counts its memory reads from the stores that start a send until the frame is on the

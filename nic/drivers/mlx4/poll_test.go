@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/rig"
@@ -373,9 +374,7 @@ func TestSendAfterManyReplies(t *testing.T) {
 			}
 		}
 	}
-	if err := b.send(rig.Echo(64)); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, b.send(rig.Echo(64)))
 }
 
 // Frames that are shorter than the inline minimum are padded with zeros, as they would be on the wire.

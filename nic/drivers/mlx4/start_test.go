@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -226,9 +227,7 @@ func TestRefusals(t *testing.T) {
 		case strings.Contains(err.Error(), "\n"):
 			t.Errorf("%s: more than one error: %v", name, err)
 		}
-		if len(s.maps) != 0 {
-			t.Errorf("%s: %d mappings are left", name, len(s.maps))
-		}
+		check.Equal(t, len(s.maps), 0, name+": %d mappings are left")
 		if s.owner == 0 && !s.removed && s.given == 0 && s.resets > 0 {
 			t.Errorf("%s: the ownership register was not given back", name)
 		}
@@ -252,9 +251,7 @@ func TestStuckCommandIsTheLast(t *testing.T) {
 		t.Errorf("the watch sees %+v, %v", sy, err)
 	}
 	d.Close()
-	if len(s.maps) != 0 {
-		t.Errorf("%d mappings are left", len(s.maps))
-	}
+	check.Equal(t, len(s.maps), 0, "%d mappings are left")
 }
 
 func TestRule(t *testing.T) {

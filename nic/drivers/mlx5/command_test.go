@@ -14,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -133,9 +134,7 @@ func (f *scripted) chain(ptr uint64, n int, token byte) (boxes [][]byte) {
 		ptr = binary.BigEndian.Uint64(b[boxNext:])
 		n -= boxData
 	}
-	if ptr != 0 {
-		f.Errorf("the last mailbox points to %#x", ptr)
-	}
+	check.Equal(f, ptr, 0, "the last mailbox points to %#x")
 	return boxes
 }
 

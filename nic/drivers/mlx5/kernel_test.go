@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
@@ -337,9 +338,7 @@ func (c *context) devx(method uint16, attrs []verbs.Attr) error {
 
 func (c *context) umem(attrs []verbs.Attr) error {
 	start, length := binary.NativeEndian.Uint64(attrs[1].Data), binary.NativeEndian.Uint64(attrs[2].Data)
-	if attrs[5].Value != int64(os.Getpagesize()) {
-		c.Errorf("pages of %#x for a umem with offsets", attrs[5].Value)
-	}
+	check.Equal(c, attrs[5].Value, int64(os.Getpagesize()), "pages of %#x for a umem with offsets")
 	iova, err := c.pin(start, length)
 	if err != nil {
 		return err
@@ -431,9 +430,7 @@ func (c *context) Close() error {
 	c.closed = true
 	for i := len(c.order) - 1; i >= 0; i-- {
 		if destroy := c.handles[c.order[i]]; destroy != nil {
-			if err := destroy(); err != nil {
-				c.Error(err)
-			}
+			check.OK(c, destroy())
 		}
 	}
 	if c.uid != 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/rig"
@@ -98,9 +99,7 @@ func TestPushedWQE(t *testing.T) {
 	if !bytes.Equal(w[room+42:room+98], f[42:]) {
 		t.Errorf("payload is % x", w[room+42:])
 	}
-	if b.records[1] != swap(2) {
-		t.Errorf("doorbell record %#x, want block 2 in network order", b.records[1])
-	}
+	check.Equal(t, b.records[1], swap(2), "doorbell record %#x, want block 2 in network order")
 	b.arrive(1)
 	b.Poll(r)
 	if !bytes.Equal(b.flame[256:256+128], unsafe.Slice((*byte)(b.wq.Base), 256)[128:]) {
@@ -289,7 +288,5 @@ func TestSendAfterManyReplies(t *testing.T) {
 			}
 		}
 	}
-	if err := b.send(rig.Echo(64)); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, b.send(rig.Echo(64)))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
@@ -49,9 +50,7 @@ func TestEveryID(t *testing.T) {
 				})
 			})
 			x.Exchange(5, 98)
-			if n := x.model.Counters().PortWrites; n != 0 {
-				t.Errorf("%d port registers were written, which a virtual function does not have", n)
-			}
+			check.Equal(t, x.model.Counters().PortWrites, 0, "%d port registers were written, which a virtual function does not have")
 			x.Close()
 			if n, _ := x.model.Pages(); n != 0 || x.Port.Mappings() != 0 {
 				t.Errorf("%d pages are still firmware's, %d mappings", n, x.Port.Mappings())
@@ -95,9 +94,7 @@ func TestVirtualFunction(t *testing.T) {
 			t.Helper()
 			x.Ping(ours, 98, -1)
 			x.Settle()
-			if n := x.Received(); n != 1 {
-				t.Errorf("%d replies from the drawn address", n)
-			}
+			check.Equal(t, x.Received(), 1, "%d replies from the drawn address")
 		}
 		answered()
 		if err := x.Serve(func() {
@@ -123,9 +120,7 @@ func TestLoopback(t *testing.T) {
 				defer x.Close()
 				must.OK(t, x.Dev.Send(request(ourMAC, 98, -1)))
 				x.Settle()
-				if n := x.Received(); n != 1 {
-					t.Errorf("a frame for our own address did not go out: %d", n)
-				}
+				check.Equal(t, x.Received(), 1, "a frame for our own address did not go out: %d")
 			})
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -133,9 +134,7 @@ func TestRecordedCommands(t *testing.T) {
 		}
 	}
 	t.Log(fmt.Sprint(compared))
-	if n := d.pages.held(); n != 6+12868 {
-		t.Errorf("firmware was given %d pages, the card wants 6 and 12868", n)
-	}
+	check.Equal(t, d.pages.held(), 6+12868, "firmware was given %d pages, the card wants 6 and 12868")
 	if c := d.caps; c.bfHalf != 256 || !c.endPad || c.maxWQE != 1024 || c.inlineMode != inlineL2 && c.inlineMode != inlineVport || c.logMaxCQ != 22 {
 		t.Errorf("capabilities of the recorded card: %+v", c)
 	}

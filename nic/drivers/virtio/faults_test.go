@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/virtio"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
@@ -73,9 +74,7 @@ func TestRestarts(t *testing.T) {
 					if s.RxFrames == 0 || s.TxBytes == 0 {
 						t.Errorf("the counts of before the restart are gone: %+v", s)
 					}
-					if err := stop(); err != nil {
-						t.Error(err)
-					}
+					check.OK(t, stop())
 					must.Close(t, d)
 				})
 			})

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
@@ -293,9 +294,7 @@ func TestNotify(t *testing.T) {
 			}
 			return b.bells[1]
 		}
-		if got := pass(3); got != noBell&^0xffff|1 {
-			t.Errorf("the notification is %#x, want 16 bits of 1", got)
-		}
+		check.Equal(t, pass(3), noBell&^0xffff|1, "the notification is %#x, want 16 bits of 1")
 		quiet := func(on uint16) {
 			if packed {
 				*half(b.tx.device, 2) = on
@@ -304,9 +303,7 @@ func TestNotify(t *testing.T) {
 			}
 		}
 		quiet(1)
-		if got := pass(3); got != noBell {
-			t.Errorf("notified by %#x a device that wants none", got)
-		}
+		check.Equal(t, pass(3), noBell, "notified by %#x a device that wants none")
 		quiet(0)
 		b.tx.data = true
 		for b.tx.next < 2*testRing-1 {
@@ -386,9 +383,7 @@ func TestLies(t *testing.T) {
 			}
 			b.restart()
 			b.arrive(5)
-			if n := b.Poll(r); n != 5 {
-				t.Errorf("%s: %d replies of 5 after a reset", c.name, n)
-			}
+			check.Equal(t, b.Poll(r), 5, c.name+": %d replies of 5 after a reset")
 		}
 	})
 }
@@ -505,9 +500,7 @@ func TestReplyBesideSend(t *testing.T) {
 		}
 		b.finish(0)
 		b.arrive(5)
-		if n := b.Poll(r); n != 5 {
-			t.Errorf("%d replies of 5 afterwards", n)
-		}
+		check.Equal(t, b.Poll(r), 5, "%d replies of 5 afterwards")
 	})
 }
 

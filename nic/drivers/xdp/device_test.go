@@ -19,6 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
@@ -223,9 +224,7 @@ func TestHiddenTag(t *testing.T) {
 			d = serve(t, &v.Host, c, own)
 			raw.Send(v.Echo(veth.Our4.Addr(), 8))
 			wait(t, func() bool { return d.Verdicts()[fastpath.RefusedVLAN] > 0 })
-			if n := d.Verdicts()[fastpath.AnsweredICMPv4]; n != 0 {
-				t.Errorf("%d frames of another VLAN were answered", n)
-			}
+			check.Equal(t, d.Verdicts()[fastpath.AnsweredICMPv4], 0, "%d frames of another VLAN were answered")
 		})
 	}
 }
@@ -249,9 +248,7 @@ func TestLoops(t *testing.T) {
 	v.Peer.Raw(t).Send(v.Datagram(they.Addresses[0].Addr(), 7000, veth.Our4.Addr(), 7001))
 	count := func(verdict fastpath.Verdict) uint64 { return a.Verdicts()[verdict] + b.Verdicts()[verdict] }
 	wait(t, func() bool { return count(fastpath.RefusedHopLimit) == 1 })
-	if n := count(fastpath.AnsweredUDPv4); n != 63 {
-		t.Errorf("%d replies to a datagram with TTL 64, want 63", n)
-	}
+	check.Equal(t, count(fastpath.AnsweredUDPv4), 63, "%d replies to a datagram with TTL 64")
 }
 
 func wait(t *testing.T, done func() bool) {

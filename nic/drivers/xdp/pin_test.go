@@ -21,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
@@ -44,9 +45,7 @@ func answered(t *testing.T, pin string) uint64 {
 func unpin(t *testing.T, e *veth.End, name string) {
 	t.Helper()
 	e.Do(func() {
-		if err := xdp.Unpin(name); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, xdp.Unpin(name))
 	})
 }
 
@@ -63,9 +62,7 @@ func TestPin(t *testing.T) {
 			must.Close(t, d)
 			v.Ping(t, veth.Our4.Addr())
 			v.Ping(t, veth.Our6.Addr())
-			if n := answered(t, "p"); n != 200 {
-				t.Errorf("%d answered, want 200", n)
-			}
+			check.Equal(t, answered(t, "p"), 200, "%d answered")
 			groups := func() string {
 				b, _ := os.ReadFile("/proc/thread-self/net/dev_mcast")
 				return string(b)
@@ -97,9 +94,7 @@ func TestPin(t *testing.T) {
 			p.Close()
 			must.Close(t, d)
 			unpin(t, &v.Host, "p")
-			if id := program(t, v); id != 0 {
-				t.Errorf("program %d is attached after Unpin", id)
-			}
+			check.Equal(t, program(t, v), 0, "program %d is attached after Unpin")
 			v.Host.Do(func() {
 				if strings.Contains(groups(), "3333ff000010") {
 					t.Errorf("the solicited-node group is still let in:\n%s", groups())
@@ -228,12 +223,8 @@ func TestPinGone(t *testing.T) {
 	})
 	v.Host.Do(func() {
 		l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: v.Host.Name, MTU: 1500, TxQLen: 1000, NumTxQueues: 1, NumRxQueues: 1}, PeerName: "other"}
-		if err := netlink.LinkAdd(l); err != nil {
-			t.Error(err)
-		}
-		if err := netlink.LinkSetUp(l); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, netlink.LinkAdd(l))
+		check.OK(t, netlink.LinkSetUp(l))
 	})
 	d := open(t, &v.Host, v.Config(), xdp.Options{Pin: "gone"})
 	if s := d.Verdicts(); s[fastpath.AnsweredICMPv4] != 50 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -55,15 +56,11 @@ func TestEventDoorbell(t *testing.T) {
 		a := must.Get(dma.NewArena(d, 1<<16))(t)
 		defer a.Close()
 		r := must.Get(NewRegs("test", c.dialect, NoReadLess, mmio.Trapped(0x80, d, nil, nil), a))(t)
-		if r.direct != c.direct {
-			t.Errorf("%s: registers are read by MMIO: %v, want %v", c.name, r.direct, c.direct)
-		}
+		check.Equal(t, r.direct, c.direct, c.name+": registers are read by MMIO: %v")
 		e := must.Get(NewEvents(r, a, depth))(t)
 		doorbell := func() uint32 { return binary.LittleEndian.Uint32(d.regs[AENQ_HEAD_DB:]) }
 		e.Start()
-		if doorbell() != c.first {
-			t.Errorf("%s: the doorbell starts at %d, want %d", c.name, doorbell(), c.first)
-		}
+		check.Equal(t, doorbell(), c.first, c.name+": the doorbell starts at %d")
 		base := binary.LittleEndian.Uint64(d.regs[AENQ_BASE_LO:])
 		for n := range uint32(3 * depth) {
 			d.mem[base+uint64(n%depth)*EntrySize+4] = uint8(^(n / depth) & 1)

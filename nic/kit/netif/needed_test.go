@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -24,9 +25,7 @@ func TestNeeded(t *testing.T) {
 			t.Errorf("%s carries the default route, Needed = %v", f[0], needed)
 		}
 	}
-	if needed["lo"] != "" {
-		t.Errorf("lo %s", needed["lo"])
-	}
+	check.Equal(t, needed["lo"], "", "lo %s")
 }
 
 func TestEstablishedPeers(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
@@ -44,9 +45,7 @@ func TestFollow(t *testing.T) {
 	if len(got) != 1 || len(got[0].In) != 100 || len(got[0].Out) != 4096 {
 		t.Errorf("followed %d entries: %v", len(got), got)
 	}
-	if n := len(r.Entries()); n != 2 {
-		t.Errorf("the ring has %d entries, want 2", n)
-	}
+	check.Equal(t, len(r.Entries()), 2, "the ring has %d entries")
 }
 
 func TestEntryIsTheSameAfterJSON(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
 
@@ -78,9 +79,7 @@ func TestFree(t *testing.T) {
 		} else {
 			t.Log(err)
 		}
-		if err := off(); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, off())
 		p.Close()
 	}
 	if err := free(); err != nil {

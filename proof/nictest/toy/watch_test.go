@@ -11,6 +11,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/toy"
@@ -80,9 +81,7 @@ func TestWatch(t *testing.T) {
 				}
 				resets := func() uint64 {
 					var s nic.Stats
-					if err := d.ReadStats(&s); err != nil {
-						t.Error(err)
-					}
+					check.OK(t, d.ReadStats(&s))
 					return s.Extra[c.reason]
 				}
 				if !answers() {

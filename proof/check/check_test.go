@@ -1,0 +1,41 @@
+package check
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
+)
+
+// failures records what a test is failed with.
+type failures struct {
+	testing.TB
+	text string
+}
+
+func (f *failures) Helper()                      {}
+func (f *failures) Error(args ...any)            { f.text += fmt.Sprint(args...) }
+func (f *failures) Errorf(s string, args ...any) { f.text += fmt.Sprintf(s, args...) }
+func (f *failures) Fatal(args ...any)            { f.text += "fatal: " + fmt.Sprint(args...) }
+
+type closer struct{ error }
+
+func (c closer) Close() error { return c.error }
+
+func TestChecksFailOnlyForWhatIsWrong(t *testing.T) {
+	wrong := errors.New("wrong")
+	for want, do := range map[string]func(testing.TB){
+		"":                       func(t testing.TB) { Equal(t, 3, 3, "%d") },
+		"register 0x3, want 0x4": func(t testing.TB) { Equal(t, 3, 4, "register %#x") },
+		"wrong":                  func(t testing.TB) { OK(t, nil); OK(t, wrong) },
+		"fatal: wrong":           func(t testing.TB) { must.OK(t, nil); must.OK(t, wrong) },
+		"fatal: wrong5":          func(t testing.TB) { t.Error(must.Get(5, wrong)(t)) },
+		"Close: wrong":           func(t testing.TB) { must.Close(t, closer{nil}); must.Close(t, closer{wrong}) },
+	} {
+		f := &failures{TB: t}
+		if do(f); f.text != want {
+			t.Errorf("%q, want %q", f.text, want)
+		}
+	}
+}
