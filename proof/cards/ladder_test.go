@@ -183,10 +183,7 @@ func TestLadder(t *testing.T) {
 	for _, c := range ladders {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			port, err := sim.New(c.model(), sim.Options{Name: "ladder"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			port := must.Get(sim.New(c.model(), sim.Options{Name: "ladder"}))(t)
 			defer port.Close()
 			near, far := sim.Pair()
 			port.Connect(near)
@@ -194,9 +191,7 @@ func TestLadder(t *testing.T) {
 			port.Start()
 			defer port.Stop()
 			var fn pci.Function
-			if fn, err = port.Function(); err != nil {
-				t.Fatal(err)
-			}
+			fn = must.Get(port.Function())(t)
 			if c.uncached {
 				if mmio.PushMethod() == mmio.MOVDIR64B {
 					t.Skip("this CPU stores 64 bytes at once, which needs no write combining")

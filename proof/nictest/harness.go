@@ -150,10 +150,7 @@ func newRig(t testing.TB, h Harness) *rig {
 		t.Fatalf("nictest: impossible harness: ring %d, MTU %d", h.Ring, h.MTU)
 	}
 	x := &rig{TB: t, h: h, model: sim.Inject(h.Model(), 1), mtu: 1500}
-	var err error
-	if x.port, err = sim.New(x.model, sim.Options{Name: "test"}); err != nil {
-		t.Fatal(err)
-	}
+	x.port = must.Get(sim.New(x.model, sim.Options{Name: "test"}))(t)
 	var near *sim.Cable
 	near, x.far = sim.Pair()
 	x.port.Connect(near)
@@ -174,10 +171,7 @@ func newRig(t testing.TB, h Harness) *rig {
 }
 
 func (x *rig) listen() {
-	var err error
-	if x.server, err = vfioserver.Listen(x.path, x.port, slog.New(slog.DiscardHandler)); err != nil {
-		x.Fatal(err)
-	}
+	x.server = must.Get(vfioserver.Listen(x.path, x.port, slog.New(slog.DiscardHandler)))(x)
 }
 
 // function opens the PCI function.

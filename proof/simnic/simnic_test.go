@@ -81,17 +81,10 @@ type port struct {
 
 func openPort(t *testing.T, path string) *port {
 	t.Helper()
-	fn, err := vfiouser.Dial(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fn := must.Get(vfiouser.Dial(path))(t)
 	p := &port{fn: fn}
-	if p.arena, err = dma.NewArena(fn, 1<<16); err != nil {
-		t.Fatal(err)
-	}
-	if p.mem, err = p.arena.Alloc(1<<14, 4096); err != nil {
-		t.Fatal(err)
-	}
+	p.arena = must.Get(dma.NewArena(fn, 1<<16))(t)
+	p.mem = must.Get(p.arena.Alloc(1<<14, 4096))(t)
 	bar := must.Get(fn.BAR(0))(t)
 	bells := must.Get(fn.BAR(2))(t)
 	at := must.Get(bells.Pointer(0x40, 4))(t)

@@ -215,10 +215,7 @@ func TestSplitWC(t *testing.T) {
 func TestVFIORegions(t *testing.T) {
 	k := vfioKernel(t)
 	k.sparse = []span{{0, 0x2000}, {0x4000, 0x10000}} // a hole where old kernels hide the MSI-X table
-	f, err := k.openVFIO(addr0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(k.openVFIO(addr0, false))(t)
 	defer f.Close()
 	w := must.Get(f.BAR(0))(t)
 	for _, off := range []uint64{0x1000, 0x4000, 0xfffc} {
@@ -237,9 +234,7 @@ func TestVFIORegions(t *testing.T) {
 	k.sparse, k.noMmap = nil, true
 	h := must.Get(k.openVFIO(addr0, false))(t)
 	defer h.Close()
-	if w, err = h.BAR(0); err != nil {
-		t.Fatal(err)
-	}
+	w = must.Get(h.BAR(0))(t)
 	w.Write64(0x20, 0x5555555555555555)
 	if w.Read32(0x24) != 0x55555555 {
 		t.Error("a BAR that cannot be mapped does not keep what is stored")

@@ -90,10 +90,7 @@ func TestRecovers(t *testing.T) {
 
 // again is echo, after looking up the responder again: a restart may have changed its queue pair's number.
 func (x *pair) again() bool {
-	var err error
-	if x.to, err = x.client.dev.Resolve(x.address(x.from)); err != nil {
-		x.Fatal(err)
-	}
+	x.to = must.Get(x.client.dev.Resolve(x.address(x.from)))(x)
 	return x.echo()
 }
 

@@ -64,10 +64,7 @@ func adapter(t testing.TB, o efasim.Options, n byte, wire sim.Wire) *end {
 	x := &end{TB: t, m: efasim.New(o), log: &said{}}
 	_, x.virtual = t.(virtual)
 	x.fault = sim.Inject(x.m, 1)
-	var err error
-	if x.port, err = sim.New(x.fault, sim.Options{Name: "efa"}); err != nil {
-		t.Fatal(err)
-	}
+	x.port = must.Get(sim.New(x.fault, sim.Options{Name: "efa"}))(t)
 	if wire != nil {
 		x.port.Connect(wire)
 	}

@@ -82,10 +82,7 @@ func start(t testing.TB, o enasim.Options) *live {
 	x := &live{TB: t, log: &said{}}
 	m, port, far, fn := device(t, o)
 	x.m, x.port, x.far = m, port, far
-	var err error
-	if x.dev, err = ena.Open(fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(x.log, nil))}, ena.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	x.dev = must.Get(ena.Open(fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(x.log, nil))}, ena.Options{}))(t)
 	var stop atomic.Bool
 	end := make(chan error, 1)
 	go func() {

@@ -35,10 +35,7 @@ func awaitLink(t *testing.T, d *ixgbe.Device, want nic.Link) {
 	t.Helper()
 	var is nic.Link
 	await.Until(t, fmt.Sprintf("link %+v", want), func() bool {
-		var err error
-		if is, err = d.Link(); err != nil {
-			t.Fatal(err)
-		}
+		is = must.Get(d.Link())(t)
 		return is == want
 	}, func() string { return fmt.Sprintf("it is %+v", is) })
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 )
@@ -62,14 +63,9 @@ type userQP struct {
 
 // NewKernel opens the model for the kernel, while the model runs.
 func NewKernel(t testing.TB, port *sim.Port, p beside.Interface) *Kernel {
-	fn, err := port.Function()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fn := must.Get(port.Function())(t)
 	k := &Kernel{TB: t, model: port, Port: p}
-	if k.host, err = Open(fn, nic.Options{MAC: p.MAC, MTU: p.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{}); err != nil {
-		t.Fatal(err)
-	}
+	k.host = must.Get(Open(fn, nic.Options{MAC: p.MAC, MTU: p.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{}))(t)
 	beside.Read = func(string) (beside.Interface, error) { return k.Port, nil }
 	beside.Switchdev = func(string) bool { return false }
 	return k

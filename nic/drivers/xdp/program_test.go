@@ -57,14 +57,10 @@ func newPair(t testing.TB, name string, c fastpath.Config, v variant) *pair {
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(func() { p.program.Close() })
-	if p.counts, err = newCounts(m.Cpus); err != nil {
-		t.Fatal(err)
-	}
+	p.counts = must.Get(newCounts(m.Cpus))(t)
 	must.OK(t, (&clockKeeper{clocks: m.Clocks}).put(clock{ErrorEstimate: errorEstimate}))
 	c.TicksPerSecond = 1e9
-	if p.fast, err = fastpath.New(c); err != nil {
-		t.Fatal(err)
-	}
+	p.fast = must.Get(fastpath.New(c))(t)
 	return p
 }
 

@@ -67,10 +67,7 @@ type Rig[D nic.Device] struct {
 // New returns a rig whose driver is not open. At the end of the test it fails for each violation that the model reported.
 func New[D nic.Device](t testing.TB, name string, m sim.Model, d Driver[D]) *Rig[D] {
 	x := &Rig[D]{TB: t, driver: d}
-	var err error
-	if x.Port, err = sim.New(m, sim.Options{Name: name}); err != nil {
-		t.Fatal(err)
-	}
+	x.Port = must.Get(sim.New(m, sim.Options{Name: name}))(t)
 	var near *sim.Cable
 	near, x.Far = sim.Pair()
 	x.Port.Connect(near)
