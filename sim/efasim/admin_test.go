@@ -392,9 +392,7 @@ func TestStatistics(t *testing.T) {
 	c := x.completions(16, nil)
 	q, r := x.qpair(typeUD, 64, c).ready(), x.qpair(typeUD, 64, c).ready()
 	r.offer(256, 0)
-	q.push(q.inline(0, r.num, x.handle(x.m.gid), "to myself"))
-	q.ring()
-	x.settle()
+	q.post(q.inline(0, r.num, x.handle(x.m.gid), "to myself"))
 	for _, f := range []fields{{16: uint8(statsMessages)}, {16: uint8(statsMessages), 17: uint8(1), 18: q.num}} {
 		if s := x.OK(opGetStats, f); le.Uint64(s) != 9 || le.Uint64(s[8:]) != 1 {
 			t.Errorf("%v: %x", f, s[:32])

@@ -15,9 +15,7 @@ func TestKnobs(t *testing.T) {
 	q, r := x.qpair(typeUD, 64, c).ready(), x.qpair(typeUD, 64, c).ready()
 	ah := x.handle(x.m.gid)
 	send := func(req uint16) {
-		q.push(q.inline(req, r.num, ah, "x"))
-		q.ring()
-		x.settle()
+		q.post(q.inline(req, r.num, ah, "x"))
 	}
 	take := func() (all [][]byte) {
 		for b := c.take(); b != nil; b = c.take() {

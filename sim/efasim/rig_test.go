@@ -228,6 +228,14 @@ func (q *qpair) push(f fields) {
 
 func (q *qpair) ring() { q.x.bel.Write32(q.sqBell, uint32(q.sent)) }
 
+// post pushes a WQE, rings its doorbell, and steps the devices until they are idle.
+func (q *qpair) post(f fields) {
+	q.x.Helper()
+	q.push(f)
+	q.ring()
+	q.x.settle()
+}
+
 func (q *qpair) inline(req, dest, ah uint16, text string) fields {
 	f := fields{0: req, 2: uint8(ctrl1Meta | ctrl1Inline), 4: dest, 6: uint16(len(text)), 12: ah, 16: uint32(testKey)}
 	for i := range len(text) {

@@ -17,9 +17,7 @@ func two(t *testing.T, o, p Options) (q, r *qpair, there, back uint16) {
 
 func (q *qpair) sends(f fields) []byte {
 	q.x.Helper()
-	q.push(f)
-	q.ring()
-	q.x.settle()
+	q.post(f)
 	return q.scq.take()
 }
 
@@ -306,9 +304,7 @@ func TestHandleGoesFirst(t *testing.T) {
 		}
 	}
 	q.x.Clean()
-	q.push(q.inline(0, r.num, there, "x"))
-	q.ring()
-	q.x.settle()
+	q.post(q.inline(0, r.num, there, "x"))
 	q.x.ExpectError("has no AH")
 }
 

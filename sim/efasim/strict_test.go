@@ -79,9 +79,7 @@ func TestStrictWQE(t *testing.T) {
 				q.ready()
 				q.offer(16384, 0)
 			}
-			q.push(f)
-			q.ring()
-			x.settle()
+			q.post(f)
 			sent := false
 			for got := c.take(); got != nil; got = c.take() {
 				if got[3]&6 == cqeSend {
@@ -199,9 +197,7 @@ func TestStrictDoorbells(t *testing.T) {
 
 	// In the next round, slots contain nothing that was not pushed again.
 	for i := range uint16(qDepth) {
-		q.push(q.inline(i, q.num+1, ah, "x"))
-		q.ring()
-		x.settle()
+		q.post(q.inline(i, q.num+1, ah, "x"))
 		c.take()
 	}
 	q.sent++
@@ -251,9 +247,7 @@ func TestEvents(t *testing.T) {
 			x.bel.Write32(c.bell, c.taken&cqdbConsumer|uint32(sn)&3<<cqdbSNShift|cqdbArm)
 		}
 		say := func() {
-			q.push(q.inline(1, q.num, ah, "x"))
-			q.ring()
-			x.settle()
+			q.post(q.inline(1, q.num, ah, "x"))
 		}
 		for round := range 10 { // around the ring
 			x.Vectors = nil
@@ -308,13 +302,9 @@ func TestFullCQ(t *testing.T) {
 	x.bel.Write32(c.bell, 0|1<<29) // any different value
 	x.settle()
 	for i := range uint16(cqDepth) {
-		q.push(q.inline(i, 1, ah, "x"))
-		q.ring()
-		x.settle()
+		q.post(q.inline(i, 1, ah, "x"))
 	}
 	x.Clean()
-	q.push(q.inline(0, 1, ah, "x"))
-	q.ring()
-	x.settle()
+	q.post(q.inline(0, 1, ah, "x"))
 	x.ExpectError("is full")
 }

@@ -73,16 +73,12 @@ func TestBusCost(t *testing.T) {
 	r.offer(2048, 0, 1)
 	x.settle()
 	before := x.Port.Counts()
-	q.push(q.inline(0, r.num, ah, "x"))
-	q.ring()
-	x.settle()
+	q.post(q.inline(0, r.num, ah, "x"))
 	if d := x.Port.Counts().Since(before); d.DMARead != 0 || d.DMAWrite != 1 || d.MMIOWrite != 2 {
 		t.Errorf("inline: %+v", d)
 	}
 	before = x.Port.Counts()
-	q.push(fields{0: uint16(1), 4: r.num, 6: uint16(1), 12: ah, 16: uint32(testKey), 32: uint32(100), 36: q.lkey, 40: q.mem.IOVA + 5000})
-	q.ring()
-	x.settle()
+	q.post(fields{0: uint16(1), 4: r.num, 6: uint16(1), 12: ah, 16: uint32(testKey), 32: uint32(100), 36: q.lkey, 40: q.mem.IOVA + 5000})
 	if d := x.Port.Counts().Since(before); d.DMARead != 1 || d.DMAWrite != 1 || d.MMIOWrite != 2 {
 		t.Errorf("from memory: %+v", d)
 	}

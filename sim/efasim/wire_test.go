@@ -69,9 +69,7 @@ func TestDissector(t *testing.T) {
 	y.handle(x.m.gid)
 	r.offer(256, 0)
 	q.push(q.inline(0, r.num, ah, "hello"))
-	q.push(q.rdma(opWrite, 1, r.num, ah, 300, r.mem.IOVA, r.rkey))
-	q.ring()
-	x.settle()
+	q.post(q.rdma(opWrite, 1, r.num, ah, 300, r.mem.IOVA, r.rkey))
 	must.OK(t, c.Err())
 	file.Close()
 	out, err := exec.Command(tshark, "-X", "lua_script:"+script, "-r", name, "-T", "fields", "-e", "efasim.type", "-e", "efasim.src", "-e", "efasim.paylen",

@@ -132,9 +132,7 @@ func TestChecksumNotPartial(t *testing.T) {
 		q.words(tx0&^txFirst|100, 1<<22|tx1L4|l3IPv4|l4UDP<<8, uint32(buf.IOVA), uint32(buf.IOVA>>32))
 		q.ring()
 		x.Port.Settle(3)
-		if got := x.Far.Recv(0); !bytes.Equal(got, want) {
-			t.Errorf("with %#x in the field: sent %x, want %x", left, got, want)
-		}
+		x.Sent(want, "with %#x in the field", left)
 		x.ExpectWarning("l4_csum_en without l4_csum_partial")
 		for q.take() != nil {
 		}

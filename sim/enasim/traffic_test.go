@@ -46,9 +46,7 @@ func TestTransmitHost(t *testing.T) {
 		q.words(tx0|uint32(len(f)), uint32(i%testDepth)<<22, uint32(buf.IOVA), uint32(buf.IOVA>>32)|42<<24)
 		q.ring()
 		x.Port.Step()
-		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
-			t.Fatalf("frame %d: %x", i, got)
-		}
+		x.Sent(f, "frame %d", i)
 		if c := q.take(); c == nil || le.Uint16(c) != uint16(i%testDepth) || le.Uint16(c[6:]) != q.tail {
 			t.Fatalf("frame %d: completion %x", i, c)
 		}
@@ -90,9 +88,7 @@ func TestTransmitPushed(t *testing.T) {
 			q.pushEntry(size, f[:h], d)
 			q.ring()
 			x.Port.Step()
-			if got := x.Far.Recv(0); !bytes.Equal(got, f) {
-				t.Fatalf("%d of %d: %x", n, size, got)
-			}
+			x.Sent(f, "%d of %d", n, size)
 			if c := q.take(); c == nil || le.Uint16(c) != uint16(i%testDepth) {
 				t.Fatalf("%d of %d: completion %x", n, size, c)
 			}

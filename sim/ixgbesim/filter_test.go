@@ -58,15 +58,13 @@ func TestVLANStripInsert(t *testing.T) {
 	g := frame(76)
 	r.desc(0x2005<<16|14<<9, 2<<20|1<<29, 0)
 	r.desc(r.load(1, g), 76|advData|eop|rs|1<<30, 76<<14)
-	r.wr(0x6018, r.txT)
-	r.settle()
+	r.kick()
 	if got := r.Far.Recv(1 << 40); len(got) != 80 || !bytes.Equal(got[12:16], []byte{0x81, 0, 0x20, 5}) || !bytes.Equal(got[16:], g[12:]) {
 		t.Errorf("sent %x", got)
 	}
 	r.wr(0x4a80, 0x88a80001)
 	r.desc(r.load(2, g), 76|advData|eop|rs|1<<30, 76<<14)
-	r.wr(0x6018, r.txT)
-	r.settle()
+	r.kick()
 	if got := r.Far.Recv(1 << 40); len(got) != 80 || !bytes.Equal(got[12:16], []byte{0x88, 0xa8, 0x20, 5}) {
 		t.Errorf("with DMATXCTL.VT 88a8h: sent %x", got)
 	}

@@ -30,8 +30,7 @@ func (r *rig) exchange() {
 		r.Errorf("nothing was received: descriptor %x", d)
 	}
 	at := r.desc(r.load(0, f), 200|1<<24|1<<25|1<<27, 0) // EOP, IFCS, RS
-	r.wr(0x6018, r.txT)
-	r.settle()
+	r.kick()
 	if got := r.Far.Recv(1 << 40); !bytes.Equal(got, f) || r.txDesc(int(at))[12]&1 == 0 {
 		r.Errorf("sent %x", got)
 	}
@@ -72,8 +71,7 @@ func TestAsIPXE(t *testing.T) {
 	r.set(0x3000, 1)
 	r.fill(8)
 	r.desc(r.load(0, frame(80)), 80|1<<24|1<<25|1<<27, 0)
-	r.wr(0x6018, r.txT)
-	r.settle()
+	r.kick()
 	if got := r.Far.Recv(1 << 40); len(got) != 80 {
 		t.Errorf("sent %x", got)
 	}
@@ -138,22 +136,19 @@ func TestContextWithoutL4(t *testing.T) {
 	f := frame(100)
 	r.desc(0x2005<<16|14<<9, 2<<20|1<<29|3<<11, 0)
 	r.desc(r.load(1, f), 100|advData|eop|rs|1<<30, 100<<14)
-	r.wr(0x6018, r.txT)
-	r.settle()
+	r.kick()
 	if got := r.Far.Recv(1 << 40); len(got) != 104 || !bytes.Equal(got[12:16], []byte{0x81, 0, 0x20, 5}) {
 		t.Errorf("sent %x", got)
 	}
 	r.Clean()
 	r.desc(r.load(1, f), 100|advData|eop|rs, 100<<14|1<<9) // TXSM
-	r.wr(0x6018, r.txT)
-	r.settle()
+	r.kick()
 	r.ExpectError("TXSM with L4T 3")
 	if got := r.Far.Recv(1 << 40); got != nil {
 		t.Errorf("sent %x", got)
 	}
 	r.desc(r.load(1, f), 60|advData|eop|rs|1<<31, 60<<14|1<<9) // TSE
-	r.wr(0x6018, r.txT)
-	r.settle()
+	r.kick()
 	r.ExpectError("TXSM with L4T 3")
 }
 
@@ -164,8 +159,7 @@ func TestReservedDescriptorBits(t *testing.T) {
 		want   string
 	}{{1 << 16, 0, "17:16"}, {1 << 26, 0, "reserved DCMD"}, {0, 1, "STA 1"}} {
 		r.desc(r.load(1, frame(100)), 100|advData|eop|rs|c.w2, 100<<14|c.w3)
-		r.wr(0x6018, r.txT)
-		r.settle()
+		r.kick()
 		if got := r.Far.Recv(1 << 40); len(got) != 100 {
 			t.Errorf("%s: sent %x", c.want, got)
 		}

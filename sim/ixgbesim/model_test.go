@@ -60,9 +60,7 @@ func TestEchoCost(t *testing.T) {
 	if d := r.txDesc(int(at)); !bytes.Equal(d, append(make([]byte, 12), 1, 0, 0, 0)) {
 		t.Errorf("transmit descriptor written back as %x", d)
 	}
-	if got := r.Far.Recv(1 << 40); !bytes.Equal(got, f) {
-		t.Errorf("on the wire: %x", got)
-	}
+	r.Sent(f, "a frame")
 }
 
 func TestManyFramesWrap(t *testing.T) {
@@ -81,9 +79,7 @@ func TestManyFramesWrap(t *testing.T) {
 		r.fill(1)
 		r.send(f)
 		r.settle()
-		if got := r.Far.Recv(1 << 40); !bytes.Equal(got, f) {
-			t.Fatalf("frame %d on the wire: %x", i, got)
-		}
+		r.Sent(f, "frame %d", i)
 	}
 	check.Equal(t, r.rd(0x4074), 5*ringLen, "GPRC %d")
 	check.Equal(t, r.rd(0x4074), 0, "GPRC %d after it was read")
@@ -224,8 +220,7 @@ func TestLegacyDescriptors(t *testing.T) {
 	addr := r.load(0, f)
 	r.desc(addr, 40|1<<25, 0)
 	at := r.desc(addr+40, 60|1<<24|1<<25|1<<27, 0)
-	r.wr(0x6018, r.txT)
-	r.settle()
+	r.kick()
 	if got := r.Far.Recv(1 << 40); !bytes.Equal(got, f) || r.txDesc(int(at))[12] != 1 {
 		t.Errorf("sent %x", got)
 	}
@@ -253,8 +248,7 @@ func TestFullTransmitRing(t *testing.T) {
 			}
 			r.desc(r.load(0, frame(60)), d, 60<<14)
 		}
-		r.wr(0x6018, r.txT)
-		r.settle()
+		r.kick()
 	}
 	check.Equal(t, r.m.Counters().TxFrames, 3*(ringLen-1), "%d frames were sent")
 }

@@ -112,8 +112,7 @@ func TestInsertChecksums(t *testing.T) {
 		}
 		r.desc(uint64(14<<9|ipLen), 2<<20|1<<29|c.tuc, 0)
 		r.desc(r.load(1, f), uint32(len(f))|advData|eop|rs, uint32(len(f))<<14|pop)
-		r.wr(0x6018, r.txT)
-		r.settle()
+		r.kick()
 		if got := r.Far.Recv(1 << 40); !bytes.Equal(got, want) {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, hex.Dump(got), hex.Dump(want))
 		}
@@ -146,8 +145,7 @@ func TestSegmentation(t *testing.T) {
 		cut := l4 + 20 + 500 // header and payload over two buffers
 		r.desc(addr, uint32(cut)|advData|1<<31, uint32(len(payload))<<14|pop)
 		r.desc(addr+uint64(cut), uint32(len(f)-cut)|advData|1<<31|eop|rs, 0)
-		r.wr(0x6018, r.txT)
-		r.settle()
+		r.kick()
 		for k := 0; k < 4; k++ {
 			h := tcp()
 			h.Seq += uint32(k * 1000)

@@ -167,6 +167,12 @@ func (r *rig) send(f []byte) (at uint32) {
 	return at
 }
 
+// kick hands all descriptors to the device.
+func (r *rig) kick() {
+	r.wr(0x6018, r.txT)
+	r.settle()
+}
+
 func (r *rig) settle() { r.Port.Settle(20) }
 
 func (r *rig) rxDesc(i int) []byte { return r.mem[rxRing+16*i:][:16] }

@@ -64,8 +64,7 @@ func TestViolations(t *testing.T) {
 				}
 				r.desc(r.load(0, frame(60)), d, 60<<14)
 			}
-			r.wr(0x6018, r.txT)
-			r.settle()
+			r.kick()
 			r.wr(0x6018, (r.txT+34)%ringLen)
 		}},
 		{"never RS", "40 descriptors without RS", func(r *rig) {

@@ -171,32 +171,30 @@ func TestConnectionRefuses(t *testing.T) {
 		{"or read", opRead, func(y *rig) []byte { return raddr(y, 0, testKey) }, syndRemoteAccess, eventWQAccess, "", true},
 		{"more than the receive WQE holds", opSend, nil, syndRemoteInvalid, 0, "no room", false},
 	} {
-		x, y := openRC(t)
-		if c.closed {
-			y.do(0x01c, 0, testQP, with(y.rcContext(1), 0, optRWE|optRRE, 0x98, 0), false)
-		}
-		y.post(0, 1)
-		binary.BigEndian.PutUint32(y.sq.Bytes[rqAt:], 100)
-		segs := [][]byte{x.data(128<<10, toPeer(101))}
-		if c.seg != nil {
-			segs = append([][]byte{c.seg(y)}, segs...)
-		}
-		x.send(c.op, 3<<2, segs...)
-		settle(x, y)
-		if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|cqeError || e[0x1b] != c.synd {
-			t.Errorf("%s: completion %x", c.what, e)
-		}
-		if e := y.eqe(); (e == nil) != (c.event == 0) || e != nil && (e[1] != c.event || w32(e, 4) != testQP) {
-			t.Errorf("%s: event %x", c.what, e)
-		}
-		if e := y.cqe(); e == nil || e[0x1b] != syndFlushed && c.event != 0 || e[0x1b] != syndLocalLength && c.event == 0 {
-			t.Errorf("%s: receive completion %x", c.what, e)
-		}
-		if c.told != "" {
-			y.ExpectError(c.told)
-		}
-		x.Clean()
-		y.Clean()
+		t.Run(c.what, func(t *testing.T) {
+			x, y := openRC(t)
+			if c.closed {
+				y.do(0x01c, 0, testQP, with(y.rcContext(1), 0, optRWE|optRRE, 0x98, 0), false)
+			}
+			y.post(0, 1)
+			binary.BigEndian.PutUint32(y.sq.Bytes[rqAt:], 100)
+			segs := [][]byte{x.data(128<<10, toPeer(101))}
+			if c.seg != nil {
+				segs = append([][]byte{c.seg(y)}, segs...)
+			}
+			x.send(c.op, 3<<2, segs...)
+			settle(x, y)
+			x.failed(c.synd)
+			if e := y.eqe(); (e == nil) != (c.event == 0) || e != nil && (e[1] != c.event || w32(e, 4) != testQP) {
+				t.Errorf("event %x", e)
+			}
+			if e := y.cqe(); e == nil || e[0x1b] != syndFlushed && c.event != 0 || e[0x1b] != syndLocalLength && c.event == 0 {
+				t.Errorf("receive completion %x", e)
+			}
+			if c.told != "" {
+				y.ExpectError(c.told)
+			}
+		})
 	}
 }
 
@@ -214,19 +212,15 @@ func TestConnectionChecks(t *testing.T) {
 		"length 0":      {opSend, func(x *rig) [][]byte { return [][]byte{dwords(16, 4, testKey)} }, syndLocalLength, "0 stands for"},
 		"inline in two": {opSend, func(x *rig) [][]byte { return [][]byte{dwords(64, 0, 1<<31|60)} }, syndLocalOp, "crosses a line"},
 	} {
-		x, y := openRC(t)
-		x.wqe(opWrite, 3<<2, raddr(y, 0, testKey), x.data(128<<10, toPeer(64)))
-		x.send(w.op, 3<<2, w.segs(x)...)
-		settle(x, y)
-		if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|opWrite {
-			t.Errorf("%s: the one before it: completion %x", what, e)
-		}
-		if e := x.cqe(); e == nil || e[0x1b] != w.synd {
-			t.Errorf("%s: completion %x", what, e)
-		}
-		x.ExpectError(w.words)
-		x.Clean()
-		y.Clean()
+		t.Run(what, func(t *testing.T) {
+			x, y := openRC(t)
+			x.wqe(opWrite, 3<<2, raddr(y, 0, testKey), x.data(128<<10, toPeer(64)))
+			x.send(w.op, 3<<2, w.segs(x)...)
+			settle(x, y)
+			x.completed(opWrite)
+			x.failed(w.synd)
+			x.ExpectError(w.words)
+		})
 	}
 	x, _ := openRC(t)
 	x.do(0x021, 3, testQP, nil, false)
@@ -263,9 +257,7 @@ func TestSharedReceive(t *testing.T) {
 		if !bytes.Equal(y.fb.Bytes[2048*place:][:300], toPeer(300)) {
 			t.Errorf("message %d is not in WQE %d", i, place)
 		}
-		if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|opSend {
-			t.Errorf("completion %x", e)
-		}
+		x.completed(opSend)
 	}
 	y.do(0x01e, 0, testQP, make([]byte, 256), false)
 	if e := y.eqe(); e == nil || e[1] != eventLastWQE || w32(e, 4) != testQP {
@@ -304,9 +296,7 @@ func TestRoCE(t *testing.T) {
 	y.post(0, 4)
 	x.send(opSend, 3<<2, x.data(128<<10, toPeer(2000)))
 	settle(x, y)
-	if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|opSend {
-		t.Fatalf("completion %x: %q", e, x.Port.Violations())
-	}
+	x.completed(opSend)
 	if e := y.cqe(); e == nil || w32(e, 0x14) != 2000 || e[8]>>7 == 0 || !bytes.Equal(y.fb.Bytes[:2000], toPeer(2000)) {
 		t.Errorf("receive completion %x", e)
 	}

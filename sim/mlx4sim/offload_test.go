@@ -53,9 +53,7 @@ func TestChecksums(t *testing.T) {
 	copy(f[24:26], "xx")
 	copy(f[40:42], "yy")
 	x.send(opSend, sendFlags|ctrlIPSum|ctrlL4Sum, x.data(0, f))
-	if got := x.Far.Recv(0); !bytes.Equal(got, want) {
-		t.Errorf("sent %x, expected %x", got, want)
-	}
+	x.Sent(want, "a frame")
 	x.cqe()
 	x.post(0, 4)
 	for i, c := range []struct {
@@ -106,14 +104,11 @@ func TestLSO(t *testing.T) {
 // Tags are inserted and stripped, and reported in the completion; the filter drops other tags.
 func TestVLAN(t *testing.T) {
 	x := openRig(t, Options{})
-	w := x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
-	_ = w
+	x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
 	copy(x.sq.Bytes[4:], []byte{0x60, 0x2a, insertCVLAN})
 	x.ring()
 	want := append(append(bytes.Clone(toPeer(64)[:12]), 0x81, 0, 0x60, 0x2a), toPeer(64)[12:]...)
-	if got := x.Far.Recv(0); !bytes.Equal(got, want) {
-		t.Errorf("sent %x", got)
-	}
+	x.Sent(want, "a frame")
 	x.cqe()
 	x.post(0, 4)
 	tagged := append(append(bytes.Clone(frameOf(64)[:12]), 0x81, 0, 0x60, 0x2a), frameOf(64)[12:]...)
@@ -159,9 +154,7 @@ func TestBlueFlame(t *testing.T) {
 				}
 			}
 			x.Port.Settle(20)
-			if got := x.Far.Recv(0); !bytes.Equal(got, toPeer(90)) {
-				t.Fatalf("trapped %v: sent %x", trapped, got)
-			}
+			x.Sent(toPeer(90), "trapped %v", trapped)
 			d := x.Port.Counts().Since(before)
 			if d.DMARead > 1 { // prefetch of the following WQEs
 				t.Errorf("trapped %v: %+v", trapped, d)
@@ -182,9 +175,7 @@ func TestBlueFlame(t *testing.T) {
 		binary.BigEndian.PutUint32(b[4:], binary.BigEndian.Uint32(b[4:])|testQP<<8)
 		x.Must(x.Port.WriteBAR(2, uint64(uars+testUAR)*4096, b[:8]))
 		x.Port.Settle(500)
-		if got := x.Far.Recv(0); !bytes.Equal(got, toPeer(90)) {
-			t.Errorf("a torn push: sent %x", got)
-		}
+		x.Sent(toPeer(90), "a torn push")
 		x.Clean()
 	}
 }

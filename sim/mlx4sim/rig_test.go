@@ -293,6 +293,22 @@ func (x *rig) cqe() []byte {
 	return e
 }
 
+// completed takes the next completion, which must be one of a send without an error.
+func (x *rig) completed(op byte) {
+	x.Helper()
+	if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|op {
+		x.Fatalf("completion %x, expected one of opcode %x: %q", e, op, x.Port.Violations())
+	}
+}
+
+// failed takes the next completion, which must be one with an error.
+func (x *rig) failed(syndrome byte) {
+	x.Helper()
+	if e := x.cqe(); e == nil || e[31]&0x1f != cqeError || e[0x1b] != syndrome {
+		x.Errorf("completion %x, expected an error with syndrome %x", e, syndrome)
+	}
+}
+
 // eqe returns the next event's 32 bytes, or nil, and updates the consumer index.
 func (x *rig) eqe() []byte {
 	size := x.m.hca.eqeSize

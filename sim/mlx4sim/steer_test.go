@@ -94,7 +94,7 @@ func TestFlowRules(t *testing.T) {
 		}
 	}
 	is("without a rule a frame", frameOf(64))
-	a := x.ruleFor(0x5000, 0, testQP, testMAC[:])
+	x.ruleFor(0x5000, 0, testQP, testMAC[:])
 	is("a frame", frameOf(64), testQP)
 	port := dwords(24, 0, 6<<24|0xe006, 8, 7, 12, 0xffff)
 	ip := dwords(24, 0, 6<<24|0xe002, 8, 0x0a090002, 12, 0xffffffff)
@@ -133,7 +133,6 @@ func TestFlowRules(t *testing.T) {
 	x.do(0x021, 3, testQP+2, nil, false)
 	x.do(0x021, 3, testQP, nil, false)
 	x.ExpectWarning("leads to it")
-	_ = a
 }
 
 func TestMACTable(t *testing.T) {

@@ -175,9 +175,7 @@ func TestBusCost(t *testing.T) {
 		}
 		x.Port.Settle(10)
 		check.Equal(t, x.Port.Counts().Since(before), want, name+": %+v")
-		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
-			t.Errorf("%s: sent %x, the wire has %x", name, f, got)
-		}
+		x.Sent(f, "%s", name)
 		if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || binary.BigEndian.Uint16(e[60:]) != uint16(idx) || w32(e, 0x38) != 0x0a<<24|x.sqn {
 			t.Errorf("%s: completion %x", name, e)
 		}
@@ -250,18 +248,14 @@ func testLatePush(t *testing.T, part int) {
 			copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+part:], late)
 		}
 		x.push(0, w[:part])
-		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
-			t.Fatalf("push %d: the wire has %x", i, got)
-		}
+		x.Sent(f, "push %d", i)
 		late = w[part:]
 	}
 	f := toPeer(226)
 	copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+part:], late)
 	for i := range uint32(3) { // complete pushes are recognised again
 		x.push(0, x.wqe(4*(12+i), f, len(f)))
-		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
-			t.Fatalf("whole push %d: the wire has %x", i, got)
-		}
+		x.Sent(f, "whole push %d", i)
 	}
 	if n := x.m.Counters().Pushed; n < 2 {
 		t.Errorf("%d WQEs were taken whole", n)
@@ -286,9 +280,7 @@ func TestPushSeenInParts(t *testing.T) {
 		}
 		copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+64:], w[64:])
 		x.Port.Settle(100)
-		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
-			t.Fatalf("push %d: the wire has %x", i, got)
-		}
+		x.Sent(f, "push %d", i)
 		for x.cqe() != nil {
 		}
 	}
@@ -307,9 +299,7 @@ func TestPushWithForeignBlock(t *testing.T) {
 			w[64+26]-- // the frame's byte 60
 		}
 		x.push(0, w)
-		if got := x.Far.Recv(0); !bytes.Equal(got, f) {
-			t.Fatalf("push %d: the wire has %x", i, got)
-		}
+		x.Sent(f, "push %d", i)
 		x.cqe()
 	}
 	check.Equal(t, x.m.Counters().Pushed, 15, "%d WQEs were taken whole, expected all but 5")

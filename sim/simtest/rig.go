@@ -2,6 +2,8 @@
 package simtest
 
 import (
+	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -75,6 +77,14 @@ func (r *Rig) Arrive(frames ...[]byte) {
 		r.Far.Send(0, f)
 	}
 	r.Port.Settle(20)
+}
+
+// Sent ends the test unless the next frame on the wire is want. format and args say which one it is.
+func (r *Rig) Sent(want []byte, format string, args ...any) {
+	r.Helper()
+	if got := r.Far.Recv(1 << 40); !bytes.Equal(got, want) {
+		r.Fatalf("%s: the wire has\n%x, want\n%x", fmt.Sprintf(format, args...), got, want)
+	}
 }
 
 // Reusable prepares the rig for Again: a fuzz target creates one rig, because creating one takes a thousand times as
