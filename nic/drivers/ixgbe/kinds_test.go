@@ -1,7 +1,6 @@
 package ixgbe_test
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
-	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
@@ -48,22 +46,16 @@ func TestLinkModes(t *testing.T) {
 			if id := fn.ID(); id.Device != k.id {
 				t.Fatalf("the model is %v", id)
 			}
-			d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
+			d := open(t, fn, nic.Options{})
 			info := d.Info()
 			if !strings.HasPrefix(info.Model, k.model) || !slices.ContainsFunc(info.Notes, func(n string) bool { return strings.HasPrefix(n, "link mode: "+k.mode) }) {
 				t.Errorf("%s, %q", info.Model, info.Notes)
 			}
 			awaitLink(t, d, nic.Link{})
-			a, far := sim.Pair()
-			p.Connect(a)
-			far.SetUp(true)
+			far := wire(p)
 			awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
 			far.SetUp(false)
 			awaitLink(t, d, nic.Link{})
-			must.Close(t, d)
-			for _, v := range p.Violations() {
-				t.Error(v)
-			}
 		})
 	}
 }
@@ -95,41 +87,20 @@ func TestPHY(t *testing.T) {
 				m.SetPHY(r, v)
 			}
 			p, fn := host(t, m)
-			a, far := sim.Pair()
-			p.Connect(a)
-			far.SetUp(true)
-			d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
-			defer d.Close()
+			wire(p)
+			d := open(t, fn, nic.Options{})
 			awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
 			if v := m.PHY(advert); v&(3<<10) != 0 {
 				t.Errorf("it offers pause frames: %04x", v)
 			}
-			for _, v := range p.Violations() {
-				t.Error(v)
-			}
 		})
 	}
-	t.Run("none", func(t *testing.T) {
-		m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
-		m.SetPHY(0x1_0002, 0xFFFF)
-		_, fn := host(t, m)
-		d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}})
-		if err == nil {
-			d.Close()
-		}
-		if !errors.Is(err, ixgbe.ErrNoPHY) {
-			t.Errorf("error %v", err)
-		}
-	})
 	t.Run("kept up", func(t *testing.T) { // training takes seconds, so settings that are already right are not touched
 		m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
 		m.SetPHY(advert, 1<<8|1)
 		p, fn := host(t, m)
-		a, far := sim.Pair()
-		p.Connect(a)
-		far.SetUp(true)
-		d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
-		defer d.Close()
+		wire(p)
+		d := open(t, fn, nic.Options{})
 		awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
 		check.Equal(t, m.Negotiations(), 0, "negotiation was restarted %d times")
 	})
@@ -138,12 +109,12 @@ func TestPHY(t *testing.T) {
 // TestSemaphores: owners that died, drivers and firmware, do not keep the X540 forever.
 func TestSemaphores(t *testing.T) {
 	m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
-	p, fn := host(t, m)
+	_, fn := host(t, m)
 	w := must.Get(fn.BAR(0))(t)
 	w.Read32(0x10140)               // SWSM: takes SMBI
 	w.Read32(0x10160)               // SW_FW_SYNC: takes REGSMP
 	w.Write32(0x10160, 1<<31|0x1e7) // NVM and PHYs, the drivers' and the firmware's, and the MAC's of the firmware
-	d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
+	open(t, fn, nic.Options{})
 	if v := w.Read32(0x10160); v != 0x184 { // not reset: the PHY of the other port, and the MAC
 		t.Errorf("SW_FW_SYNC is left as %08x", v)
 	}
@@ -152,22 +123,4 @@ func TestSemaphores(t *testing.T) {
 		t.Errorf("SWSM is left as %08x", v)
 	}
 	w.Write32(0x10140, 0)
-	must.Close(t, d)
-	for _, v := range p.Violations() {
-		t.Error(v)
-	}
-}
-
-// TestX540ChecksumWrong: the flash's shadow has its own sum.
-func TestX540ChecksumWrong(t *testing.T) {
-	m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
-	_, fn := host(t, m)
-	m.CorruptEEPROM()
-	d, err := ixgbe.Open(fn, nic.Options{})
-	if err == nil {
-		d.Close()
-	}
-	if !errors.Is(err, ixgbe.ErrEEPROM) {
-		t.Errorf("error %v", err)
-	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/must"
-	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
@@ -35,9 +34,7 @@ func TestModules(t *testing.T) {
 			for port := range 2 {
 				m := ixgbesim.New(ixgbesim.Options{Module: c.module, Dual: true, Port: port})
 				p, fn := host(t, m)
-				a, far := sim.Pair()
-				p.Connect(a)
-				far.SetUp(true)
+				wire(p)
 				var log bytes.Buffer
 				d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, Log: slog.New(slog.NewTextHandler(&log, nil))}))(t)
 				if notes := strings.Join(d.Info().Notes, "\n"); !strings.Contains(notes, c.note) {
@@ -55,9 +52,6 @@ func TestModules(t *testing.T) {
 				if text := log.String(); c.warns != "" && !strings.Contains(text, c.warns) || c.warns == "" && strings.Contains(text, "WARN") {
 					t.Errorf("log: %s", text)
 				}
-				for _, v := range p.Violations() {
-					t.Error(v)
-				}
 			}
 		})
 	}
@@ -67,15 +61,10 @@ func TestModules(t *testing.T) {
 func TestGigabitModule(t *testing.T) {
 	for _, module := range []ixgbesim.Module{ixgbesim.Gigabit, ixgbesim.DualRate} {
 		p, fn := host(t, ixgbesim.New(ixgbesim.Options{Module: module}))
-		a, far := sim.Pair()
-		p.Connect(a)
-		far.SetUp(true)
+		wire(p)
 		d := must.Get(ixgbe.OpenWith(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}, ixgbe.Options{LinkMode: "0"}))(t)
 		awaitLink(t, d, nic.Link{Up: true, Speed: 1000})
 		must.Close(t, d)
-		for _, v := range p.Violations() {
-			t.Error(v)
-		}
 	}
 }
 
@@ -83,18 +72,12 @@ func TestGigabitModule(t *testing.T) {
 func TestCrosstalk(t *testing.T) {
 	for module, up := range map[ixgbesim.Module]bool{ixgbesim.Copper: true, ixgbesim.Empty: false} {
 		p, fn := host(t, ixgbesim.New(ixgbesim.Options{Module: module, Crosstalk: true}))
-		a, far := sim.Pair()
-		p.Connect(a)
-		far.SetUp(true)
-		d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
+		wire(p)
+		d := open(t, fn, nic.Options{})
 		w := must.Get(fn.BAR(0))(t)
 		await.Until(t, "LINKS shows a link", func() bool { return w.Read32(0x42a4)>>30&1 != 0 }, func() string { return "none" })
 		if l, err := d.Link(); err != nil || l.Up != up {
 			t.Errorf("module %d: link %+v, %v", module, l, err)
-		}
-		must.Close(t, d)
-		for _, v := range p.Violations() {
-			t.Error(v)
 		}
 	}
 }
@@ -102,12 +85,8 @@ func TestCrosstalk(t *testing.T) {
 // TestPending: requests that stay pending when bus mastering is switched off are discarded, and the device is reset twice.
 func TestPending(t *testing.T) {
 	for _, k := range []ixgbesim.Kind{ixgbesim.SFP, ixgbesim.X540} {
-		p, fn := host(t, ixgbesim.New(ixgbesim.Options{Kind: k, Pending: true}))
-		d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
-		must.Close(t, d)
-		for _, v := range p.Violations() {
-			t.Errorf("kind %d: %s", k, v)
-		}
+		_, fn := host(t, ixgbesim.New(ixgbesim.Options{Kind: k, Pending: true}))
+		open(t, fn, nic.Options{})
 	}
 }
 
@@ -141,8 +120,7 @@ func TestModuleHeld(t *testing.T) {
 	}
 	bit(data)
 	await.Until(t, "the module holds the line", func() bool { return w.Read32(0x28)&(1<<2) == 0 }, func() string { return "it does not" })
-	d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}}))(t)
-	defer d.Close()
+	d := open(t, fn, nic.Options{})
 	if notes := strings.Join(d.Info().Notes, "\n"); !strings.Contains(notes, "module: passive copper cable") {
 		t.Error(notes)
 	}

@@ -14,14 +14,36 @@ import (
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
+// host returns a model that runs freely, with its function. At the end the test fails for each violation that the model reported.
 func host(t *testing.T, m sim.Model) (*sim.Port, *sim.Function) {
 	t.Helper()
 	p := must.Get(sim.New(m, sim.Options{Name: "ixgbe"}))(t)
-	t.Cleanup(func() { p.Close() })
 	p.Start()
-	t.Cleanup(p.Stop)
-	fn := must.Get(p.Function())(t)
-	return p, fn
+	t.Cleanup(func() {
+		p.Stop()
+		for _, v := range p.Violations() {
+			t.Error(v)
+		}
+		p.Close()
+	})
+	return p, must.Get(p.Function())(t)
+}
+
+// wire connects a port to a link partner that is up.
+func wire(p *sim.Port) *sim.Cable {
+	near, far := sim.Pair()
+	p.Connect(near)
+	far.SetUp(true)
+	return far
+}
+
+// open opens a driver that is closed at the end of the test.
+func open(t *testing.T, fn pci.Function, o nic.Options) *ixgbe.Device {
+	t.Helper()
+	o.MAC = [6]byte{2, 0, 0, 0, 0, 1}
+	d := must.Get(ixgbe.Open(fn, o))(t)
+	t.Cleanup(func() { must.Close(t, d) })
+	return d
 }
 
 // other is a function with different contents.
@@ -41,6 +63,14 @@ func (o other) BAR(n int) (*mmio.Window, error) {
 
 func TestOpenRefuses(t *testing.T) {
 	intel := pci.ID{Vendor: 0x8086, Device: 0x10FB}
+	spoiled := func(k ixgbesim.Kind, spoil func(*ixgbesim.Model)) func(t *testing.T) pci.Function {
+		return func(t *testing.T) pci.Function {
+			m := ixgbesim.New(ixgbesim.Options{Kind: k})
+			_, fn := host(t, m)
+			spoil(m)
+			return fn
+		}
+	}
 	for _, c := range []struct {
 		name string
 		fn   func(t *testing.T) pci.Function
@@ -56,12 +86,9 @@ func TestOpenRefuses(t *testing.T) {
 			_, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
 			return other{Function: fn, id: intel, bar: mmio.Mapped(make([]byte, 0x4000), false)}
 		}, nic.Options{}, nil, "0x4000"},
-		{"a broken EEPROM", func(t *testing.T) pci.Function {
-			m := ixgbesim.New(ixgbesim.Options{})
-			_, fn := host(t, m)
-			m.CorruptEEPROM()
-			return fn
-		}, nic.Options{}, ixgbe.ErrEEPROM, "word 3Fh"},
+		{"a broken EEPROM", spoiled(ixgbesim.SFP, (*ixgbesim.Model).CorruptEEPROM), nic.Options{}, ixgbe.ErrEEPROM, "word 3Fh"},
+		{"a broken shadow of the X540's flash", spoiled(ixgbesim.X540, (*ixgbesim.Model).CorruptEEPROM), nic.Options{}, ixgbe.ErrEEPROM, ""},
+		{"an X540 without a PHY", spoiled(ixgbesim.X540, func(m *ixgbesim.Model) { m.SetPHY(0x1_0002, 0xFFFF) }), nic.Options{}, ixgbe.ErrNoPHY, ""},
 		{"a device that is gone", func(t *testing.T) pci.Function {
 			p, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
 			p.Unplug()

@@ -158,8 +158,7 @@ func (m *miscount) ReadBAR(bar int, off uint64, p []byte) error {
 func TestMissedAreNotReceived(t *testing.T) {
 	m := &miscount{Model: ixgbesim.New(ixgbesim.Options{}), left: map[uint64]bool{}}
 	_, fn := host(t, m)
-	d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, RingSize: 128}))(t)
-	defer d.Close()
+	d := open(t, fn, nic.Options{RingSize: 128})
 	m.armed.Store(true)
 	var st nic.Stats
 	must.OK(t, d.ReadStats(&st))
