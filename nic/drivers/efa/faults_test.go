@@ -3,6 +3,7 @@ package efa_test
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,14 +23,7 @@ import (
 )
 
 func (x *pair) reset(reason int) func() bool {
-	return func() bool {
-		for _, r := range x.m.Resets() {
-			if r == reason {
-				return true
-			}
-		}
-		return false
-	}
+	return func() bool { return slices.Contains(x.m.Resets(), reason) }
 }
 
 // TestRecovers breaks the device in one way at a time: the driver resets it for the right reason, counts the reset, and

@@ -133,7 +133,7 @@ func TestOverVFIOUser(t *testing.T) {
 	defer server.Close()
 	fn := must.Get(vfiouser.Dial(path))(t)
 	x.busy(func() error {
-		x.dev, err = efa.Open(fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(x.log, nil))}, efa.Options{})
+		x.dev, err = efa.Open(fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(&x.log, nil))}, efa.Options{})
 		return err
 	})
 	x.settle()

@@ -5,9 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
-	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
+	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
@@ -30,7 +29,7 @@ type end struct {
 	fault *sim.Faulty
 	port  *sim.Port
 	dev   *efa.Device
-	log   *said
+	log   devrig.Log
 
 	virtual bool // the test uses virtual time
 }
@@ -38,30 +37,12 @@ type end struct {
 // virtual is a test in a testing/synctest bubble, whose clock the models share.
 type virtual struct{ *testing.T }
 
-// said is a log that tests can inspect.
-type said struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.Write(p)
-}
-
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.String()
-}
-
 // adapter creates a model on a wire. Its violations fail the test, except for those of a function that is removed under
 // traffic: pending writes then find bus mastering disabled.
 func adapter(t testing.TB, o efasim.Options, n byte, wire sim.Wire) *end {
 	t.Helper()
 	o.MAC = [6]byte{2, 0x52, 0x62, 0, 0, n}
-	x := &end{TB: t, m: efasim.New(o), log: &said{}}
+	x := &end{TB: t, m: efasim.New(o)}
 	_, x.virtual = t.(virtual)
 	x.fault = sim.Inject(x.m, 1)
 	x.port = must.Get(sim.New(x.fault, sim.Options{Name: "efa"}))(t)
@@ -95,7 +76,7 @@ func (x *end) tryOpen(o nic.Options, own efa.Options) error {
 	if o.RingSize == 0 {
 		o.RingSize = 64
 	}
-	o.Log = slog.New(slog.NewTextHandler(x.log, nil))
+	o.Log = slog.New(slog.NewTextHandler(&x.log, nil))
 	x.run()
 	defer x.port.Stop()
 	x.dev, err = efa.Open(fn, o, own)
@@ -218,16 +199,7 @@ func (x *pair) serve() *pair {
 	if x.end.virtual {
 		stop = nictest.ServeVirtual(x.dev.Gate(), func() { x.dev.Queue(0).Poll(x.resp) })
 	} else {
-		var stopped atomic.Bool
-		done := make(chan error, 1)
-		go func() {
-			runtime.LockOSThread()
-			done <- x.dev.Serve(0, &stopped, x.resp)
-		}()
-		stop = func() error {
-			stopped.Store(true)
-			return <-done
-		}
+		stop = devrig.Serving(x.dev, x.resp)
 	}
 	x.Cleanup(func() {
 		check.OK(x, errors.Join(stop(), x.dev.Close(), x.client.dev.Close()))
@@ -306,7 +278,7 @@ func (x *pair) until(what string, ok func() bool) {
 	x.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); x.turn() {
 		if time.Now().After(end) {
-			x.Fatalf("%s: not in time. Responder's log:\n%s\nclient's:\n%s", what, x.log, x.client.log)
+			x.Fatalf("%s: not in time. Responder's log:\n%s\nclient's:\n%s", what, x.log.String(), x.client.log.String())
 		}
 	}
 }

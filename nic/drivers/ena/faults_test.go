@@ -1,14 +1,11 @@
 package ena_test
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"log/slog"
-	"runtime"
+	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
+	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/enasim"
@@ -30,27 +28,9 @@ type live struct {
 	port *sim.Port
 	far  *sim.Cable
 	dev  *ena.Device
-	log  *said
+	log  devrig.Log
 
 	asked uint64 // requests sent
-}
-
-// said is a log that tests search.
-type said struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.Write(p)
-}
-
-func (s *said) has(text string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Contains(s.buf.String(), text)
 }
 
 func device(t testing.TB, o enasim.Options) (*enasim.Model, *sim.Port, *sim.Cable, *sim.Function) {
@@ -79,20 +59,13 @@ func device(t testing.TB, o enasim.Options) (*enasim.Model, *sim.Port, *sim.Cabl
 
 func start(t testing.TB, o enasim.Options) *live {
 	t.Helper()
-	x := &live{TB: t, log: &said{}}
+	x := &live{TB: t}
 	m, port, far, fn := device(t, o)
 	x.m, x.port, x.far = m, port, far
-	x.dev = must.Get(ena.Open(fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(x.log, nil))}, ena.Options{}))(t)
-	var stop atomic.Bool
-	end := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		end <- x.dev.Serve(0, &stop, nictest.NewResponder(t))
-	}()
+	x.dev = must.Get(ena.Open(fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(&x.log, nil))}, ena.Options{}))(t)
+	stop := devrig.Serving(x.dev, nictest.NewResponder(t))
 	t.Cleanup(func() {
-		stop.Store(true)
-		check.OK(t, <-end)
+		check.OK(t, stop())
 		must.Close(t, x.dev)
 	})
 	x.until("echo", x.echo)
@@ -102,11 +75,7 @@ func start(t testing.TB, o enasim.Options) *live {
 // until waits for a condition that must become true.
 func (x *live) until(what string, ok func() bool) {
 	x.Helper()
-	await.Until(x, what, ok, func() string {
-		x.log.mu.Lock()
-		defer x.log.mu.Unlock()
-		return x.log.buf.String()
-	})
+	await.Until(x, what, ok, x.log.String)
 }
 
 func (x *live) ask() {
@@ -127,14 +96,7 @@ func (x *live) echo() bool {
 }
 
 func (x *live) resets(reason int) func() bool {
-	return func() bool {
-		for _, r := range x.m.Resets() {
-			if r == reason {
-				return true
-			}
-		}
-		return false
-	}
+	return func() bool { return slices.Contains(x.m.Resets(), reason) }
 }
 
 func (x *live) stats() nic.Stats {
@@ -231,7 +193,7 @@ func TestEvents(t *testing.T) {
 	x.m.Post(amazon.Event{Group: amazon.GroupWarning})
 	x.m.Post(amazon.Event{Group: 9})
 	x.m.Post(amazon.Event{Group: amazon.GroupNotification, Syndrome: 77})
-	x.until("warning", func() bool { return x.log.has("the device warns") })
+	x.until("warning", func() bool { return strings.Contains(x.log.String(), "the device warns") })
 	x.until("unknown events", func() bool { return x.stats().Extra["unknown_events"] == 2 })
 	x.far.SetUp(false)
 	link := func(up bool) func() bool {

@@ -236,16 +236,24 @@ func (x *Rig[D]) Serve(f func()) (err error) {
 
 // ServeOn runs f while queue 0 of a device is served on its own thread.
 func ServeOn(d nic.Answerer, r *fastpath.Responder, f func()) error {
-	var stop atomic.Bool
+	stop := Serving(d, r)
+	f()
+	return stop()
+}
+
+// Serving serves queue 0 of a device on its own thread, until stop is called, which returns the loop's error.
+func Serving(d nic.Answerer, r *fastpath.Responder) (stop func() error) {
+	var stopped atomic.Bool
 	end := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		end <- d.Serve(0, &stop, r)
+		end <- d.Serve(0, &stopped, r)
 	}()
-	f()
-	stop.Store(true)
-	return <-end
+	return func() error {
+		stopped.Store(true)
+		return <-end
+	}
 }
 
 // Await waits for f to return true.
