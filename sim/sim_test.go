@@ -111,12 +111,8 @@ func TestDMAIsConfined(t *testing.T) {
 	if !bytes.Equal(got, []byte{1, 2}) {
 		t.Errorf("read over two mappings: %x", got)
 	}
-	if _, err := p.Unmap(0x10800, 0x1000); err == nil {
-		t.Error("an unmap that cuts mappings succeeds")
-	}
-	if err := p.Map(0x11fff, sim.Mapping{Size: 1, Bytes: a[:1]}); err == nil {
-		t.Error("an overlapping map succeeds")
-	}
+	check.Fails(t, "an unmap that cuts mappings succeeds", check.Err(p.Unmap(0x10800, 0x1000)), nil)
+	check.Fails(t, "an overlapping map succeeds", p.Map(0x11fff, sim.Mapping{Size: 1, Bytes: a[:1]}), nil)
 	if n, err := p.Unmap(0, 1<<40); n != 8192 || err != nil || p.Mappings() != 0 {
 		t.Errorf("unmap of all: %d, %v", n, err)
 	}

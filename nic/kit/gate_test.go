@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -71,9 +72,7 @@ func TestGateFailureEndsEveryLoop(t *testing.T) {
 			t.Errorf("a loop ended with %v", err)
 		}
 	}
-	if err := g.Enter(); !errors.Is(err, broken) {
-		t.Errorf("entering a broken gate: %v", err)
-	}
+	check.Fails(t, "entering a broken gate", g.Enter(), broken)
 }
 
 func TestGateHoldsACaller(t *testing.T) {

@@ -1,12 +1,12 @@
 package kit
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // An option beyond its limit is an error with the requested and the allowed values. Zero becomes the default.
@@ -33,9 +33,7 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%+v became %+v", c.o, got)
 		}
 	}
-	if _, err := l.apply(nic.Options{MTU: 9001}); !errors.Is(err, nic.ErrFrameSize) {
-		t.Errorf("MTU: %v", err)
-	}
+	check.Fails(t, "MTU", check.Err(l.apply(nic.Options{MTU: 9001})), nic.ErrFrameSize)
 	l.MTU = 0
 	if o, err := l.apply(nic.Options{}); err != nil || o.MTU != 0 {
 		t.Errorf("an MTU that the device chooses: %+v, %v", o, err)

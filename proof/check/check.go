@@ -2,7 +2,10 @@
 package check
 
 import (
+	"errors"
 	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -23,3 +26,21 @@ func OK(t testing.TB, err error) {
 		t.Error(err)
 	}
 }
+
+// Fails fails the test unless err is an error: is, if that is not nil, and one that contains each text of says. what says what has to fail.
+func Fails(t testing.TB, what string, err, is error, says ...string) {
+	t.Helper()
+	good := err != nil && (is == nil || errors.Is(err, is))
+	for _, s := range says {
+		good = good && strings.Contains(err.Error(), s)
+	}
+	if want := "an error"; !good {
+		if is != nil {
+			want = strconv.Quote(is.Error())
+		}
+		t.Errorf("%s: %v, want %s with %q", what, err, want, says)
+	}
+}
+
+// Err returns the error of a call that also returns a value.
+func Err[V any](_ V, err error) error { return err }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -56,11 +57,7 @@ func TestHotLoopRefuses(t *testing.T) {
 
 func TestHotLoopNames(t *testing.T) {
 	for _, fn := range []string{"(*Queue).Missing", "Poll", "(Queue).Poll"} {
-		if _, err := inspect(hotPackage, fn, nil); err == nil || !strings.Contains(err.Error(), fn) {
-			t.Errorf("%s: %v", fn, err)
-		}
+		check.Fails(t, fn, check.Err(inspect(hotPackage, fn, nil)), nil, fn)
 	}
-	if _, err := inspect("rebound/no/such", "Poll", nil); err == nil {
-		t.Error("no error for a package that is not there")
-	}
+	check.Fails(t, "no error for a package that is not there", check.Err(inspect("rebound/no/such", "Poll", nil)), nil)
 }

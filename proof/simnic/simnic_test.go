@@ -314,9 +314,7 @@ func TestTap(t *testing.T) {
 	if c := s.stop(t); c != 0 {
 		t.Errorf("exit %d: %s", c, &s.stderr)
 	}
-	if _, err := net.InterfaceByName("simnic0"); err == nil {
-		t.Error("the tap is left")
-	}
+	check.Fails(t, "the tap is left", check.Err(net.InterfaceByName("simnic0")), nil)
 }
 
 func TestWrongUse(t *testing.T) {

@@ -1,10 +1,11 @@
 package efasim
 
 import (
-	"strings"
+	"fmt"
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func TestPageLists(t *testing.T) {
@@ -20,7 +21,7 @@ func TestPageLists(t *testing.T) {
 	}
 	const iova = 0x7000_1000_0000
 	direct := fields{3: uint8(cmdCtrlData), 4: x.pd, 8: uint32(8 * pages), 12: list.IOVA, 40: uint64(pages * 4096), 48: uint8(12), 49: uint8(7), 56: uint64(iova)}
-	check := func(what string, r []byte) {
+	verify := func(what string, r []byte) {
 		t.Helper()
 		key := le.Uint32(r)
 		for i := range pages {
@@ -35,12 +36,12 @@ func TestPageLists(t *testing.T) {
 		}
 		x.OK(opDeregMR, fields{4: key})
 	}
-	check("direct", x.OK(opRegMR, direct))
+	verify("direct", x.OK(opRegMR, direct))
 	chunk := x.Alloc(4096)
 	le.PutUint64(chunk.Bytes, list.IOVA)
 	indirect := direct.With(3, uint8(cmdCtrlData|cmdCtrlIndir)).With(8, uint32(8+12)).With(12, chunk.IOVA)
-	check("indirect", x.OK(opRegMR, indirect))
-	check("with page_num", x.OK(opRegMR, direct.With(52, uint32(pages))))
+	verify("indirect", x.OK(opRegMR, indirect))
+	verify("with page_num", x.OK(opRegMR, direct.With(52, uint32(pages))))
 
 	x.bad(statusIllegal, opRegMR, direct.With(4, uint16(9)), "there is no PD 9")
 	x.bad(statusIllegal, opRegMR, direct.With(8, uint32(8*pages-8)), "page list of 2040 bytes")
@@ -77,9 +78,7 @@ func TestPageLists(t *testing.T) {
 		{x.pd + 1, le.Uint32(r), iova + 5010, 9, 0, "has no region"},
 		{x.pd, le.Uint32(r) + 1, iova + 5010, 9, 0, "has no region"},
 	} {
-		if _, err := x.m.local(c.pd, c.key, c.at, c.n, c.rights); err == nil || !strings.Contains(err.Error(), c.text) {
-			t.Errorf("%+v: %v", c, err)
-		}
+		check.Fails(t, fmt.Sprintf("%+v", c), check.Err(x.m.local(c.pd, c.key, c.at, c.n, c.rights)), nil, c.text)
 	}
 	// Physical mode: the address is a bus address.
 	r = x.OK(opRegMR, fields{4: x.pd, 40: uint64(1 << 48), 48: uint8(1 << 7), 49: uint8(1)})

@@ -65,8 +65,6 @@ func TestRNRRetry(t *testing.T) {
 	if r.got(64, 3, 4) != "late" || r.rcq.take() != nil {
 		t.Error("it did not arrive once")
 	}
-	q.x.Clean()
-	r.x.Clean()
 }
 
 // A peer that never answers is reported as unreachable, one that stopped answering as unresponsive, after a bounded
@@ -87,8 +85,6 @@ func TestDeadPeer(t *testing.T) {
 	if n := r.x.m.Counters().NotOurs; n == 0 {
 		t.Error("frames for nobody were taken")
 	}
-	q.x.Clean()
-	r.x.Clean()
 }
 
 // Objects that are destroyed while messages are pending: messages of a destroyed handle complete as flushed, also those
@@ -127,8 +123,6 @@ func TestDestroyedUnderWay(t *testing.T) {
 		t.Errorf("completion %x of a QP that is gone", c)
 	}
 	r.x.m.DropReceives(false)
-	x.Clean()
-	r.x.Clean()
 }
 
 // A device that was reset starts a new epoch: its peer accepts its new sequence numbers, and nothing from before.
@@ -241,7 +235,6 @@ func TestRDMARights(t *testing.T) {
 		c2 := q.sends(q.rdma(c.code, uint16(i), r.num, there, c.n, r.mem.IOVA+c.at, c.key))
 		expect(t, c.what, c2, uint16(i), c.status, cqeSend|c.code<<cqeOpShift, q.num)
 	}
-	q.x.Clean()
 }
 
 // A sender for which the receiver has no handle: 0xFFFF, and the sender's GID if the CQ requests it.
@@ -285,7 +278,6 @@ func TestWindow(t *testing.T) {
 	if len(p.out) != 0 || len(p.order) != 0 {
 		t.Errorf("left: %d, %d", len(p.out), len(p.order))
 	}
-	q.x.Clean()
 }
 
 // Linux destroys the address handles of a killed process before its QPs. WQEs that were rung before are not a
@@ -382,5 +374,4 @@ func TestLongGone(t *testing.T) {
 	if n := len(r.x.m.peers[q.x.m.gid].seen); n > 2*window {
 		t.Errorf("%d results are kept", n)
 	}
-	r.x.Clean()
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 )
@@ -40,9 +41,7 @@ func TestFrame(t *testing.T) {
 			t.Errorf("byte %d = %#x: %v, want %q", c.at, c.v, err, c.text)
 		}
 	}
-	if _, err := parseFrame(b[:etherSize+headSize-1]); err == nil {
-		t.Error("a short frame is taken")
-	}
+	check.Fails(t, "a short frame is taken", check.Err(parseFrame(b[:etherSize+headSize-1])), nil)
 }
 
 func TestDissector(t *testing.T) {

@@ -414,9 +414,7 @@ func TestUMR(t *testing.T) {
 		mkc := dwords(64, 0, 0xf<<10, 4, 0xffffff<<8|9, 0x14, 0x10000, 0x1c, 8192, 0x38, 12)
 		u.send(opUMR, key, ctrl, mkc, dwords(16, 0, 64, 4, x.mkey, 8, uint32(list.IOVA>>32), 12, uint32(list.IOVA)))
 	}
-	if _, err := x.m.translate(key, 0x10000, 8, x.pd, false, localRead); err == nil {
-		t.Error("a free key is used")
-	}
+	check.Fails(t, "a free key is used", check.Err(x.m.translate(key, 0x10000, 8, x.pd, false, localRead)), nil)
 	umr(umrNotFree)
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || w32(e, 0x38) != opUMR<<24|u.qpn {
 		t.Errorf("UMR: completion %x", e)

@@ -118,13 +118,9 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	defer p.Close()
 	log := slog.New(slog.DiscardHandler)
 	s := must.Get(vfioserver.Listen(path, p, log))(t)
-	if _, err := vfioserver.Listen(path, p, log); err == nil {
-		t.Error("a socket that is in use was replaced")
-	}
+	check.Fails(t, "a socket that is in use was replaced", check.Err(vfioserver.Listen(path, p, log)), nil)
 	s.Close()
-	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket is still there: %v", err)
-	}
+	check.Fails(t, "the socket is still there", check.Err(os.Stat(path)), os.ErrNotExist)
 }
 
 // interrupter is a toy device whose interrupts a test raises.

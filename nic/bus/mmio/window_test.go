@@ -59,9 +59,7 @@ func TestMapped(t *testing.T) {
 	if mem[0x10] != 0x44 || w.Read32(0x10) != ^uint32(0) || w.read64(0x18) != ^uint64(0) {
 		t.Error("a retired window still reaches the registers")
 	}
-	if _, err := w.Pointer(0x20, 8); err == nil {
-		t.Error("a retired window gives pointers")
-	}
+	check.Fails(t, "a retired window gives pointers", check.Err(w.Pointer(0x20, 8)), nil)
 }
 
 func TestTrapped(t *testing.T) {

@@ -156,14 +156,10 @@ func TestBindFails(t *testing.T) {
 	k := newKernel(t)
 	k.card(addr0, "ixgbe", "", "eth1")
 	k.driverModule(vfioDriver)
-	if err := k.bind(addr0, Target{}); !errors.Is(err, ErrNoIOMMU) || !strings.Contains(err.Error(), "intel_iommu=on") {
-		t.Errorf("no group: %v", err)
-	}
+	check.Fails(t, "no group", k.bind(addr0, Target{}), ErrNoIOMMU, "intel_iommu=on")
 	k = newKernel(t)
 	k.card(addr0, "ixgbe", "7", "eth1")
-	if err := k.bind(addr0, Target{}); err == nil || !strings.Contains(err.Error(), "no module vfio-pci") {
-		t.Errorf("no vfio-pci: %v", err)
-	}
+	check.Fails(t, "no vfio-pci", k.bind(addr0, Target{}), nil, "no module vfio-pci")
 	k = newKernel(t)
 	k.card(addr0, "ixgbe", "7", "eth1")
 	k.driverModule(vfioDriver)
@@ -171,15 +167,11 @@ func TestBindFails(t *testing.T) {
 	if err := k.bind(addr0, Target{}); err == nil || k.bound(addr0) != "ixgbe" {
 		t.Errorf("vfio-pci does not take it: %v, and driver %q has it", err, k.bound(addr0))
 	}
-	if err := k.bind("0000:09:00.0", Target{}); !errors.Is(err, ErrNoDevice) {
-		t.Errorf("no such function: %v", err)
-	}
+	check.Fails(t, "no such function", k.bind("0000:09:00.0", Target{}), ErrNoDevice)
 }
 
 func TestWriteAttribute(t *testing.T) {
-	if err := writeAttribute(t.TempDir()+"/none", "1"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("an attribute that is not there: %v", err)
-	}
+	check.Fails(t, "an attribute that is not there", writeAttribute(t.TempDir()+"/none", "1"), os.ErrNotExist)
 	if err := rights(unix.EPERM); !errors.Is(err, ErrRights) || !errors.Is(err, unix.EPERM) {
 		t.Errorf("rights: %v", err)
 	}

@@ -134,13 +134,9 @@ func TestCommand(t *testing.T) {
 	if err := setBusMaster(s, false); err != nil || binary.LittleEndian.Uint16(s[cfgCommand:]) != 0x0003 {
 		t.Errorf("bus mastering off: command %#x, %v", s[cfgCommand], err)
 	}
-	if err := setBusMaster(stubborn{s}, true); !errors.Is(err, ErrConfig) {
-		t.Errorf("a bit that does not take: %v", err)
-	}
+	check.Fails(t, "a bit that does not take", setBusMaster(stubborn{s}, true), ErrConfig)
 	fill(s, 0xff)
-	if err := setBusMaster(s, false); !errors.Is(err, ErrGone) {
-		t.Errorf("a function that is gone: %v", err)
-	}
+	check.Fails(t, "a function that is gone", setBusMaster(s, false), ErrGone)
 }
 
 // stubborn ignores writes.
@@ -200,9 +196,7 @@ func TestSetCommand(t *testing.T) {
 	s := hardwired{space: card()}
 	check.OK(t, setCommand(s, cmdMemory|cmdINTxDisable, cmdBusMaster))
 	s.stuck = true
-	if err := setCommand(s, cmdMemory|cmdINTxDisable, cmdBusMaster); !errors.Is(err, ErrConfig) {
-		t.Errorf("bus mastering stays on: %v", err)
-	}
+	check.Fails(t, "bus mastering stays on", setCommand(s, cmdMemory|cmdINTxDisable, cmdBusMaster), ErrConfig)
 }
 
 // vfio-pci returns vendor and device ID, and its emulated INTx Disable, even if the function does not respond.
@@ -216,7 +210,5 @@ func TestGoneUnderVFIO(t *testing.T) {
 			t.Errorf("gone %v, bus mastering %v, %v", Gone(s), on, err)
 		}
 	}
-	if _, err := readID(s); !errors.Is(err, ErrGone) {
-		t.Errorf("ReadID: %v", err)
-	}
+	check.Fails(t, "ReadID", check.Err(readID(s)), ErrGone)
 }

@@ -2,6 +2,7 @@ package pci
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -73,17 +74,11 @@ func TestVFIO(t *testing.T) {
 	if b, _ := os.ReadFile(k.host.device(addr0) + "/resource2_wc"); b[0x40] != 0x11 {
 		t.Error("the write-combining window is not that of resource2_wc")
 	}
-	if _, err := f.BAR(2); !errors.Is(err, ErrBAR) {
-		t.Errorf("BAR(2), mapped write-combining: %v", err)
-	}
+	check.Fails(t, "BAR(2), mapped write-combining", check.Err(f.BAR(2)), ErrBAR)
 	for _, n := range []int{-1, 1, 4, 6} {
-		if _, err := f.BAR(n); !errors.Is(err, ErrBAR) {
-			t.Errorf("BAR(%d): %v", n, err)
-		}
+		check.Fails(t, fmt.Sprintf("BAR(%d)", n), check.Err(f.BAR(n)), ErrBAR)
 	}
-	if _, err := Registers(f, 0, 0x10001); !errors.Is(err, ErrBAR) {
-		t.Errorf("a BAR that is too small: %v", err)
-	}
+	check.Fails(t, "a BAR that is too small", check.Err(Registers(f, 0, 0x10001)), ErrBAR)
 	if got, err := Registers(f, 0, 0x10000); got != w || err != nil {
 		t.Errorf("Registers: %v", err)
 	}
@@ -107,12 +102,8 @@ func TestVFIO(t *testing.T) {
 	if err := arena.Close(); err != nil {
 		t.Errorf("the arena's Close after the function's: %v", err)
 	}
-	if _, err := f.Map(dma.Memory{Bytes: make([]byte, 4096)}); !errors.Is(err, ErrClosed) {
-		t.Errorf("Map after Close: %v", err)
-	}
-	if _, err := f.BAR(0); !errors.Is(err, ErrClosed) {
-		t.Errorf("BAR after Close: %v", err)
-	}
+	check.Fails(t, "Map after Close", check.Err(f.Map(dma.Memory{Bytes: make([]byte, 4096)})), ErrClosed)
+	check.Fails(t, "BAR after Close", check.Err(f.BAR(0)), ErrClosed)
 	if left := openFiles(t); left != fds {
 		t.Errorf("%d files are left open", left-fds)
 	}
@@ -165,9 +156,7 @@ func TestVFIORefuses(t *testing.T) {
 		}
 	}
 	k := vfioKernel(t)
-	if err := k.groupError(Found{Group: "7"}, unix.EBUSY); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "fuser") {
-		t.Errorf("group in use: %v", err)
-	}
+	check.Fails(t, "group in use", k.groupError(Found{Group: "7"}, unix.EBUSY), ErrBusy, "fuser")
 }
 
 // TestSplitWC: registers uncached and doorbells write-combining in one BAR, with offsets that count from its start.
@@ -176,9 +165,7 @@ func TestSplitWC(t *testing.T) {
 	f := must.Get(k.openVFIO(addr0, false))(t)
 	defer f.Close()
 	for _, from := range []uint64{0, 0x800, 0x4000, 1 << 40} {
-		if err := SplitWC(f, 2, from); !errors.Is(err, ErrBAR) {
-			t.Errorf("split at %#x: %v", from, err)
-		}
+		check.Fails(t, fmt.Sprintf("split at %#x", from), SplitWC(f, 2, from), ErrBAR)
 	}
 	must.OK(t, SplitWC(f, 2, 0x1000))
 	uc, err := f.BAR(2)
@@ -197,9 +184,7 @@ func TestSplitWC(t *testing.T) {
 	if b[0x2010] != 0x33 || d[0] != 0x22 {
 		t.Errorf("stores went elsewhere: %#x, %#x", b[0x2010], d[0])
 	}
-	if err := SplitWC(f, 2, 0x2000); !errors.Is(err, ErrBAR) {
-		t.Errorf("split after use: %v", err)
-	}
+	check.Fails(t, "split after use", SplitWC(f, 2, 0x2000), ErrBAR)
 	// If the kernel offers no write-combining, both parts are uncached, and reported as such.
 	must.OK(t, SplitWC(f, 0, 0x1000))
 	up, err := f.BARWC(0)
@@ -228,9 +213,7 @@ func TestVFIORegions(t *testing.T) {
 	k.sparse = []span{{0x8000, 0x11000}}
 	g := must.Get(k.openVFIO(addr0, false))(t)
 	defer g.Close()
-	if _, err := g.BAR(0); !errors.Is(err, ErrBAR) {
-		t.Errorf("a mappable range beyond the BAR: %v", err)
-	}
+	check.Fails(t, "a mappable range beyond the BAR", check.Err(g.BAR(0)), ErrBAR)
 	k.sparse, k.noMmap = nil, true
 	h := must.Get(k.openVFIO(addr0, false))(t)
 	defer h.Close()
@@ -239,9 +222,7 @@ func TestVFIORegions(t *testing.T) {
 	if w.Read32(0x24) != 0x55555555 {
 		t.Error("a BAR that cannot be mapped does not keep what is stored")
 	}
-	if _, err := w.Pointer(0x20, 4); err == nil {
-		t.Error("a BAR that cannot be mapped gives pointers")
-	}
+	check.Fails(t, "a BAR that cannot be mapped gives pointers", check.Err(w.Pointer(0x20, 4)), nil)
 }
 
 func TestIOVA(t *testing.T) {
@@ -267,18 +248,14 @@ func TestIOVA(t *testing.T) {
 	if len(all) != 6 || all[0] != 2<<20 || all[3] != 1<<33 {
 		t.Errorf("4 MiB at %#x", all)
 	}
-	if err := f.Unmap(all[1], 4096); err == nil {
-		t.Error("a part was unmapped")
-	}
+	check.Fails(t, "a part was unmapped", f.Unmap(all[1], 4096), nil)
 	check.OK(t, f.Unmap(all[2], len(mem)))
 	if again, err := f.Map(dma.Memory{Bytes: mem}); err != nil || again != all[2] {
 		t.Errorf("the free address is not used again: %#x, %v", again, err)
 	}
 	f.Unmap(all[0], len(mem))
 	k.mapErr = unix.ENOMEM
-	if _, err := f.Map(dma.Memory{Bytes: mem}); !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "ulimit -l") {
-		t.Errorf("no memory may be locked: %v", err)
-	}
+	check.Fails(t, "no memory may be locked", check.Err(f.Map(dma.Memory{Bytes: mem})), unix.ENOMEM, "ulimit -l")
 	k.mapErr = nil
 	if iova, err := f.Map(dma.Memory{Bytes: mem}); err != nil || iova != all[0] {
 		t.Errorf("after a failure %#x, %v; want %#x again", iova, err, all[0])
@@ -297,17 +274,13 @@ func TestSysfs(t *testing.T) {
 	left.put16(cfgCommand, cmdBusMaster|cmdMemory)
 	k.file("sys/bus/pci/devices/"+addr0+"/config", string(left))
 
-	if _, err := k.openSysfs(addr0, false); !errors.Is(err, ErrNoIOMMU) || !strings.Contains(err.Error(), "unsafe_no_iommu") {
-		t.Errorf("without consent: %v", err)
-	}
+	check.Fails(t, "without consent", check.Err(k.openSysfs(addr0, false)), ErrNoIOMMU, "unsafe_no_iommu")
 	f := must.Get(k.openSysfs(addr0, true))(t)
 	dir := "bus/pci/devices/" + addr0 + "/"
 	if want := []string{dir + "enable=1", dir + "reset=1", "command was 0x0"}; !slices.Equal(slices.DeleteFunc(slices.Clone(k.log), func(s string) bool { return s == "command was 0x2" }), want[:2]) {
 		t.Errorf("the kernel saw %q, want %q with bus mastering off", k.log, want)
 	}
-	if _, err := k.openSysfs(addr0, true); !errors.Is(err, ErrBusy) {
-		t.Errorf("a second open: %v", err)
-	}
+	check.Fails(t, "a second open", check.Err(k.openSysfs(addr0, true)), ErrBusy)
 	w := must.Get(f.BAR(0))(t)
 	w.Write32(0x40, 0x66666666)
 	if b, _ := os.ReadFile(k.host.device(addr0) + "/resource0"); b[0x40] != 0x66 {
@@ -339,15 +312,11 @@ func TestSysfsRefuses(t *testing.T) {
 	}
 	k := newKernel(t)
 	k.card(addr0, "ixgbe", "")
-	if _, err := k.openSysfs(addr0, true); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "ixgbe") {
-		t.Errorf("a kernel driver has it: %v", err)
-	}
+	check.Fails(t, "a kernel driver has it", check.Err(k.openSysfs(addr0, true)), ErrBusy, "ixgbe")
 	k = newKernel(t)
 	k.card(addr0, "", "7")
 	k.file("sys/kernel/iommu_groups/7/type", "DMA-FQ\n")
-	if _, err := k.openSysfs(addr0, true); err == nil || !strings.Contains(err.Error(), "vfio-pci") {
-		t.Errorf("behind an IOMMU that translates: %v", err)
-	}
+	check.Fails(t, "behind an IOMMU that translates", check.Err(k.openSysfs(addr0, true)), nil, "vfio-pci")
 	k = newKernel(t)
 	k.card(addr0, "", "")
 	os.Remove(k.host.device(addr0) + "/reset")
@@ -385,9 +354,7 @@ func TestWriteReal(t *testing.T) {
 		t.Errorf("% x, %v", b[0x78:0x7a], err)
 	}
 	os.Remove(path)
-	if err := WriteReal(f, 0x78, []byte{0x10, 0x28}); err == nil || !strings.Contains(err.Error(), addr0) {
-		t.Errorf("without the file: %v", err)
-	}
+	check.Fails(t, "without the file", WriteReal(f, 0x78, []byte{0x10, 0x28}), nil, addr0)
 }
 
 func TestVFIOWithoutIOMMU(t *testing.T) {

@@ -186,9 +186,7 @@ func TestFunction(t *testing.T) {
 	}
 	f := must.Get(New("rdmap0s4", found, h.sys, func(Found) (Kernel, error) { return k, nil }))(t)
 	memory := dma.Memory{Bytes: make([]byte, 1<<16)}
-	if _, err := f.Map(memory); err == nil {
-		t.Error("memory was registered without a context")
-	}
+	check.Fails(t, "memory was registered without a context", check.Err(f.Map(memory)), nil)
 	must.OK(t, f.Start())
 	c := f.Context()
 	must.OK(t, c.Begin(nil, nil))
@@ -207,16 +205,12 @@ func TestFunction(t *testing.T) {
 		t.Errorf("unmap: %v, %d left", err, len(registered))
 	}
 	limit = true
-	if _, err := f.Map(memory); err == nil || !strings.Contains(err.Error(), "ulimit -l") {
-		t.Errorf("too much locked memory: %v", err)
-	}
+	check.Fails(t, "too much locked memory", check.Err(f.Map(memory)), nil, "ulimit -l")
 	if n, err := f.Counters("ports/1/hw_counters"); err != nil || len(n) != 1 || n["rx_pkts"] != 12 {
 		t.Errorf("counters %v, %v", n, err)
 	}
 	check.Equal(t, f.Text("ports/1/gids/0"), "fe80:0000:0000:0000:0000:00ff:fe00:0001", "GID %q")
-	if _, err := f.BAR(0); err == nil {
-		t.Error("registers were given away")
-	}
+	check.Fails(t, "registers were given away", check.Err(f.BAR(0)), nil)
 	if Of(f) != f || Of(struct{ pci.Function }{}) != nil {
 		t.Error("Of does not tell how a function is driven")
 	}

@@ -57,9 +57,7 @@ func TestIdentityAndRegisters(t *testing.T) {
 	if v := bar.Read32(0); v != toysim.Magic || bar.Size() != 0x4000 {
 		t.Errorf("magic %#x, size %#x", v, bar.Size())
 	}
-	if _, err := f.BAR(1); err == nil {
-		t.Error("BAR 1 exists")
-	}
+	check.Fails(t, "BAR 1 exists", check.Err(f.BAR(1)), nil)
 	if p.BusMaster() {
 		t.Error("bus mastering is on after Dial")
 	}
@@ -76,9 +74,7 @@ func TestDoorbellsAreMemory(t *testing.T) {
 	p, _, path := serveToy(t)
 	f := dial(t, path)
 	bells := must.Get(f.BAR(2))(t)
-	if _, err := bells.Pointer(8, 4); err == nil {
-		t.Error("there is memory behind a register that nobody polls")
-	}
+	check.Fails(t, "there is memory behind a register that nobody polls", check.Err(bells.Pointer(8, 4)), nil)
 	at := must.Get(bells.Pointer(0x40, 4))(t)
 	before := p.Counts()
 	mmio.Store32((*uint32)(at), 7)
@@ -235,9 +231,7 @@ func TestServerVanishes(t *testing.T) {
 	iova := must.Get(f.Map(pages(t, 4096)))(t)
 	s.Close()
 	check.Equal(t, bar.Read32(0), ^uint32(0), "reads %#x")
-	if err := f.SetBusMaster(true); !errors.Is(err, ErrClosed) {
-		t.Errorf("SetBusMaster: %v", err)
-	}
+	check.Fails(t, "SetBusMaster", f.SetBusMaster(true), ErrClosed)
 	if err := f.Unmap(iova, 4096); err != nil {
 		t.Errorf("Unmap: %v", err)
 	}

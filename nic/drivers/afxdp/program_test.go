@@ -273,9 +273,7 @@ func TestLargest(t *testing.T) {
 		})
 	}
 	c.Addresses = append(c.Addresses, netip.PrefixFrom(ours6, 64))
-	if _, err := newFilter(&nic.Options{Match: c}, mac); err == nil {
-		t.Error("one address too many was taken")
-	}
+	check.Fails(t, "one address too many was taken", check.Err(newFilter(&nic.Options{Match: c}, mac)), nil)
 }
 
 // The committed object is what the compiler produces from the source, if it is the compiler version that produced it.

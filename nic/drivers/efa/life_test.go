@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim/efasim"
@@ -45,9 +46,7 @@ func TestStalledOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := adapter(virtual{t}, efasim.Options{}, 1, nil)
 		x.fault.Stalled = true
-		if err := x.tryOpen(nic.Options{}, efa.Options{}); !errors.Is(err, nic.ErrTimeout) {
-			t.Errorf("Open of a device that does nothing: %v", err)
-		}
+		check.Fails(t, "Open of a device that does nothing", x.tryOpen(nic.Options{}, efa.Options{}), nic.ErrTimeout)
 		x.fault.Stalled = false
 		x.port.ForgetViolations()
 		x.open(nic.Options{}, efa.Options{})

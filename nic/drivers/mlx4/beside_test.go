@@ -2,6 +2,7 @@ package mlx4_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -99,9 +100,7 @@ func TestBesideBench(t *testing.T) {
 	x.Sends(to4(3, 17, 0xC3, 0x50, 0, 7))
 	x.Close()
 	for _, s := range []nic.Steer{{Local: local, EchoIDs: []uint16{1}}, {Local: netip.MustParseAddr("fd00::2"), UDPPorts: []uint16{1}}, {Local: local, Neighbours: true}} {
-		if err := x.TryOpen(nic.Options{Steer: &s}); !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("%+v: %v", s, err)
-		}
+		check.Fails(t, fmt.Sprintf("%+v", s), x.TryOpen(nic.Options{Steer: &s}), errors.ErrUnsupported)
 	}
 }
 
@@ -153,9 +152,7 @@ func TestBesideRefuses(t *testing.T) {
 				return
 			}
 			x.Busy(func() {
-				if err := mlx4.Available(x.kernel.Function(t)); !errors.Is(err, errors.ErrUnsupported) {
-					t.Errorf("without rules it is available: %v", err)
-				}
+				check.Fails(t, "without rules it is available", mlx4.Available(x.kernel.Function(t)), errors.ErrUnsupported)
 				x.kernel.NoRules = false
 				must.OK(t, mlx4.Available(x.kernel.Function(t)))
 			})

@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
@@ -171,13 +172,9 @@ func TestBesideRefuses(t *testing.T) {
 		})
 	}
 	x := newBesideOn(t, mlx5sim.New(mlx5sim.Options{MAC: ourMAC, Profile: mlx5sim.ConnectX6Dx}))
-	if err := x.TryOpen(o); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "mlxconfig -d 0000:03:00.0 set UCTX_EN=1") {
-		t.Errorf("firmware without user contexts: %v", err)
-	}
+	check.Fails(t, "firmware without user contexts", x.TryOpen(o), errors.ErrUnsupported, "mlxconfig -d 0000:03:00.0 set UCTX_EN=1")
 	x.Busy(func() {
-		if err := mlx5.Available(x.kernel.Function(t)); !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("firmware without user contexts is available: %v", err)
-		}
+		check.Fails(t, "firmware without user contexts is available", mlx5.Available(x.kernel.Function(t)), errors.ErrUnsupported)
 	})
 	x = newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx})
 	x.Busy(func() { must.OK(t, mlx5.Available(x.kernel.Function(t))) })

@@ -356,9 +356,7 @@ func TestPagesRefused(t *testing.T) {
 	f := newFirmware(t)
 	d := f.started()
 	d.pages.limit = 10
-	if err := d.givePages(3, 11); err == nil || !strings.Contains(err.Error(), "11 pages") {
-		t.Errorf("%v", err)
-	}
+	check.Fails(t, "", d.givePages(3, 11), nil, "11 pages")
 	if last := f.sent[len(f.sent)-1]; last.opcode() != opManagePages || last.opMod() != pagesCantGive || last.get(0x08, 15, 0) != 3 {
 		t.Errorf("sent % x", last)
 	}
@@ -371,13 +369,9 @@ func TestPagesRefused(t *testing.T) {
 	if n, err := d.reclaimPages(0, 5); n != 1 || err != nil || d.pages.held() != 9 {
 		t.Errorf("%d pages, %v", n, err)
 	}
-	if _, err := d.reclaimPages(0, 5); !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), "did not have") {
-		t.Errorf("a page given back twice: %v", err)
-	}
+	check.Fails(t, "a page given back twice", check.Err(d.reclaimPages(0, 5)), nic.ErrHardware, "did not have")
 	f.answer = func(in message, n int) message { return make(message, n).set("output_num_entries", 0x08, 31, 0, 6) }
-	if _, err := d.reclaimPages(0, 5); !errors.Is(err, nic.ErrHardware) {
-		t.Errorf("more pages than asked for: %v", err)
-	}
+	check.Fails(t, "more pages than asked for", check.Err(d.reclaimPages(0, 5)), nic.ErrHardware)
 	f.answer = func(in message, n int) message { return make(message, n).set("status", 0, 31, 24, 8) }
 	if err := d.givePages(0, 1); !refused(err) || d.pages.held() != 9 {
 		t.Errorf("refused by firmware: %v, %d held", err, d.pages.held())

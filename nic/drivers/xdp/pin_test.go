@@ -282,9 +282,7 @@ func TestPinRefuses(t *testing.T) {
 	other, _ := json.Marshal(a)
 	write(other)
 	try("another version", &v.Host, xdp.Options{Pin: "a"}, xdp.ErrForeign, "laid out as 0123456789abcdef", "responder unpin a")
-	if _, err := xdp.OpenPinned("a"); !errors.Is(err, xdp.ErrForeign) {
-		t.Errorf("another version is looked at: %v", err)
-	}
+	check.Fails(t, "another version is looked at", check.Err(xdp.OpenPinned("a")), xdp.ErrForeign)
 	v.Ping(t, veth.Our4.Addr()) // it still answers
 	unpin(t, &v.Host, "a")
 	if program(t, v) != 0 {
@@ -297,17 +295,13 @@ func TestPinRefuses(t *testing.T) {
 	defer m.Close()
 	must.OK(t, m.Pin(folder+"/theirs"))
 	try("somebody else's", &v.Host, xdp.Options{Pin: "b"}, xdp.ErrForeign)
-	if err := xdp.Unpin("b"); !errors.Is(err, xdp.ErrForeign) {
-		t.Errorf("somebody else's is unpinned: %v", err)
-	}
+	check.Fails(t, "somebody else's is unpinned", xdp.Unpin("b"), xdp.ErrForeign)
 	must.OK(t, errors.Join(os.Remove(folder+"/theirs"), m.Pin(folder+"/about")))
 	try("an about of another size", &v.Host, xdp.Options{Pin: "b"}, xdp.ErrForeign, "4 bytes")
 	must.OK(t, os.Remove(folder+"/about"))
 	open(t, &v.Host, v.Config(), xdp.Options{Pin: "b"}).Close() // an incomplete pin is no obstacle
 	unpin(t, &v.Host, "b")
-	if err := xdp.Unpin("b"); !errors.Is(err, xdp.ErrNoPin) {
-		t.Errorf("what is not there is unpinned: %v", err)
-	}
+	check.Fails(t, "what is not there is unpinned", xdp.Unpin("b"), xdp.ErrNoPin)
 
 	must.OK(t, unix.Unmount("/sys/fs/bpf", 0))
 	try("no bpffs", &v.Host, xdp.Options{Pin: "c"}, nil, "mount -t bpf")

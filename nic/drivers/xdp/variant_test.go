@@ -3,11 +3,11 @@ package xdp
 import (
 	"errors"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
@@ -79,9 +79,7 @@ func TestVariants(t *testing.T) {
 func TestNeedsTypes(t *testing.T) {
 	refused := errors.New("invalid argument")
 	missing := filepath.Join(t.TempDir(), "vmlinux")
-	if err := needsTypes(refused, missing); !errors.Is(err, refused) || !strings.Contains(err.Error(), "CONFIG_DEBUG_INFO_BTF") {
-		t.Errorf("without types: %v", err)
-	}
+	check.Fails(t, "without types", needsTypes(refused, missing), refused, "CONFIG_DEBUG_INFO_BTF")
 	if err := needsTypes(nil, missing); err != nil {
 		t.Errorf("loaded: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -147,18 +148,12 @@ func TestSilence(t *testing.T) {
 	const limit = 300 * time.Millisecond // for commands that never complete
 	d, q := newQueue(t, 4, func(*device, []byte) {})
 	q.timeout = limit
-	if err := Exec(q, "ask", &ask{}, &told{}); !errors.Is(err, nic.ErrTimeout) {
-		t.Errorf("no completion: %v", err)
-	}
+	check.Fails(t, "no completion", Exec(q, "ask", &ask{}, &told{}), nic.ErrTimeout)
 	d.answer = func(d *device, c []byte) { d.complete(c, 0) }
-	if err := Exec(q, "ask", &ask{}, &told{}); !errors.Is(err, nic.ErrTimeout) {
-		t.Errorf("after a time-out the queue continues: %v", err)
-	}
+	check.Fails(t, "after a time-out the queue continues", Exec(q, "ask", &ask{}, &told{}), nic.ErrTimeout)
 	d, q = newQueue(t, 4, func(d *device, _ []byte) { d.gone = true })
 	q.timeout = limit
-	if err := Exec(q, "ask", &ask{}, &told{}); !errors.Is(err, nic.ErrGone) {
-		t.Errorf("a device that left: %v", err)
-	}
+	check.Fails(t, "a device that left", Exec(q, "ask", &ask{}, &told{}), nic.ErrGone)
 }
 
 // After a completion for a command that is not pending, the device is no longer trusted.

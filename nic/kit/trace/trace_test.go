@@ -76,9 +76,7 @@ func TestObserve(t *testing.T) {
 	if trace.Of(fn) != fn || trace.Of(inner) != nil {
 		t.Error("Of does not tell what is observed")
 	}
-	if err := trace.Of(fn).Before("x"); !errors.Is(err, refuse) {
-		t.Errorf("before a step: %v", err)
-	}
+	check.Fails(t, "before a step", trace.Of(fn).Before("x"), refuse)
 	if err := trace.Of(inner).Before("x"); err != nil {
 		t.Errorf("before a step that nobody follows: %v", err)
 	}
