@@ -85,6 +85,16 @@ func Cycles(b *testing.B, r *fastpath.Responder, batch int, arrive func(n int), 
 //go:noinline
 func idle(n int) int { return n }
 
+// Carve returns a function that returns the next n bytes of HugePages, from a cache line on.
+func Carve(t testing.TB, bytes int) (piece func(n int) unsafe.Pointer) {
+	pages := HugePages(t, bytes)
+	return func(n int) unsafe.Pointer {
+		p := unsafe.Pointer(&pages[0])
+		pages = pages[(n+63)&^63:]
+		return p
+	}
+}
+
 // HugePages returns zeroed memory for rings and buffers, in huge pages if the kernel provides them, as in a driver's
 // arena. It is freed when the test ends.
 func HugePages(t testing.TB, bytes int) []byte {

@@ -37,12 +37,7 @@ func newBenchQueue(t testing.TB, length, entry uint32, stamp bool) *benchQueue {
 	const pairs = 2
 	stride := kit.Stride(room + benchMTU)
 	slots := pairs * (ringSize + sendSlots)
-	pages := nictest.HugePages(t, slots*int(stride)+pairs*ringSize*(rxCQE+txCQE+descSize+int(entry))+4096)
-	mem := func(n int) unsafe.Pointer { // 64-byte aligned, as CopyWC requires
-		p := unsafe.Pointer(&pages[0])
-		pages = pages[(n+63)&^63:]
-		return p
-	}
+	mem := nictest.Carve(t, slots*int(stride)+pairs*ringSize*(rxCQE+txCQE+descSize+int(entry))+4096)
 	shift := func(n int) uint32 { return uint32(bits.TrailingZeros(uint(n))) }
 	b := &benchQueue{length: length, handle: 5 | 77<<16}
 	b.Queue = &Queue{

@@ -23,12 +23,7 @@ func newBenchQueue(t testing.TB, frame []byte, entry uint32) *benchQueue {
 	size := max(1522, len(frame))
 	stride := (room+size+63)&^63 + 64
 	b := &benchQueue{frame: frame}
-	pages := nictest.HugePages(t, ring*(3*descSize+txCQE+stride+int(entry)))
-	mem := func(n int) unsafe.Pointer { // 64-byte aligned, as CopyWC requires
-		p := unsafe.Pointer(&pages[0])
-		pages = pages[n:]
-		return p
-	}
+	mem := nictest.Carve(t, ring*(3*descSize+txCQE+stride+int(entry)))
 	shift := uint32(bits.TrailingZeros(ring))
 	b.Queue = &Queue{
 		rxSQ: mem(ring * descSize), rxCQ: mem(ring * descSize), txCQ: mem(ring * txCQE), txSQ: mem(ring * descSize),

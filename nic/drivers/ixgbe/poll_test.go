@@ -28,12 +28,7 @@ func newBenchQueue(t testing.TB, frame []byte) *benchQueue {
 	size := max(2048, len(frame))
 	stride := (size+63)&^63 + 64
 	b := &benchQueue{frame: frame}
-	mem := nictest.HugePages(t, ring*(2*descSize+stride))
-	take := func(n int) unsafe.Pointer {
-		p := unsafe.Pointer(&mem[0])
-		mem = mem[n:]
-		return p
-	}
+	take := nictest.Carve(t, ring*(2*descSize+stride))
 	b.Queue = &Queue{
 		rx: take(ring * descSize), tx: take(ring * descSize), buf: take(ring * stride),
 		batches: kit.Words(2 * ring),

@@ -39,12 +39,7 @@ var (
 func newBenchDatagrams(t testing.TB, payload []byte, push bool) *benchDatagrams {
 	const ring, stride = 512, 67 * 64
 	b := &benchDatagrams{payload: payload}
-	pages := nictest.HugePages(t, ring*(cqeSize+4*cqeSize+4*txbb+rxWQE+stride)+64*stride+512)
-	aligned := func(n int) unsafe.Pointer {
-		p := unsafe.Pointer(&pages[0])
-		pages = pages[n:]
-		return p
-	}
+	aligned := nictest.Carve(t, ring*(cqeSize+4*cqeSize+4*txbb+rxWQE+stride)+64*stride+512)
 	flame := aligned(512)
 	b.flame = unsafe.Slice((*byte)(flame), 512)
 	b.DatagramQueue = &DatagramQueue{Queue: Queue{
@@ -95,13 +90,6 @@ func subnetResponder(t testing.TB) *fastpath.Responder {
 		Addresses:     []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")},
 		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30}))(t)
 	return r
-}
-
-func (b *benchDatagrams) wqe(first, blocks uint32) (w []byte) {
-	for i := range blocks {
-		w = append(w, unsafe.Slice((*byte)(unsafe.Pointer(b.block(first+i))), txbb)...)
-	}
-	return w
 }
 
 // A reply's WQE has the device's format byte for byte, in the send queue and in BlueFlame. The reply goes back to the

@@ -31,12 +31,7 @@ func FuzzCompletions(f *testing.F) {
 		for range 20 {
 			answered += q.Poll(r)
 		}
-		if q.fault.Load() != faultNone && q.faultText() == "" {
-			t.Error("a queue that stopped does not say why")
-		}
-		if answered > 512 || q.txTail-q.txDone > q.txMask+1 || q.rxNext-q.freed > q.mask+1 {
-			t.Errorf("%d replies; blocks %d to %d; slots %d to %d", answered, q.txDone, q.txTail, q.freed, q.rxNext)
-		}
+		q.consistent(t, answered)
 	})
 }
 
@@ -227,11 +222,6 @@ func FuzzDatagrams(f *testing.F) {
 		for range 4 {
 			answered += q.Poll(r)
 		}
-		if q.fault.Load() != faultNone && q.faultText() == "" {
-			t.Error("a queue that stopped does not say why")
-		}
-		if answered > 512 || q.txTail-q.txDone > q.txMask+1 || q.rxNext-q.freed > q.mask+1 {
-			t.Errorf("%d replies; blocks %d to %d; slots %d to %d", answered, q.txDone, q.txTail, q.freed, q.rxNext)
-		}
+		q.consistent(t, answered)
 	})
 }

@@ -32,12 +32,7 @@ func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
 	const ring = 512
 	stride := max(25*64, (slack+len(frame)+63)&^63|64)
 	b := &benchQueue{frame: frame}
-	pages := nictest.HugePages(t, ring*(cqeSize+4*cqeSize+4*txbb+rxWQE+2*stride)+512)
-	aligned := func(n int) unsafe.Pointer {
-		p := unsafe.Pointer(&pages[0])
-		pages = pages[n:]
-		return p
-	}
+	aligned := nictest.Carve(t, ring*(cqeSize+4*cqeSize+4*txbb+rxWQE+2*stride)+512)
 	flame := aligned(512)
 	b.flame = unsafe.Slice((*byte)(flame), 512)
 	b.Queue = &Queue{
@@ -54,6 +49,17 @@ func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
 	emptyCQ(b.txCQ, 4*ring)
 	b.reset()
 	return b
+}
+
+// consistent fails the test if a queue's counters are impossible after it answered so many frames.
+func (q *Queue) consistent(t *testing.T, answered int) {
+	t.Helper()
+	if q.fault.Load() != faultNone && q.faultText() == "" {
+		t.Error("a queue that stopped does not say why")
+	}
+	if answered > 512 || q.txTail-q.txDone > q.txMask+1 || q.rxNext-q.freed > q.mask+1 {
+		t.Errorf("%d replies; blocks %d to %d; slots %d to %d", answered, q.txDone, q.txTail, q.freed, q.rxNext)
+	}
 }
 
 // done is the last word of a completion that is the device's n-th in a ring of 1<<shift.
@@ -75,9 +81,10 @@ func (b *benchQueue) arrive(n int) {
 	}
 }
 
-func (b *benchQueue) wqe(first, blocks uint32) (w []byte) {
+// wqe returns blocks of the send queue.
+func (q *Queue) wqe(first, blocks uint32) (w []byte) {
 	for i := range blocks {
-		w = append(w, unsafe.Slice((*byte)(unsafe.Pointer(b.block(first+i))), txbb)...)
+		w = append(w, unsafe.Slice((*byte)(unsafe.Pointer(q.block(first+i))), txbb)...)
 	}
 	return w
 }

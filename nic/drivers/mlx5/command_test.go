@@ -186,9 +186,13 @@ func (f *scripted) started() *Device {
 	return d
 }
 
-func TestCommandLengths(t *testing.T) {
+func startedFirmware(t testing.TB) (*scripted, *Device) {
 	f := newFirmware(t)
-	d := f.started()
+	return f, f.started()
+}
+
+func TestCommandLengths(t *testing.T) {
+	f, d := startedFirmware(t)
 	for _, n := range []int{0x10, 0x14, 0x210, 0x211, 0x110, 0x410, 0x1010, maxMessage} {
 		in := command(opQueryHCACap, 1, n)
 		for i := 8; i < n; i++ {
@@ -211,8 +215,7 @@ func TestCommandLengths(t *testing.T) {
 
 // Each status that firmware can return is named in the error, with command and syndrome.
 func TestCommandStatus(t *testing.T) {
-	f := newFirmware(t)
-	d := f.started()
+	f, d := startedFirmware(t)
 	for s, name := range statusNames {
 		f.answer = func(in message, n int) message {
 			return make(message, n).set("status", 0, 31, 24, uint32(s)).set("syndrome", 4, 31, 0, 0xABCD1234)
@@ -231,8 +234,7 @@ func TestCommandStatus(t *testing.T) {
 
 func TestCommandDelivery(t *testing.T) {
 	for s, name := range deliveryNames {
-		f := newFirmware(t)
-		d := f.started()
+		f, d := startedFirmware(t)
 		f.spoil = func(e []byte, _ [][]byte) { e[entryStatus] = byte(s) << 1 }
 		if err := d.run(command(opInitHCA, 0, 0x10)); err == nil || !strings.Contains(err.Error(), name) || !errors.Is(err, nic.ErrHardware) || refused(err) {
 			t.Errorf("delivery status %#02x: %v", uint8(s), err)
@@ -243,8 +245,7 @@ func TestCommandDelivery(t *testing.T) {
 		"block":     func(_ []byte, b [][]byte) { b[3][boxNumber+3] ^= 1 },
 		"box token": func(_ []byte, b [][]byte) { b[8-1][boxToken] ^= 0x80 },
 	} {
-		f := newFirmware(t)
-		d := f.started()
+		f, d := startedFirmware(t)
 		f.spoil = spoil
 		if _, err := d.exec(command(opQueryHCACap, 0, 0x10), 0x1010); !errors.Is(err, nic.ErrHardware) || refused(err) {
 			t.Errorf("wrong %s: %v", name, err)
@@ -256,8 +257,7 @@ func TestCommandDelivery(t *testing.T) {
 func TestCommandTimeout(t *testing.T) {
 	defer func(d time.Duration) { commandTimeout = d }(commandTimeout)
 	commandTimeout = 20 * time.Millisecond
-	f := newFirmware(t)
-	d := f.started()
+	f, d := startedFirmware(t)
 	f.put(regHealthSynd, 0x0A<<16|0x1234)
 	f.answer = func(message, int) message { return nil }
 	err := d.run(command(opTeardownHCA, 0, 0x10))
@@ -284,8 +284,7 @@ func TestCommandGone(t *testing.T) {
 			f.put(regHealthRFR, healthRFR)
 		},
 	} {
-		f := newFirmware(t)
-		d := f.started()
+		f, d := startedFirmware(t)
 		f.answer = func(message, int) message { lose(f); return nil }
 		err := d.run(command(opInitHCA, 0, 0x10))
 		if name == "removed" && !errors.Is(err, nic.ErrGone) || name != "removed" && !errors.Is(err, nic.ErrHardware) {
@@ -320,8 +319,7 @@ func TestInitializationSegment(t *testing.T) {
 // Firmware may request pages while it executes a command, and complete the command only afterwards. Page commands use a
 // separate entry.
 func TestPagesDuringCommand(t *testing.T) {
-	f := newFirmware(t)
-	d := f.started()
+	f, d := startedFirmware(t)
 	must.OK(t, d.createEQ())
 	var waiting []byte
 	f.seen = func(e []byte, _, _ [][]byte) {
@@ -353,8 +351,7 @@ func TestPagesDuringCommand(t *testing.T) {
 // If the host has no pages, the driver refuses them in the format that firmware expects; firmware may only return its
 // own pages.
 func TestPagesRefused(t *testing.T) {
-	f := newFirmware(t)
-	d := f.started()
+	f, d := startedFirmware(t)
 	d.pages.limit = 10
 	check.Fails(t, "", d.givePages(3, 11), nil, "11 pages")
 	if last := f.sent[len(f.sent)-1]; last.opcode() != opManagePages || last.opMod() != pagesCantGive || last.get(0x08, 15, 0) != 3 {

@@ -33,12 +33,7 @@ func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
 	const ring = 512
 	stride := max(25*64, (room+len(frame)+63)&^63|64)
 	b := &benchQueue{frame: frame}
-	pages := nictest.HugePages(t, ring*(cqeSize+4*cqeSize+4*wqebb+rxWQE+2*stride)+maxBlocks*wqebb+512)
-	aligned := func(n int) unsafe.Pointer {
-		p := unsafe.Pointer(&pages[0])
-		pages = pages[n:]
-		return p
-	}
+	aligned := nictest.Carve(t, ring*(cqeSize+4*cqeSize+4*wqebb+rxWQE+2*stride)+maxBlocks*wqebb+512)
 	flame := aligned(512)
 	b.flame = unsafe.Slice((*byte)(flame), 512)
 	b.Queue = &Queue{
