@@ -50,7 +50,7 @@ func FuzzAnswers(f *testing.F) {
 	}())
 	f.Fuzz(func(t *testing.T, with []byte, at uint16, command uint8) {
 		s := newScriptOn(t, doorbells)
-		s.pool = pool
+		s.Pool = pool
 		n := 0
 		s.answer = func(c sent) (Status, mailbox, uint64) {
 			status, m, imm := card(c)
@@ -87,7 +87,7 @@ func FuzzAnswers(f *testing.F) {
 			d.Link()
 			d.Close()
 		}
-		check.Equal(t, len(s.maps), 0, "%d mappings are left")
+		check.Equal(t, len(s.Maps), 0, "%d mappings are left")
 	})
 }
 
@@ -174,8 +174,8 @@ func TestCatastrophe(t *testing.T) {
 	if s.sent[0].op != opQueryFW || s.resets != 2 || s.given != 0 {
 		t.Errorf("the first command is %v, %d resets, ownership was given back %d times", s.sent[0].op, s.resets, s.given)
 	}
-	if err := d.Close(); err != nil || len(s.maps) != 0 {
-		t.Errorf("%v, %d mappings are left", err, len(s.maps))
+	if err := d.Close(); err != nil || len(s.Maps) != 0 {
+		t.Errorf("%v, %d mappings are left", err, len(s.Maps))
 	}
 }
 

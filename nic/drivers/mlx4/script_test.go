@@ -7,15 +7,14 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic"
-	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/nictest/rig"
 )
 
 // script is a function with only a command register. It executes each command when its go bit is written.
 type script struct {
-	pci.Function // the rest is unused
-	testing.TB
+	rig.Script
 	hcr     [7]uint32
 	owner   uint32 // value of the ownership register
 	given   int    // times that it was returned
@@ -25,10 +24,7 @@ type script struct {
 	bar2    []byte
 	config  [256]byte
 	removed bool
-	maps    map[uint64][]byte
-	next    uint64
 	spoiled int // commands so far
-	pool    *dma.Pool
 
 	sent   []sent
 	answer func(c sent) (Status, mailbox, uint64) // nil: the answers of a card with DMFS
@@ -48,20 +44,16 @@ type sent struct {
 func newScript(t testing.TB) *script { return newScriptOn(t, make([]byte, 8<<20)) }
 
 func newScriptOn(t testing.TB, doorbells []byte) *script {
-	s := &script{TB: t, maps: map[uint64][]byte{}, next: 1 << 32, bar2: doorbells}
+	s := &script{Script: rig.NewScript(t), bar2: doorbells}
 	binary.LittleEndian.PutUint32(s.config[0:], 0x100315B3)
 	s.config[4] = 2 // memory is on
 	binary.LittleEndian.PutUint32(s.config[0x10:], 0xC8800004)
 	return s
 }
 
-func (s *script) Kept() *dma.Pool { return s.pool }
-
-func (s *script) Name() string    { return "script" }
-func (s *script) ID() pci.ID      { return pci.ID{Vendor: vendorMellanox, Device: 0x1003} }
-func (s *script) Simulated() bool { return true }
-func (s *script) Reset() error    { s.hcr[6], s.toggle = 0, 0; return nil }
-func (s *script) Close() error    { return nil }
+func (s *script) ID() pci.ID   { return pci.ID{Vendor: vendorMellanox, Device: 0x1003} }
+func (s *script) Reset() error { s.hcr[6], s.toggle = 0, 0; return nil }
+func (s *script) Close() error { return nil }
 func (s *script) SetBusMaster(on bool) error {
 	s.config[4] &^= 4
 	if on {
@@ -81,25 +73,6 @@ func (s *script) ReadConfig(off int, p []byte) error {
 }
 
 func (s *script) WriteConfig(off int, p []byte) error { copy(s.config[off:], p); return nil }
-
-func (s *script) Map(m dma.Memory) (uint64, error) {
-	at := s.next
-	s.maps[at] = m.Bytes
-	s.next += uint64(len(m.Bytes)) + 1<<30
-	return at, nil
-}
-
-func (s *script) Unmap(iova uint64, size int) error { delete(s.maps, iova); return nil }
-
-func (s *script) memory(iova uint64, n int) []byte {
-	for at, b := range s.maps {
-		if iova >= at && iova+uint64(n) <= at+uint64(len(b)) {
-			return b[iova-at:][:n:n]
-		}
-	}
-	s.Fatalf("address %#x of %d bytes is not mapped", iova, n)
-	return nil
-}
 
 func (s *script) BAR(n int) (*mmio.Window, error) {
 	if n == 2 {
@@ -161,7 +134,7 @@ func (s *script) execute() {
 	}
 	c := sent{op: opcode(w & 0xFFF), opMod: uint8(w >> 12 & 15), modifier: s.hcr[2], param: uint64(s.hcr[0])<<32 | uint64(s.hcr[1])}
 	if slices.Contains(takesMailbox, c.op) {
-		c.in = append(mailbox(nil), s.memory(c.param, mailboxSize)...)
+		c.in = append(mailbox(nil), s.Memory(c.param, mailboxSize)...)
 	}
 	s.sent = append(s.sent, c)
 	if c.op == s.silent {
@@ -173,7 +146,7 @@ func (s *script) execute() {
 	}
 	status, out, imm := answer(c)
 	if out != nil {
-		copy(s.memory(uint64(s.hcr[3])<<32|uint64(s.hcr[4]), mailboxSize), out)
+		copy(s.Memory(uint64(s.hcr[3])<<32|uint64(s.hcr[4]), mailboxSize), out)
 	} else if s.hcr[3] == 0 && s.hcr[4] == 0 {
 		s.hcr[3], s.hcr[4] = uint32(imm>>32), uint32(imm)
 	}

@@ -39,8 +39,8 @@ func TestStartAndClose(t *testing.T) {
 	if got := s.ops(); !slices.Equal(got, want) {
 		t.Errorf("Close sent\n%v\nwant\n%v", got, want)
 	}
-	if len(s.maps) != 0 || s.given != 1 || s.config[4]&4 != 0 {
-		t.Errorf("%d mappings are left, ownership was given back %d times, command register %#x", len(s.maps), s.given, s.config[4])
+	if len(s.Maps) != 0 || s.given != 1 || s.config[4]&4 != 0 {
+		t.Errorf("%d mappings are left, ownership was given back %d times, command register %#x", len(s.Maps), s.given, s.config[4])
 	}
 }
 
@@ -62,7 +62,7 @@ func TestContextMemory(t *testing.T) {
 					if v%size != 0 || p&^0xFFF%size != 0 {
 						t.Errorf("%#x bytes at %#x, in memory at %#x: not aligned to their size", size, v, p&^0xFFF)
 					}
-					s.memory(p&^0xFFF, int(size))
+					s.Memory(p&^0xFFF, int(size))
 					for _, m := range mapped {
 						if v < m.hi && m.lo < v+size {
 							t.Errorf("%#x to %#x is mapped twice", v, v+size)
@@ -227,7 +227,7 @@ func TestRefusals(t *testing.T) {
 		case strings.Contains(err.Error(), "\n"):
 			t.Errorf("%s: more than one error: %v", name, err)
 		}
-		check.Equal(t, len(s.maps), 0, name+": %d mappings are left")
+		check.Equal(t, len(s.Maps), 0, name+": %d mappings are left")
 		if s.owner == 0 && !s.removed && s.given == 0 && s.resets > 0 {
 			t.Errorf("%s: the ownership register was not given back", name)
 		}
@@ -251,7 +251,7 @@ func TestStuckCommandIsTheLast(t *testing.T) {
 		t.Errorf("the watch sees %+v, %v", sy, err)
 	}
 	d.Close()
-	check.Equal(t, len(s.maps), 0, "%d mappings are left")
+	check.Equal(t, len(s.Maps), 0, "%d mappings are left")
 }
 
 func TestRule(t *testing.T) {

@@ -11,22 +11,17 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/nic"
-	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
-	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/nictest/rig"
 )
 
 // scripted is a function that consists of an initialization segment and a script: it executes each command when its
 // doorbell is written.
 type scripted struct {
-	pci.Function // the rest is unused
-	testing.TB
+	rig.Script
 	seg     [initSegment]byte
-	maps    map[uint64][]byte
-	next    uint64
-	pool    *dma.Pool
 	window  []byte // the part of the BAR that does not trap
 	master  bool
 	removed bool
@@ -40,7 +35,7 @@ type scripted struct {
 func newFirmware(t testing.TB) *scripted { return newFirmwareOn(t, make([]byte, 1<<20)) }
 
 func newFirmwareOn(t testing.TB, window []byte) *scripted {
-	f := &scripted{TB: t, maps: map[uint64][]byte{}, next: 1 << 32, master: true, window: window}
+	f := &scripted{Script: rig.NewScript(t), master: true, window: window}
 	f.put(regCmdifRev, 5<<16|1220)
 	f.put(regCmdqAddrLow, 5<<4|6) // 32 entries, 64 bytes apart
 	f.answer = func(in message, outLen int) message { return make(message, outLen) }
@@ -50,10 +45,6 @@ func newFirmwareOn(t testing.TB, window []byte) *scripted {
 func (f *scripted) put(r reg, v uint32) { binary.BigEndian.PutUint32(f.seg[r:], v) }
 func (f *scripted) get(r reg) uint32    { return binary.BigEndian.Uint32(f.seg[r:]) }
 
-func (f *scripted) Kept() *dma.Pool { return f.pool }
-
-func (f *scripted) Name() string    { return "script" }
-func (f *scripted) Simulated() bool { return true }
 func (f *scripted) ReadConfig(off int, p []byte) error {
 	for i := range p {
 		p[i] = 0xFF
@@ -66,25 +57,6 @@ func (f *scripted) ReadConfig(off int, p []byte) error {
 			p[0] = 4
 		}
 	}
-	return nil
-}
-
-func (f *scripted) Map(m dma.Memory) (uint64, error) {
-	at := f.next
-	f.maps[at] = m.Bytes
-	f.next += uint64(len(m.Bytes)) + 1<<30
-	return at, nil
-}
-
-func (f *scripted) Unmap(iova uint64, size int) error { delete(f.maps, iova); return nil }
-
-func (f *scripted) memory(iova uint64, n int) []byte {
-	for at, b := range f.maps {
-		if iova >= at && iova+uint64(n) <= at+uint64(len(b)) {
-			return b[iova-at:][:n:n]
-		}
-	}
-	f.Fatalf("address %#x of %d bytes is not mapped", iova, n)
 	return nil
 }
 
@@ -113,7 +85,7 @@ func (f *scripted) WriteBAR(off uint64, p []byte) error {
 		v := f.get(regCmdDoorbell)
 		for i := range 32 {
 			if v>>i&1 != 0 {
-				f.execute(f.memory(uint64(f.get(regCmdqAddrHigh))<<32|uint64(f.get(regCmdqAddrLow)&^0xFFF)+uint64(i)*64, 64))
+				f.execute(f.Memory(uint64(f.get(regCmdqAddrHigh))<<32|uint64(f.get(regCmdqAddrLow)&^0xFFF)+uint64(i)*64, 64))
 			}
 		}
 	}
@@ -126,7 +98,7 @@ func (f *scripted) chain(ptr uint64, n int, token byte) (boxes [][]byte) {
 		if ptr%mailboxPitch != 0 {
 			f.Errorf("mailbox at %#x", ptr)
 		}
-		b := f.memory(ptr, boxSize)
+		b := f.Memory(ptr, boxSize)
 		if binary.BigEndian.Uint32(b[boxNumber:]) != uint32(i) || b[boxToken] != token || xor(b) != 0xFF || xor(b[boxData:boxSignature]) != 0xFF {
 			f.Errorf("mailbox %d: % x", i, b[boxData:])
 		}

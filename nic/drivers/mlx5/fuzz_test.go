@@ -46,7 +46,7 @@ func FuzzAnswers(f *testing.F) {
 		defer func(d time.Duration) { reclaimLimit = d }(reclaimLimit)
 		reclaimLimit = 0
 		fw := newFirmwareOn(t, window)
-		fw.pool = pool
+		fw.Pool = pool
 		n := uint8(0)
 		fw.answer = func(in message, size int) message {
 			out := make(message, size)
