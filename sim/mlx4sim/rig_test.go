@@ -20,7 +20,6 @@ type rig struct {
 	out    dma.Block
 
 	icm                 dma.Block
-	icmAt               uint64 // virtual address after the mapped part
 	flags               uint32 // INIT_HCA
 	wide                bool   // CQEs and EQEs of 64 bytes
 	eq, cq, sq, rec, fb dma.Block

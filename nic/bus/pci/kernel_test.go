@@ -20,14 +20,13 @@ type kernel struct {
 	home map[string]string // the driver that the kernel itself would choose, by address
 	deny string            // a driver that refuses to take functions
 
-	viable   bool
-	pageSize uint64
-	ranges   []span
-	sparse   []span // of BAR 0
-	mapped   map[uint64]uint64
-	mapErr   error
-	noMmap   bool
-	device   *os.File // regions, each 1 MiB apart
+	viable bool
+	ranges []span
+	sparse []span // of BAR 0
+	mapped map[uint64]uint64
+	mapErr error
+	noMmap bool
+	device *os.File // regions, each 1 MiB apart
 }
 
 const regionStride = 1 << 20

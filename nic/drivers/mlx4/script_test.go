@@ -24,7 +24,6 @@ type script struct {
 	bar2    []byte
 	config  [256]byte
 	removed bool
-	spoiled int // commands so far
 
 	sent   []sent
 	answer func(c sent) (Status, mailbox, uint64) // nil: the answers of a card with DMFS
