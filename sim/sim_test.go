@@ -108,9 +108,7 @@ func TestDMAIsConfined(t *testing.T) {
 	}
 	r.do = read(0x10fff, 2)
 	p.Step()
-	if !bytes.Equal(got, []byte{1, 2}) {
-		t.Errorf("read over two mappings: %x", got)
-	}
+	check.Same(t, got, []byte{1, 2}, "read over two mappings: %x")
 	check.Fails(t, "an unmap that cuts mappings succeeds", check.Err(p.Unmap(0x10800, 0x1000)), nil)
 	check.Fails(t, "an overlapping map succeeds", p.Map(0x11fff, sim.Mapping{Size: 1, Bytes: a[:1]}), nil)
 	if n, err := p.Unmap(0, 1<<40); n != 8192 || err != nil || p.Mappings() != 0 {

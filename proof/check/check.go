@@ -4,6 +4,7 @@ package check
 import (
 	"errors"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +17,24 @@ func Equal[V comparable](t testing.TB, got, want V, format string) {
 	t.Helper()
 	if got != want {
 		t.Errorf(format+", want "+verb.FindString(format), got, want)
+	}
+}
+
+// Same is Equal for slices.
+func Same[V comparable](t testing.TB, got, want []V, format string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf(format+", want "+verb.FindString(format), got, want)
+	}
+}
+
+// Contains fails the test for each of wants that is not in text.
+func Contains(t testing.TB, text string, wants ...string) {
+	t.Helper()
+	for _, want := range wants {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in:\n%s", want, text)
+		}
 	}
 }
 

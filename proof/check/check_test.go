@@ -29,6 +29,8 @@ func TestChecksFailOnlyForWhatIsWrong(t *testing.T) {
 	for want, do := range map[string]func(testing.TB){
 		"":                                 func(t testing.TB) { Equal(t, 3, 3, "%d") },
 		"register 0x3, want 0x4":           func(t testing.TB) { Equal(t, 3, 4, "register %#x") },
+		"[1 2], want [2 1]":                func(t testing.TB) { Same(t, []int{1, 2}, []int{1, 2}, "%v"); Same(t, []int{1, 2}, []int{2, 1}, "%v") },
+		"\"d\" is not in:\nabc":            func(t testing.TB) { Contains(t, "abc", "a", "d", "bc") },
 		"wrong":                            func(t testing.TB) { OK(t, nil); OK(t, wrong) },
 		"fatal: wrong":                     func(t testing.TB) { must.OK(t, nil); must.OK(t, wrong) },
 		"fatal: wrong5":                    func(t testing.TB) { t.Error(must.Get(5, wrong)(t)) },

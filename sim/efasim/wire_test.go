@@ -76,11 +76,6 @@ func TestDissector(t *testing.T) {
 	if err != nil {
 		t.Fatalf("tshark: %v\n%s", err, out)
 	}
-	for _, want := range []string{
-		"2\tfe80::ff:fe00:1\t5\t0\tSRD send", "3\tfe80::ff:fe00:1\t300\t0\tRDMA write", "6\tfe80::ff:fe00:2\t0\t0\tAcknowledgement",
-	} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("tshark does not show %q:\n%s", want, out)
-		}
-	}
+	check.Contains(t, string(out),
+		"2\tfe80::ff:fe00:1\t5\t0\tSRD send", "3\tfe80::ff:fe00:1\t300\t0\tRDMA write", "6\tfe80::ff:fe00:2\t0\t0\tAcknowledgement")
 }

@@ -3,6 +3,8 @@ package enasim
 import (
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func TestTraceNames(t *testing.T) {
@@ -13,11 +15,8 @@ func TestTraceNames(t *testing.T) {
 	x.Port.ForgetViolations()
 	var text strings.Builder
 	x.Port.Trace().WriteTo(&text)
-	for _, want := range []string{"write      AQ_CAPS (BAR 0 00018h) = 00400008h", "command    GET_FEATURE MTU, status ", " body[1]=7", "\nDEV_CTL = 0h\n"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("%q is not in the trace:\n%s", want, &text)
-		}
-	}
+	check.Contains(t, text.String(),
+		"write      AQ_CAPS (BAR 0 00018h) = 00400008h", "command    GET_FEATURE MTU, status ", " body[1]=7", "\nDEV_CTL = 0h\n")
 	if n, _ := x.m.RegisterName(2, llqStride+8); n != "LLQ[1]+00008h" {
 		t.Errorf("LLQ memory is called %q", n)
 	}

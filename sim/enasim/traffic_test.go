@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
@@ -215,9 +216,7 @@ func TestReceiveOverBuffers(t *testing.T) {
 		}
 		got = append(got, buf.Bytes[512*int(le.Uint16(c[6:])):][:le.Uint16(c[4:])]...)
 	}
-	if !bytes.Equal(got, f) {
-		t.Errorf("%x", got)
-	}
+	check.Same(t, got, f, "%x")
 	var order []uint16
 	for range 5 {
 		x.Far.Send(0, frame(60, 2))

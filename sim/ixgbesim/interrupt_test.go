@@ -75,9 +75,7 @@ func TestSharedInterrupt(t *testing.T) {
 	r.rd(0x800)
 	r.wr(0x880, 1<<2)
 	r.Arrive(frame(60))
-	if !slices.Equal(r.Vectors, []int{0}) {
-		t.Errorf("interrupts %v", r.Vectors)
-	}
+	check.Same(t, r.Vectors, []int{0}, "interrupts %v")
 	check.Equal(t, r.rd(0x800), 1<<2, "EICR %08x")
 	if m := r.rd(0x880); m&(1<<2) != 0 {
 		t.Errorf("EIMS %08x: not masked by reading EICR", m)

@@ -172,9 +172,7 @@ func TestDatagrams(t *testing.T) {
 			copy(entry[16:], group)
 			y.do(0x026, 0, uint32(h), entry, false)
 			y.do(0x025, 0, uint32(h), nil, true)
-			if !bytes.Equal(y.out.Bytes[:64], entry[:64]) {
-				t.Errorf("the entry reads %x", y.out.Bytes[:64])
-			}
+			check.Same(t, y.out.Bytes[:64], entry[:64], "the entry reads %x")
 		} else {
 			rule := dwords(64, 4, 1, 8, testQP, 16, 12<<24|0xe005)
 			copy(rule[32:], group)

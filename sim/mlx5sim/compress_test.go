@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"slices"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func compressing(t *testing.T, format uint32) *rig {
@@ -53,9 +55,7 @@ func TestCompressed(t *testing.T) {
 	want := []int{64, 65, 66, 67, 68, 69, 70, 71, 72, 73}
 	x.arrive(want...)
 	lengths, sums := x.lengthsOf(1)
-	if !slices.Equal(lengths, want) {
-		t.Errorf("lengths %v, expected %v", lengths, want)
-	}
+	check.Same(t, lengths, want, "lengths %v")
 	for i, s := range sums {
 		var sum uint32
 		f := append(frameOf(want[i])[14:], 0)

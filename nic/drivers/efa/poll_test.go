@@ -144,9 +144,7 @@ func TestPushedEntry(t *testing.T) {
 			if c.inline {
 				want[0] = slot | ctrl | 1<<21 | 77<<32 | uint64(c.length)<<48
 			}
-			if !slices.Equal(e[:4], want) {
-				t.Errorf("meta descriptor %#x, want %#x", e[:4], want)
-			}
+			check.Same(t, e[:4], want, "meta descriptor %#x")
 			if c.inline {
 				if got := unsafe.Slice((*byte)(unsafe.Add(p.llq, metaSize)), c.length); c.length > 0 && !slices.Equal(got, data) {
 					t.Errorf("data % x", got)
@@ -154,9 +152,7 @@ func TestPushedEntry(t *testing.T) {
 			} else {
 				rest := make([]uint64, c.entry/8-4)
 				rest[0], rest[1] = uint64(c.length)|0x1234<<32, message
-				if !slices.Equal(e[4:], rest) {
-					t.Errorf("pointer %#x, want %#x", e[4:], rest)
-				}
+				check.Same(t, e[4:], rest, "pointer %#x")
 			}
 			if b.sqDB[c.pair] != 1 || b.sqDB[1-c.pair] != 0 {
 				t.Errorf("doorbells %v", b.sqDB)

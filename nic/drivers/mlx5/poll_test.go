@@ -85,9 +85,7 @@ func TestPushedWQE(t *testing.T) {
 		0, 98, // inline_hdr_sz
 		2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, // the reply, MACs exchanged
 	}
-	if !bytes.Equal(w[:len(want)], want) {
-		t.Errorf("WQE\n% x\nwant\n% x", w[:len(want)], want)
-	}
+	check.Same(t, w[:len(want)], want, "WQE\n% x")
 	if !bytes.Equal(w, b.flame[:128]) {
 		t.Errorf("BlueFlame holds\n% x\nthe send queue\n% x", b.flame[:128], w)
 	}
