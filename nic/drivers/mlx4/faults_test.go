@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
@@ -95,19 +96,12 @@ func TestDiesDuringCommand(t *testing.T) {
 	}})
 	x.Open(nic.Options{})
 	x.Exchange(10, 98)
-	if err := x.Serve(func() {
+	x.Served(func() {
 		die.Store(true)
 		check.Fails(t, "", check.Err(x.Dev.Link()), nic.ErrHardware, "QUERY_PORT", "the firmware died")
-		x.Await(func() bool {
-			var s nic.Stats
-			return x.Dev.ReadStats(&s) == nil && s.Resets == 1
-		})
+		x.Counts(func(s nic.Stats) bool { return s.Resets == 1 })
 		x.Answers(98)
-	}); err != nil {
-		t.Error(err)
-	}
-	x.Port.ForgetViolations() // of pending frames
-	x.Settle()
+	})
 	x.Close()
 }
 
@@ -125,19 +119,14 @@ func TestBlueFlameGivenUp(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.Open(nic.Options{})
 	x.model.Pause(true) // as if nothing had arrived
-	if err := x.Serve(func() {
+	x.Served(func() {
 		for range 10 {
 			x.Ping(ourMAC, 98, -1)
 		}
 		x.Await(func() bool { return strings.Contains(x.Logs.String(), "nothing that was pushed has been sent") })
 		x.model.Pause(false)
 		x.Answers(98)
-	}); err != nil {
-		t.Error(err)
-	}
-	x.Port.ForgetViolations()
-	x.Settle()
-	x.Received()
+	})
 	x.Exchange(70, 98)
 	if i := x.Dev.Info(); i.Push != "doorbell full" || !strings.Contains(list(i.Notes), "from BlueFlame to plain doorbells") {
 		t.Errorf("push %q\n%s", i.Push, list(i.Notes))
@@ -153,16 +142,14 @@ func TestLinkEvents(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.Open(nic.Options{})
 	x.Exchange(5, 98)
-	if err := x.Serve(func() {
+	must.OK(t, x.Serve(func() {
 		for _, up := range []bool{false, true} {
 			x.Far.SetUp(up)
 			x.Await(func() bool { return strings.Contains(x.Logs.String(), fmt.Sprintf("up=%v", up)) })
 			x.Await(func() bool { l, err := x.Dev.Link(); return err == nil && l.Up == up })
 		}
 		x.Answers(98)
-	}); err != nil {
-		t.Error(err)
-	}
+	}))
 	if s := x.Stats(); s.Resets != 0 || s.Extra["port_changes"] < 2 {
 		t.Errorf("%+v", s)
 	}

@@ -43,12 +43,7 @@ func TestEveryID(t *testing.T) {
 			}
 			before := x.Stats().Extra["firmware_pages"]
 			x.model.AskPages(5)
-			x.Busy(func() {
-				x.Await(func() bool {
-					var s nic.Stats
-					return x.Dev.ReadStats(&s) == nil && s.Extra["firmware_pages"] == before+5
-				})
-			})
+			x.Busy(func() { x.Counts(func(s nic.Stats) bool { return s.Extra["firmware_pages"] == before+5 }) })
 			x.Exchange(5, 98)
 			check.Equal(t, x.model.Counters().PortWrites, 0, "%d port registers were written, which a virtual function does not have")
 			x.Close()
@@ -97,13 +92,10 @@ func TestVirtualFunction(t *testing.T) {
 			check.Equal(t, x.Received(), 1, "%d replies from the drawn address")
 		}
 		answered()
-		if err := x.Serve(func() {
+		x.Served(func() {
 			x.Fn.Reset()
 			x.Await(func() bool { return strings.Contains(x.Logs.String(), "was restarted") })
-		}); err != nil {
-			t.Errorf("Serve: %v", err)
-		}
-		x.Port.ForgetViolations()
+		})
 		answered()
 		x.Close()
 	})
