@@ -163,6 +163,29 @@ func startedFirmware(t testing.TB) (*scripted, *Device) {
 	return f, f.started()
 }
 
+// working answers as a card with the capabilities that the driver needs.
+func working(in message, size int) message {
+	out := make(message, size)
+	switch in.opcode() {
+	case opQueryISSI:
+		out.set("supported_issi", 0x6C, 31, 0, 2)
+	case opQueryHCACap:
+		c := out.at(0x10)
+		c.set("eth_net_offloads", 0x40, 3, 3, 1).set("nic_flow_table", 0x34, 25, 25, 1).set("port_type", 0x34, 9, 8, 1).set("", 0x4C, 31, 31, 1).
+			set("", 0x4C, 20, 16, 9).set("log_max_cq_sz", 0x18, 23, 16, 22).set("log_max_wq_sz", 0x78, 4, 0, 15).set("", 0x70, 12, 8, 9).set("", 0x50, 15, 0, 1024)
+		if in.opMod() == capFlowTable|capCur {
+			c.set("ft_support", 0x40, 31, 31, 1)
+		}
+	case opAllocUAR:
+		out.set("uar", 0x08, 23, 0, 0x10)
+	case opQueryNICVport:
+		out[0x107] = 2
+	case opAccessReg:
+		out.at(0x10)[4] = 0x27
+	}
+	return out
+}
+
 func TestCommandLengths(t *testing.T) {
 	f, d := startedFirmware(t)
 	for _, n := range []int{0x10, 0x14, 0x210, 0x211, 0x110, 0x410, 0x1010, maxMessage} {

@@ -49,24 +49,7 @@ func FuzzAnswers(f *testing.F) {
 		fw.Pool = pool
 		n := uint8(0)
 		fw.answer = func(in message, size int) message {
-			out := make(message, size)
-			switch in.opcode() { // as a working card would
-			case opQueryISSI:
-				out.set("", 0x6C, 31, 0, 2)
-			case opQueryHCACap:
-				c := out.at(0x10)
-				c.set("", 0x40, 3, 3, 1).set("", 0x34, 25, 25, 1).set("", 0x34, 9, 8, 1).set("", 0x4C, 31, 31, 1).set("", 0x4C, 20, 16, 9).
-					set("", 0x18, 23, 16, 22).set("", 0x78, 4, 0, 15).set("", 0x70, 12, 8, 9).set("", 0x50, 15, 0, 1024)
-				if in.opMod() == capFlowTable|capCur {
-					c.set("", 0x40, 31, 31, 1)
-				}
-			case opAllocUAR:
-				out.set("", 0x08, 23, 0, 0x10)
-			case opQueryNICVport:
-				out[0x107] = 2
-			case opAccessReg:
-				out.at(0x10)[4] = 0x27
-			}
+			out := working(in, size)
 			if n++; n-1 == command || command == 0xFF {
 				copy(out[min(int(at), len(out)):], with)
 			}
