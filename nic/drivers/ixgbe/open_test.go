@@ -37,10 +37,12 @@ func wire(p *sim.Port) *sim.Cable {
 	return far
 }
 
+var mac = [6]byte{2, 0, 0, 0, 0, 1}
+
 // open opens a driver that is closed at the end of the test.
 func open(t *testing.T, fn pci.Function, o nic.Options) *ixgbe.Device {
 	t.Helper()
-	o.MAC = [6]byte{2, 0, 0, 0, 0, 1}
+	o.MAC = mac
 	d := must.Get(ixgbe.Open(fn, o))(t)
 	t.Cleanup(func() { must.Close(t, d) })
 	return d
@@ -88,7 +90,7 @@ func TestOpenRefuses(t *testing.T) {
 		}, nic.Options{}, nil, "0x4000"},
 		{"a broken EEPROM", spoiled(ixgbesim.SFP, (*ixgbesim.Model).CorruptEEPROM), nic.Options{}, ixgbe.ErrEEPROM, "word 3Fh"},
 		{"a broken shadow of the X540's flash", spoiled(ixgbesim.X540, (*ixgbesim.Model).CorruptEEPROM), nic.Options{}, ixgbe.ErrEEPROM, ""},
-		{"an X540 without a PHY", spoiled(ixgbesim.X540, func(m *ixgbesim.Model) { m.SetPHY(0x1_0002, 0xFFFF) }), nic.Options{}, ixgbe.ErrNoPHY, ""},
+		{"an X540 without a PHY", spoiled(ixgbesim.X540, func(m *ixgbesim.Model) { m.SetPHY(0x1_0002, 0xFFFF) }), nic.Options{MAC: mac}, ixgbe.ErrNoPHY, ""},
 		{"a device that is gone", func(t *testing.T) pci.Function {
 			p, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
 			p.Unplug()
@@ -122,7 +124,7 @@ func TestOpenRefuses(t *testing.T) {
 // TestGoneLate: a device that vanishes while its queues are started, when it has memory and bus mastering. (In the
 // conformance suite it vanishes earlier.)
 func TestGoneLate(t *testing.T) {
-	o := nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, RingSize: 128}
+	o := nic.Options{MAC: mac, RingSize: 128}
 	for _, k := range []ixgbesim.Kind{ixgbesim.SFP, ixgbesim.X540} {
 		p, fn := host(t, ixgbesim.New(ixgbesim.Options{Kind: k}))
 		d, err := ixgbe.Open(fn, o)

@@ -68,7 +68,7 @@ func (s *spy) look(off uint64) {
 func TestNobodyAsksDuringARestart(t *testing.T) {
 	s := &spy{Model: ixgbesim.New(ixgbesim.Options{})}
 	p, fn := host(t, s)
-	d := must.Get(ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, RingSize: 128}))(t)
+	d := must.Get(ixgbe.Open(fn, nic.Options{MAC: mac, RingSize: 128}))(t)
 	var stop atomic.Bool
 	var all sync.WaitGroup
 	all.Go(func() { // keeps the watch awake
@@ -118,7 +118,7 @@ func TestAllOnesDoNotCount(t *testing.T) {
 	for _, reads := range []int32{1, 2, 3, 4, 5, 7, 15, 30} {
 		s := &spy{Model: ixgbesim.New(ixgbesim.Options{})}
 		_, fn := host(t, s)
-		d, err := ixgbe.Open(fn, nic.Options{MAC: [6]byte{2, 0, 0, 0, 0, 1}, RingSize: 128})
+		d, err := ixgbe.Open(fn, nic.Options{MAC: mac, RingSize: 128})
 		if err != nil {
 			t.Fatal(err)
 		}
