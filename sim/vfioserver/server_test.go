@@ -136,24 +136,25 @@ func (m *interrupter) Config() sim.Config {
 	return c
 }
 
-func dialled(t *testing.T, p *sim.Port) *net.UnixConn {
+// served returns a model's port on a server, and the connection of a client.
+func served(t *testing.T, m sim.Model) (*sim.Port, *net.UnixConn) {
 	t.Helper()
+	p := must.Get(sim.New(m, sim.Options{Name: "toy"}))(t)
+	t.Cleanup(func() { p.Close() })
 	path := filepath.Join(t.TempDir(), "nic")
 	s := must.Get(vfioserver.Listen(path, p, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() { s.Close() })
 	sock := must.Get(net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"}))(t)
 	t.Cleanup(func() { sock.Close() })
-	return sock
+	sock.SetDeadline(time.Now().Add(5 * time.Minute))
+	return p, sock
 }
 
 // A vector is signalled by the kind of interrupt that the client enabled: MSI-X, the MSI message, or INTx, which is
 // silent until it is unmasked.
 func TestInterruptKinds(t *testing.T) {
 	m := &interrupter{Model: toysim.New([6]byte{2})}
-	p := must.Get(sim.New(m, sim.Options{Name: "toy"}))(t)
-	t.Cleanup(func() { p.Close() })
-	sock := dialled(t, p)
-	sock.SetDeadline(time.Now().Add(time.Minute))
+	p, sock := served(t, m)
 	id := uint16(0)
 	call := func(cmd proto.Command, fd int, body ...any) []byte {
 		t.Helper()
@@ -217,10 +218,7 @@ func TestInterruptKinds(t *testing.T) {
 
 // A client may write registers faster than the device handles them, without requesting replies, and is still served.
 func TestManyPostedWrites(t *testing.T) {
-	p := must.Get(sim.New(toysim.New([6]byte{2}), sim.Options{Name: "toy"}))(t)
-	t.Cleanup(func() { p.Close() })
-	sock := dialled(t, p)
-	sock.SetDeadline(time.Now().Add(2 * time.Minute))
+	p, sock := served(t, toysim.New([6]byte{2}))
 	reply := make([]byte, 1<<16)
 	call := func(b []byte) {
 		t.Helper()
@@ -272,14 +270,11 @@ func TestManyPostedWrites(t *testing.T) {
 // With an IOMMU, QEMU sends a map for each 4 KiB of a guest's memory region: 262,144 of them for 1 GiB, more than
 // VFIO's limit.
 func TestMemoryRegionInPages(t *testing.T) {
-	p := must.Get(sim.New(toysim.New([6]byte{2}), sim.Options{Name: "toy"}))(t)
-	t.Cleanup(func() { p.Close() })
+	p, sock := served(t, toysim.New([6]byte{2}))
 	const page, pages, batch = 4096, 1<<16 + 64, 64
 	mem := must.Get(unix.MemfdCreate("region", unix.MFD_CLOEXEC))(t)
 	defer unix.Close(mem)
 	unix.Ftruncate(mem, page)
-	sock := dialled(t, p)
-	sock.SetDeadline(time.Now().Add(5 * time.Minute))
 	reply := make([]byte, 1<<16)
 	call := func(fd bool, b []byte, count, size int) {
 		t.Helper()

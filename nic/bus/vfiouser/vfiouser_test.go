@@ -47,9 +47,23 @@ func pages(t testing.TB, n int) dma.Memory {
 	return dma.Memory{Bytes: b, FD: -1}
 }
 
-func TestIdentityAndRegisters(t *testing.T) {
+// startToy starts the device with its rings at the start of memory, and 0x1000 bytes after it.
+func startToy(bar *mmio.Window, iova uint64) {
+	for off, v := range map[uint64]uint64{0x20: iova, 0x24: iova >> 32, 0x28: 2, 0x2c: 2048, 0x30: iova + 0x1000, 0x34: iova >> 32, 0x38: 2} {
+		bar.Write32(off, uint32(v))
+	}
+	bar.Write32(4, 1)
+}
+
+// client returns a client of a toy device.
+func client(t testing.TB) (*sim.Port, *Function) {
+	t.Helper()
 	p, _, path := serveToy(t)
-	f := dial(t, path)
+	return p, dial(t, path)
+}
+
+func TestIdentityAndRegisters(t *testing.T) {
+	p, f := client(t)
 	if id := f.ID(); id.Vendor != toysim.Vendor || id.Device != toysim.Device || id.Class != 0x020000 || id.Revision != 1 {
 		t.Errorf("identity: %v class %#x", id, id.Class)
 	}
@@ -71,8 +85,7 @@ func TestIdentityAndRegisters(t *testing.T) {
 }
 
 func TestDoorbellsAreMemory(t *testing.T) {
-	p, _, path := serveToy(t)
-	f := dial(t, path)
+	p, f := client(t)
 	bells := must.Get(f.BAR(2))(t)
 	check.Fails(t, "there is memory behind a register that nobody polls", check.Err(bells.Pointer(8, 4)), nil)
 	at := must.Get(bells.Pointer(0x40, 4))(t)
@@ -100,10 +113,7 @@ func TestDMAByMessages(t *testing.T) {
 	le.PutUint16(m.Bytes[0x1008:], 100)
 	frame := bytes.Repeat([]byte{0xa5}, 100)
 	copy(m.Bytes[0x8000:], frame)
-	for off, v := range map[uint64]uint64{0x20: iova, 0x24: iova >> 32, 0x28: 2, 0x2c: 2048, 0x30: iova + 0x1000, 0x34: iova >> 32, 0x38: 2} {
-		bar.Write32(off, uint32(v))
-	}
-	bar.Write32(4, 1)
+	startToy(bar, iova)
 	bells.Write32(0, 1)
 	bells.Write32(0x40, 1)
 	p.Start()
@@ -123,8 +133,7 @@ func TestDMAByMessages(t *testing.T) {
 }
 
 func TestInterrupts(t *testing.T) {
-	_, _, path := serveToy(t)
-	f := dial(t, path)
+	_, f := client(t)
 	bar, _ := f.BAR(0)
 	var fds []int
 	for range 4 {
@@ -240,8 +249,7 @@ func TestServerVanishes(t *testing.T) {
 
 // A client that truncates its file after mapping it must not crash the server.
 func TestMemoryCutShort(t *testing.T) {
-	p, _, path := serveToy(t)
-	f := dial(t, path)
+	p, f := client(t)
 	fd := must.Get(unix.MemfdCreate("test", unix.MFD_CLOEXEC))(t)
 	defer unix.Close(fd)
 	unix.Ftruncate(fd, 1<<16)
@@ -252,10 +260,7 @@ func TestMemoryCutShort(t *testing.T) {
 	bar, _ := f.BAR(0)
 	bells, _ := f.BAR(2)
 	f.SetBusMaster(true)
-	for off, v := range map[uint64]uint64{0x20: iova, 0x24: iova >> 32, 0x28: 2, 0x2c: 2048, 0x30: iova + 0x1000, 0x34: iova >> 32, 0x38: 2} {
-		bar.Write32(off, uint32(v))
-	}
-	bar.Write32(4, 1)
+	startToy(bar, iova)
 	bells.Write32(0x40, 1)
 	p.Step()
 	if v := p.Violations(); len(v) == 0 {
@@ -265,8 +270,7 @@ func TestMemoryCutShort(t *testing.T) {
 }
 
 func TestWriteMulti(t *testing.T) {
-	_, _, path := serveToy(t)
-	f := dial(t, path)
+	_, f := client(t)
 	one := func(off uint64, v uint32) proto.WriteOne {
 		w := proto.WriteOne{AccessBody: proto.AccessBody{Offset: off, Count: 4}}
 		le.PutUint32(w.Data[:], v)
@@ -293,8 +297,7 @@ func TestGoroutinesEnd(t *testing.T) {
 }
 
 func TestTransactionsAreTheModels(t *testing.T) {
-	p, _, path := serveToy(t)
-	f := dial(t, path)
+	p, f := client(t)
 	bar := must.Get(f.BAR(0))(t)
 	before := must.Get(f.Transactions())(t)
 	for range 7 {
