@@ -27,20 +27,38 @@ func (c closer) Close() error { return c.error }
 func TestChecksFailOnlyForWhatIsWrong(t *testing.T) {
 	wrong := errors.New("wrong")
 	for want, do := range map[string]func(testing.TB){
-		"":                                 func(t testing.TB) { Equal(t, 3, 3, "%d") },
-		"register 0x3, want 0x4":           func(t testing.TB) { Equal(t, 3, 4, "register %#x") },
-		"[1 2], want [2 1]":                func(t testing.TB) { Same(t, []int{1, 2}, []int{1, 2}, "%v"); Same(t, []int{1, 2}, []int{2, 1}, "%v") },
-		"\"d\" is not in:\nabc":            func(t testing.TB) { Contains(t, "abc", "a", "d", "bc") },
-		"wrong":                            func(t testing.TB) { OK(t, nil); OK(t, wrong) },
-		"fatal: wrong":                     func(t testing.TB) { must.OK(t, nil); must.OK(t, wrong) },
-		"fatal: wrong5":                    func(t testing.TB) { t.Error(must.Get(5, wrong)(t)) },
-		`it: <nil>, want an error with []`: func(t testing.TB) { Fails(t, "it", wrong, nil); Fails(t, "it", nil, nil) },
-		`it: wrong, want "EOF" with []`:    func(t testing.TB) { Fails(t, "it", wrong, wrong); Fails(t, "it", wrong, io.EOF) },
+		"":                       func(t testing.TB) { Equal(t, 3, 3, "%d") },
+		"register 0x3, want 0x4": func(t testing.TB) { Equal(t, 3, 4, "register %#x") },
+		"[1 2], want [2 1]": func(t testing.TB) {
+			Same(t, []int{1, 2}, []int{1, 2}, "%v")
+			Same(t, []int{1, 2}, []int{2, 1}, "%v")
+		},
+		"\"d\" is not in:\nabc": func(t testing.TB) { Contains(t, "abc", "a", "d", "bc") },
+		"wrong": func(t testing.TB) {
+			OK(t, nil)
+			OK(t, wrong)
+		},
+		"fatal: wrong": func(t testing.TB) {
+			must.OK(t, nil)
+			must.OK(t, wrong)
+		},
+		"fatal: wrong5": func(t testing.TB) { t.Error(must.Get(5, wrong)(t)) },
+		`it: <nil>, want an error with []`: func(t testing.TB) {
+			Fails(t, "it", wrong, nil)
+			Fails(t, "it", nil, nil)
+		},
+		`it: wrong, want "EOF" with []`: func(t testing.TB) {
+			Fails(t, "it", wrong, wrong)
+			Fails(t, "it", wrong, io.EOF)
+		},
 		`it: wrong, want "wrong" with ["w" "x"]`: func(t testing.TB) {
 			Fails(t, "it", Err(5, wrong), wrong, "w", "g")
 			Fails(t, "it", wrong, wrong, "w", "x")
 		},
-		"Close: wrong": func(t testing.TB) { must.Close(t, closer{nil}); must.Close(t, closer{wrong}) },
+		"Close: wrong": func(t testing.TB) {
+			must.Close(t, closer{nil})
+			must.Close(t, closer{wrong})
+		},
 	} {
 		f := &failures{TB: t}
 		if do(f); f.text != want {

@@ -254,8 +254,9 @@ func TestTrace(t *testing.T) {
 	bar.Write32(8, 1)
 	s.sig <- syscall.SIGUSR1
 	s.line(t)
-	text, err := os.ReadFile(file)
-	check.Contains(t, string(text), "bus-master 1", "write      CONTROL (BAR 0 00004h) = 00000001h", "violation  error: write of 00000001 to STATUS (BAR 0 00008h): register is read only",
+	text := must.Get(os.ReadFile(file))(t)
+	check.Contains(t, string(text), "bus-master 1", "write      CONTROL (BAR 0 00004h) = 00000001h",
+		"violation  error: write of 00000001 to STATUS (BAR 0 00008h): register is read only",
 		"what led to the first violation", "\nRX_ENTRIES = 2h\n", "# sim:toy.1: ")
 	x.close()
 	if c := s.stop(t); c != 0 {

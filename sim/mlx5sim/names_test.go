@@ -16,7 +16,8 @@ func TestTraceNames(t *testing.T) {
 	x.fails(dwords(32, 0, 0x0805_0000, 8, regPMTU, 16, 1<<16, 24, 1<<16), 32, stBadParam, "PMTU: admin_mtu")
 	var text strings.Builder
 	x.Port.Trace().WriteTo(&text)
-	check.Contains(t, text.String(), "write      command_doorbell_vector (BAR 0 00018h) = 00000001h", "command    CREATE_EQ, status 0h:", " log_eq_size=",
+	check.Contains(t, text.String(), "write      command_doorbell_vector (BAR 0 00018h) = 00000001h",
+		"command    CREATE_EQ, status 0h:", " log_eq_size=",
 		"command    ACCESS_REG PMTU, status 0h: local_port=1 admin_mtu=2328\n", "\nACCESS_REG PMTU.admin_mtu = 2328h\n")
 	x.wr(0, 1)    // fw_rev is read only
 	for range 2 { // a requested trace does not change the next one

@@ -90,7 +90,8 @@ func TestOpenRefuses(t *testing.T) {
 		}, nic.Options{}, nil, "0x4000"},
 		{"a broken EEPROM", spoiled(ixgbesim.SFP, (*ixgbesim.Model).CorruptEEPROM), nic.Options{}, ixgbe.ErrEEPROM, "word 3Fh"},
 		{"a broken shadow of the X540's flash", spoiled(ixgbesim.X540, (*ixgbesim.Model).CorruptEEPROM), nic.Options{}, ixgbe.ErrEEPROM, ""},
-		{"an X540 without a PHY", spoiled(ixgbesim.X540, func(m *ixgbesim.Model) { m.SetPHY(0x1_0002, 0xFFFF) }), nic.Options{MAC: mac}, ixgbe.ErrNoPHY, ""},
+		{"an X540 without a PHY", spoiled(ixgbesim.X540, func(m *ixgbesim.Model) { m.SetPHY(0x1_0002, 0xFFFF) }),
+			nic.Options{MAC: mac}, ixgbe.ErrNoPHY, ""},
 		{"a device that is gone", func(t *testing.T) pci.Function {
 			p, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
 			p.Unplug()

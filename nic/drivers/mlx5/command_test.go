@@ -172,7 +172,8 @@ func working(in message, size int) message {
 	case opQueryHCACap:
 		c := out.at(0x10)
 		c.set("eth_net_offloads", 0x40, 3, 3, 1).set("nic_flow_table", 0x34, 25, 25, 1).set("port_type", 0x34, 9, 8, 1).set("", 0x4C, 31, 31, 1).
-			set("", 0x4C, 20, 16, 9).set("log_max_cq_sz", 0x18, 23, 16, 22).set("log_max_wq_sz", 0x78, 4, 0, 15).set("", 0x70, 12, 8, 9).set("", 0x50, 15, 0, 1024)
+			set("", 0x4C, 20, 16, 9).set("log_max_cq_sz", 0x18, 23, 16, 22).set("log_max_wq_sz", 0x78, 4, 0, 15).
+			set("", 0x70, 12, 8, 9).set("", 0x50, 15, 0, 1024)
 		if in.opMod() == capFlowTable|capCur {
 			c.set("ft_support", 0x40, 31, 31, 1)
 		}
