@@ -18,7 +18,7 @@ func TestTimestampFormat(t *testing.T) {
 			out := working(in, size)
 			switch in.opcode() {
 			case opQueryHCACap:
-				out.at(0x10).set("sq_ts_format, rq_ts_format", 0x88, 31, 0, c.capability)
+				out.at(0x10).set("sq_ts_format, rq_ts_format", 0x88, 31, 0, c.capability).set("bf: there is no BlueFlame", 0x4C, 31, 0, 0)
 			case opCreateSQ:
 				sq = append(sq, in.at(0x20).get(0x00, 5, 4))
 			case opCreateRQ:
