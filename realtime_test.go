@@ -24,7 +24,7 @@ var realTime = map[string]string{
 	"internal/host/metrics/flood_test.go":   "runs on virtual time, in functions that synctest.Test calls",
 	"nic/drivers/efa/rig_test.go":           "the loop runs freely",
 	"nic/drivers/ena/faults_test.go":        "the loop runs freely",
-	"nic/drivers/mlx4/infiniband_test.go":   "the fabric runs freely",
+	"nic/drivers/mlx4/subnet_test.go":       "the fabric runs freely",
 	"nic/drivers/mlx4/stations_test.go":     "sends a request again",
 	"proof/nictest/toy_test.go":             "a driver, which the suite runs on virtual time",
 	"proof/peers/baseline/baseline_test.go": "compares a C program's own time with the clock",
