@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -90,9 +92,7 @@ func TestAddressTables(t *testing.T) {
 				} else {
 					f = eth(ourMAC, theirMAC, 0, 0x86dd, icmp6(their6, a, 64, echo(128, 56)))
 				}
-				if err := judge(&c, r, r, f); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, judge(&c, r, r, f))
 			}
 		}
 		for _, a := range broadcasts {

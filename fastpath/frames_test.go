@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/corpus"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
@@ -36,10 +37,7 @@ func config(m Mode) Config {
 
 func responder(t testing.TB, c Config) *Responder {
 	t.Helper()
-	r, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(New(c))(t)
 	return r
 }
 

@@ -3,6 +3,8 @@ package fastpath
 import (
 	"bytes"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // For any bytes, the snippet and Slow do what the oracle specifies, count one verdict, and write nothing else.
@@ -19,9 +21,7 @@ func FuzzFrame(f *testing.F) {
 		}
 		c := config(mode)
 		fast, slow := responder(t, c), responder(t, c)
-		if err := judge(&c, fast, slow, frame); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, judge(&c, fast, slow, frame))
 		c.PartialChecksums = true // may repair a checksum, with the same result from both
 		fast, slow = responder(t, c), responder(t, c)
 		a, b := inBuffer(frame), inBuffer(frame)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
@@ -246,9 +247,7 @@ func TestVLANs(t *testing.T) {
 				want := list == nil || !slices.ContainsFunc(ids, func(id uint16) bool { return !slices.Contains(list, id) })
 				for _, q := range requests(tags) {
 					fast, slow := responder(t, c), responder(t, c)
-					if err := judge(&c, fast, slow, q.frame); err != nil {
-						t.Fatal(err)
-					}
+					must.OK(t, judge(&c, fast, slow, q.frame))
 					if s := fast.Stats(); want && s[q.kind] != 1 || !want && s[RefusedVLAN] != 1 || s != slow.Stats() {
 						t.Errorf("VLANs %v, %d tags, %s: counted %v", list, tags, q.name, s)
 					}
@@ -295,9 +294,7 @@ func TestSTAMPBase(t *testing.T) {
 					c := config(Strict)
 					c.STAMPBase = base
 					fast, slow := responder(t, c), responder(t, c)
-					if err := judge(&c, fast, slow, f); err != nil {
-						t.Fatal(err)
-					}
+					must.OK(t, judge(&c, fast, slow, f))
 					s := fast.Stats()
 					if want := n >= 41 || base && n >= 14; want != (s.Answered() == 1) || !want && s[RefusedSTAMPShort] != 1 {
 						t.Errorf("%d bytes, base packets %v: counted %v", n, base, s)

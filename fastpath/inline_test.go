@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // inlineBudget is the greatest cost of a function that the compiler still inlines (go/src/cmd/compile/internal/inline).
@@ -22,10 +24,7 @@ func TestLeavesInline(t *testing.T) {
 	for _, m := range regexp.MustCompile(`leaf\.go:\d+:\d+: can inline (\S+) with cost (\d+)`).FindAllStringSubmatch(string(out), -1) {
 		cost[strings.TrimPrefix(m[1], "(*Responder).")], _ = strconv.Atoi(m[2])
 	}
-	src, err := os.ReadFile("leaf.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := must.Get(os.ReadFile("leaf.go"))(t)
 	leaves := regexp.MustCompile(`(?m)^func (?:\(r \*Responder\) )?(\w+)\(`).FindAllStringSubmatch(string(src), -1)
 	if len(leaves) < 10 {
 		t.Fatalf("%d leaves in leaf.go", len(leaves))
@@ -41,14 +40,8 @@ func TestLeavesInline(t *testing.T) {
 
 // The sequence in the package documentation, which drivers adopt, is the one that is tested here.
 func TestDocumentedSequence(t *testing.T) {
-	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tested, err := os.ReadFile("snippet_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := must.Get(os.ReadFile("doc.go"))(t)
+	tested := must.Get(os.ReadFile("snippet_test.go"))(t)
 	var code strings.Builder
 	for l := range strings.Lines(string(doc)) {
 		if l, ok := strings.CutPrefix(l, "//\t"); ok {

@@ -4,14 +4,13 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func messages(t *testing.T, c Config) *Responder {
 	t.Helper()
-	r, err := NewMessages(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewMessages(c))(t)
 	return r
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/rebound-nic/rebound/proof/corpus"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // sameButZero reports whether two frames are equal except for zero's two forms in one checksum: two adjacent bytes.
@@ -91,9 +92,7 @@ func each(t *testing.T, do func(t *testing.T, c *Config, q request)) {
 func TestReplies(t *testing.T) {
 	each(t, func(t *testing.T, c *Config, q request) {
 		fast, slow := responder(t, *c), responder(t, *c)
-		if err := judge(c, fast, slow, q.frame); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, judge(c, fast, slow, q.frame))
 		for _, r := range []*Responder{fast, slow} {
 			if s := r.Stats(); s[q.kind] != 1 || s.Answered() != 1 || s.Refused() != 0 {
 				t.Fatalf("counted %v, want one %s", s, q.kind)
@@ -146,9 +145,7 @@ func TestRepliesDecoded(t *testing.T) {
 			if l, ok := l.(interface {
 				SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
 			}); ok {
-				if err := l.SetNetworkLayerForChecksum(p.NetworkLayer()); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, l.SetNetworkLayerForChecksum(p.NetworkLayer()))
 			}
 		}
 		err, bad := p.VerifyChecksums()
@@ -179,9 +176,7 @@ func TestTruncations(t *testing.T) {
 	each(t, func(t *testing.T, c *Config, q request) {
 		fast, slow := responder(t, *c), responder(t, *c)
 		for n := range len(q.frame) {
-			if err := judge(c, fast, slow, q.frame[:n]); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, judge(c, fast, slow, q.frame[:n]))
 		}
 		if s := fast.Stats(); s.Answered()+s.Refused() != uint64(len(q.frame)) {
 			t.Fatalf("%d frames, counted %v", len(q.frame), s)
@@ -220,9 +215,7 @@ func TestRandomMutations(t *testing.T) {
 		c := config(mode)
 		fast, slow := responder(t, c), responder(t, c)
 		for range frames / 2 {
-			if err := judge(&c, fast, slow, m.Next()); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, judge(&c, fast, slow, m.Next()))
 		}
 		s := fast.Stats()
 		if s.Answered()+s.Refused() != frames/2 {

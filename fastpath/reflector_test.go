@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 const authPort = 8620
@@ -252,9 +254,7 @@ func TestReflectorAgainstOracle(t *testing.T) {
 			for range packets / len(variants) {
 				f := randomTest(rnd)
 				want := says.Answer(f, nil)
-				if err := agree(want, fast, slow, f); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, agree(want, fast, slow, f))
 				if len(want) > 42+44+4 && want[42+44]&flagIntegrity != 0 {
 					integrity++
 				}
@@ -335,9 +335,7 @@ func FuzzReflector(f *testing.F) {
 			}
 			says := rules(&s.c)
 			for range 2 {
-				if err := agree(says.Answer(frame, nil), s.fast, s.slow, frame); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, agree(says.Answer(frame, nil), s.fast, s.slow, frame))
 			}
 		}
 	})

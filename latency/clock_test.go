@@ -11,14 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // The clock agrees with the kernel's over an interval other than the calibration interval.
 func TestClockAgreesWithKernel(t *testing.T) {
-	c, err := NewClock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(NewClock())(t)
 	t.Logf("%+v", c.Info())
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -106,10 +104,7 @@ func TestFromHot(t *testing.T) {
 }
 
 func TestSelfTest(t *testing.T) {
-	c, err := NewClock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(NewClock())(t)
 	h := SelfTest(c, 200*time.Millisecond) // longer than a busy machine delays a thread
 	if h.Count < 100 || h.Sum < 160e6 || h.Max <= 0 {
 		t.Errorf("%d gaps with a sum of %v ns and a maximum of %d ns in 200 ms", h.Count, h.Sum, h.Max)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestIndexIsHdrHistograms(t *testing.T) {
@@ -20,9 +22,7 @@ func TestIndexIsHdrHistograms(t *testing.T) {
 	}
 	for _, v := range values {
 		h.Reset()
-		if err := h.RecordValue(v); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, h.RecordValue(v))
 		want := slices.Index(h.Export().Counts, 1)
 		if got := countsIndex(v); got != want {
 			t.Errorf("countsIndex(%d) = %d, want %d", v, got, want)
@@ -85,10 +85,7 @@ func TestForeignGeometry(t *testing.T) {
 	for range 100 {
 		f.RecordValue(123_456)
 	}
-	h, err := FromHDR(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(FromHDR(f))(t)
 	if got := float64(h.Quantile(0.5)); h.Count != 100 || math.Abs(got/123_456-1) > 0.01 {
 		t.Errorf("%d values of %v", h.Count, got)
 	}

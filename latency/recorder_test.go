@@ -4,13 +4,12 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestRecordingAllocatesNothing(t *testing.T) {
-	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Raw: 100, Interval: 10 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Raw: 100, Interval: 10 * time.Millisecond}))(t)
 	extra := r.Track(KernelSeries)
 	now := uint64(1)
 	r.Begin(now)
@@ -30,10 +29,7 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 // The sum over intervals equals the recorded values; both the intended and the actual send time are kept; values of the
 // warm-up and between runs are dropped.
 func TestRecorder(t *testing.T) {
-	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Raw: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Raw: 5}))(t)
 	hw := r.Track(HardwareSeries)
 	r.Record(1, 2, 3) // warm-up
 	r.Begin(1000)
@@ -117,10 +113,7 @@ func (a *arena) blocks() (n int) {
 // A follower that reads while another goroutine records gets each interval exactly once and complete, over many blocks;
 // run it with -race.
 func TestFollower(t *testing.T) {
-	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Interval: 10 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Interval: 10 * time.Millisecond}))(t)
 	f, done := r.Follow(), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -159,10 +152,7 @@ func TestFollower(t *testing.T) {
 }
 
 func BenchmarkRecord(b *testing.B) {
-	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true})
-	if err != nil {
-		b.Fatal(err)
-	}
+	r := must.Get(NewRecorder(testClock(), RecorderOptions{OpenLoop: true}))(b)
 	now := uint64(1)
 	r.Begin(now)
 	for b.Loop() {
@@ -173,10 +163,7 @@ func BenchmarkRecord(b *testing.B) {
 
 // The results of LastRun after each run add up to the recording, over many blocks of memory.
 func TestLastRun(t *testing.T) {
-	r, err := NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Interval: 10 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Interval: 10 * time.Millisecond}))(t)
 	rnd := rand.New(rand.NewPCG(5, 6))
 	sum := map[string]int64{}
 	now := uint64(1)

@@ -156,15 +156,6 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"-h"}, {"help"}, {"run", "-h"}, {"compare", "--help"}, {"report", "-h"}, {"demo", "-help"}} {
-		var out, said bytes.Buffer
-		if code := bench(args, &out, &said); code != 0 || said.Len() > 0 || !strings.Contains(out.String(), "bench") {
-			t.Errorf("%v: exit %d, stdout %q, stderr %q", args, code, out.String(), said.String())
-		}
-	}
-}
-
 // A STAMP reflector whose replies are shorter than the probes gives no round trip, and so no result.
 func TestShortReflector(t *testing.T) {
 	t.Parallel()
@@ -209,13 +200,10 @@ func TestNoRights(t *testing.T) {
 	n.udpEcho(7, 0)
 	program, dir := forNobody(t)
 	asNobody := func(args ...string) result {
-		c := command(args...)
+		c := n.prepare(args...)
 		c.Path = program
 		c.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
-		var out, said bytes.Buffer
-		c.Stdout, c.Stderr = &out, &said
-		n.must(n.near.Do(c.Start))
-		return wait(t, c, &out, &said)
+		return c.begin().wait()
 	}
 	for _, driver := range []string{"afpacket", "afxdp", "auto"} {
 		r := asNobody(quick("-target", far4, "-count", "10", "-driver", driver, "-out", filepath.Join(dir, driver))...)

@@ -21,10 +21,11 @@ func inProcess(args ...string) (code int, stdout, stderr string) {
 }
 
 func TestHelpFitsOneScreen(t *testing.T) {
-	for _, args := range [][]string{{"-h"}, {"run", "-h"}, {"watch", "-h"}, {"compare", "-h"}, {"report", "-h"}, {"history", "-h"}, {"matrix", "-h"}, {"suspects", "-h"}, {"demo", "-h"}} {
-		code, out, _ := inProcess(args...)
-		if n := strings.Count(out, "\n"); code != 0 || n < 5 || n > 40 {
-			t.Errorf("bench %s: exit status %d, %d lines; want at most 40", strings.Join(args, " "), code, n)
+	for _, args := range [][]string{{"-h"}, {"help"}, {"run", "-h"}, {"watch", "-h"}, {"compare", "--help"}, {"report", "-h"}, {"history", "-h"}, {"matrix", "-h"}, {"suspects", "-h"},
+		{"demo", "-help"}} {
+		code, out, said := inProcess(args...)
+		if n := strings.Count(out, "\n"); code != 0 || n < 5 || n > 40 || !strings.Contains(out, "bench") || said != "" {
+			t.Errorf("bench %s: exit status %d, %d lines; want at most 40; on stderr %q", strings.Join(args, " "), code, n, said)
 		}
 	}
 	if _, out, _ := inProcess("run", "-help-all"); !strings.Contains(out, "-stamp-zero-ssid") || !strings.Contains(out, "-duration") {

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bufio"
 	"flag"
 	"fmt"
 	"io"
@@ -40,16 +39,12 @@ func TestNodeCost(t *testing.T) {
 	go http.Serve(receiver, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
 	url := "http://" + receiver.Addr().String()
 	for i, c := range []struct{ what, push string }{{"no metrics", ""}, {"a scrape every 5 s", ""}, {"OTLP every 5 s", url + "/v1/metrics"}, {"remote-write every 5 s", url + "/write"}} {
-		w := &watched{n: n, listen: fmt.Sprintf("127.0.0.1:%d", 9470+i), log: &locked{}}
-		w.cmd = exec.Command(programs.Path(t, "bench"), append([]string{"watch", "-transport", "socket", "-rate", "10", "-listen", w.listen, "-push-url", c.push, "-push-interval", "5s"}, targets...)...)
-		w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		w.cmd.Stderr = w.log
-		out, err := w.cmd.StdoutPipe()
-		n.must(err)
-		n.must(n.near.Do(w.cmd.Start))
-		w.out = bufio.NewReader(out)
+		w := &watched{n: n, listen: fmt.Sprintf("127.0.0.1:%d", 9470+i)}
+		command := exec.Command(programs.Path(t, "bench"), append([]string{"watch", "-transport", "socket", "-rate", "10", "-listen", w.listen, "-push-url", c.push, "-push-interval", "5s"}, targets...)...)
+		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		w.begin(command)
 		usage := func() (cpu time.Duration, resident int) {
-			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.cmd.Process.Pid))
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.Process.Pid))
 			n.must(err)
 			_, rest, _ := strings.Cut(string(b), ") ")
 			f := strings.Fields(rest)
@@ -77,7 +72,7 @@ func TestNodeCost(t *testing.T) {
 				scraped = now
 			}
 			return now-first >= *costProbes
-		}, w.log.String)
+		}, w.Log.String)
 		took := time.Since(begin)
 		after, resident := usage()
 		t.Logf("%s: %.1f MB resident, %.1f %% of a core", c.what, float64(resident)/1e6, 100*float64(after-before)/float64(took))

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -41,16 +40,10 @@ func TestDemo(t *testing.T) {
 	for name, uid := range map[string]uint32{"root": 0, "user": nobody} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(dir, name)
-			c := command("demo", "-rounds", "2", "-duration", "50ms", "-anonymous", "-out", out)
-			c.Path = program
-			c.Dir = dir
+			c := alone(t, "demo", "-rounds", "2", "-duration", "50ms", "-anonymous", "-out", out)
+			c.Path, c.Dir = program, dir
 			c.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
-			var stdout, said bytes.Buffer
-			c.Stdout, c.Stderr = &stdout, &said
-			if err := c.Start(); err != nil {
-				t.Fatal(err)
-			}
-			r := wait(t, c, &stdout, &said)
+			r := c.begin().wait()
 			if uid != 0 && strings.Contains(r.errors, "user namespace") {
 				t.Skip("this host forbids user namespaces:", r.errors)
 			}
@@ -87,18 +80,11 @@ func TestDemoKilled(t *testing.T) {
 	t.Parallel()
 	program, dir := forNobody(t)
 	for _, sig := range []syscall.Signal{unix.SIGKILL, unix.SIGINT, unix.SIGTERM} {
-		c := command("demo", "-rounds", "1000", "-out", filepath.Join(dir, sig.String()))
-		c.Path = program
-		stdout, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		lines := bufio.NewReader(stdout)
-		if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, "ready") {
-			t.Fatalf("%q %v", line, err)
+		demo := command("demo", "-rounds", "1000", "-out", filepath.Join(dir, sig.String()))
+		demo.Path = program
+		c := programs.Start(t, demo, nil)
+		if !strings.Contains(c.Ready, "ready") {
+			t.Fatal(c.Ready)
 		}
 		spaces := namespaces(t, c.Process.Pid)
 		responders := children(c.Process.Pid)
@@ -107,7 +93,7 @@ func TestDemoKilled(t *testing.T) {
 			return len(responders) > 0
 		})
 		_ = c.Process.Signal(sig)
-		_, _ = io.Copy(io.Discard, lines)
+		_, _ = io.Copy(io.Discard, c.Lines)
 		_ = c.Wait()
 		for _, pid := range responders {
 			await.Until(t, fmt.Sprintf("%v: process %d of the demo has ended", sig, pid), func() bool { return !alive(pid) })

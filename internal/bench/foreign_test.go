@@ -21,6 +21,7 @@ func TestComparesAndReportsOtherToolsFiles(t *testing.T) {
 		{"compare -v " + file("table.csv") + " ../../results/demo/02-xdp", 0, []string{"table.csv was measured by unknown tool, "}},
 		{"report -html " + page + " " + file("table.csv"), 0, []string{"latency p50 6.003 µs", "CSV table, values in us", "page " + page}},
 		{"compare -html " + other + " " + file("fortio.json") + " " + file("cyclictest.txt"), 0, []string{"NOT COMPARABLE:", "metric: fortio.json has response time, cyclictest.txt has wake-up latency"}},
+		{"compare -fail-if p50>+5% " + file("fortio.json") + " " + file("cyclictest.txt"), 1, []string{"not comparable"}},
 		{"compare -v -html " + other + " " + file("fortio.json") + " " + file("oha.json"), 0, []string{"B minus A, not tested: ", "p99.99         –         –"}},
 		{"compare -fail-if p99>+5% " + file("fortio.json") + " " + file("oha.json"), 1, []string{"fortio.json has percentiles only"}},
 		{"report " + file("fping-c.txt"), 1, []string{"Set -series to one of: 127.0.0.1, 127.0.0.2"}},

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -118,12 +118,9 @@ func TestFullDiskRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := filepath.Join(t.TempDir(), "r")
-		c := command(append([]string{"-c", `ulimit -f 8; exec "$0" "$@"`, self}, quick("-target", far4, "-driver", "afpacket", "-count", "200", "-runs", "4", "-out", out)...)...)
+		c := n.prepare(append([]string{"-c", `ulimit -f 8; exec "$0" "$@"`, self}, quick("-target", far4, "-driver", "afpacket", "-count", "200", "-runs", "4", "-out", out)...)...)
 		c.Path = "/bin/sh"
-		var stdout, said bytes.Buffer
-		c.Stdout, c.Stderr = &stdout, &said
-		n.must(n.near.Do(c.Start))
-		r := wait(t, c, &stdout, &said)
+		r := c.begin().wait()
 		if r.code != 1 || !strings.Contains(r.errors, "file too large") || !strings.Contains(r.errors, out) || !strings.Contains(r.out, "sent 800") {
 			t.Errorf("exit %d, want 1, the reason, %s, and the result\n%s%s", r.code, out, r.out, r.errors)
 		}
@@ -137,15 +134,10 @@ func TestFullDiskDemo(t *testing.T) {
 	needRoot(t)
 	for _, free := range []int{0, 10} {
 		dir := disk.Small(t, free)
-		c := exec.Command(programs.Path(t, "bench"), "demo", "-rounds", "1", "-duration", "50ms", "-driver", "afpacket", "-out", filepath.Join(dir, "r"))
+		c := alone(t, "demo", "-rounds", "1", "-duration", "50ms", "-driver", "afpacket", "-out", filepath.Join(dir, "r"))
+		c.Path = programs.Path(t, "bench")
 		c.Env = append(os.Environ(), "PATH="+filepath.Dir(programs.Path(t, "responder"))+":"+os.Getenv("PATH"))
-		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		var stdout, said bytes.Buffer
-		c.Stdout, c.Stderr = &stdout, &said
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		saysFull(t, wait(t, c, &stdout, &said), dir, "A: ")
+		saysFull(t, c.begin().wait(), dir, "A: ")
 		wholeFiles(t, dir)
 	}
 }
@@ -251,11 +243,9 @@ func TestFullOutput(t *testing.T) {
 	}
 	n := newNetwork(t)
 	out := filepath.Join(t.TempDir(), "r")
-	c := command(quick("-target", far4, "-driver", "afpacket", "-count", "200", "-out", out)...)
-	var said bytes.Buffer
-	c.Stdout, c.Stderr = full, &said
-	n.must(n.near.Do(c.Start))
-	r := wait(t, c, new(bytes.Buffer), &said)
+	c := n.prepare(quick("-target", far4, "-driver", "afpacket", "-count", "200", "-out", out)...)
+	c.Stdout = full
+	r := c.begin().wait()
 	if _, err := report.Read(out); err != nil || r.code != 1 || !strings.Contains(r.errors, "no space left on device") {
 		t.Errorf("exit %d, want 1, a report and the reason: %v\n%s", r.code, err, r.errors)
 	}
@@ -272,14 +262,10 @@ func TestFullDiskWatch(t *testing.T) {
 			w := n.watch(9190+i, "-target", far4, "-driver", "afpacket", "-rate", "200", "-dir", filepath.Join(dir, "logs"), "-interval", "1s")
 			w.says("cannot be written")
 			w.until("probes after that", func(v map[string]float64) bool { return v[of("rebound_probes_total", "icmp:"+far4)] > 0 })
-			n.must(w.cmd.Process.Signal(syscall.SIGTERM))
-			for {
-				if _, err := w.out.ReadString('\n'); err != nil {
-					break
-				}
-			}
-			err := w.cmd.Wait()
-			said, code := w.log.String(), w.cmd.ProcessState.ExitCode()
+			n.must(w.Process.Signal(syscall.SIGTERM))
+			io.Copy(io.Discard, w.Lines)
+			err := w.Wait()
+			said, code := w.Log.String(), w.ProcessState.ExitCode()
 			if free > 0 && strings.Contains(said, "is written again") { // the last interval was short enough to fit
 				code++
 			} else if !strings.Contains(said, "could not be written to the logs; the last error: ") {

@@ -181,7 +181,7 @@ func TestHostileLabels(t *testing.T) {
 		t.Errorf("metrics:\n%s", found)
 	}
 	w.end()
-	harmlessText(t, []string{"log"}, w.log.String())
+	harmlessText(t, []string{"log"}, w.Log.String())
 	files, err := filepath.Glob(filepath.Join(logs, "*.hlog"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no logs: %v", err)

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bytes"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,7 +12,6 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
-	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/await"
 )
@@ -40,9 +38,7 @@ func TestArrivals(t *testing.T) {
 		{[]string{"-rate", "3k", "-arrivals", "replay:" + capture}, "replay:day.pcap", 3000},
 		{[]string{"-rate", "2k", "-arrivals", "periodic"}, "", 2000},
 	} {
-		dir := filepath.Join(t.TempDir(), "r")
-		r := n.bench(quick(append([]string{"-target", far4, "-count", "200", "-out", dir}, x.args...)...)...)
-		rep := read(t, dir, r)
+		rep, r := n.measure(t, append([]string{"-target", far4, "-count", "200"}, x.args...)...)
 		if rep.Traffic.Arrivals != x.arrivals || rep.Traffic.Rate < x.rate-1e-6 || rep.Traffic.Rate > x.rate+1e-6 || rep.Traffic.Mode != "open" || rep.Counts.Sent != 200 {
 			t.Errorf("%v: %+v, %d sent", x.args, rep.Traffic, rep.Counts.Sent)
 		}
@@ -55,66 +51,6 @@ func TestArrivals(t *testing.T) {
 			t.Errorf("%v: exit %d, %s", args, r.code, r.errors)
 		}
 	}
-}
-
-// Congestion marks are counted in the replies. The kernel's echo copies the field of the request.
-func TestCEMarks(t *testing.T) {
-	n := newNetwork(t)
-	for target, each := range map[string][]string{far4: {"3", "1"}, far6: {"3", "0"}} {
-		for _, ecn := range each {
-			want := map[string]int64{"3": 50}[ecn]
-			dir := filepath.Join(t.TempDir(), "r")
-			port := n.markEcho(target)
-			r := n.bench(quick("-target", target, "-proto", "udp", "-port", strconv.Itoa(port), "-count", "50", "-warmup", "0s", "-ecn", ecn, "-driver", "afpacket", "-out", dir)...)
-			rep := read(t, dir, r)
-			if rep.Counts.CE != want {
-				t.Errorf("%s, ECN %s: %d replies are marked, want %d", target, ecn, rep.Counts.CE, want)
-			}
-			if said := strings.Contains(strings.Join(rep.Notes, "\n"), "met congestion"); said != (ecn != "0") {
-				t.Errorf("%s, ECN %s: notes %q", target, ecn, rep.Notes)
-			}
-		}
-	}
-}
-
-// markEcho starts a UDP echo that gives each reply the traffic class of its request, and returns its port.
-func (n *network) markEcho(address string) int {
-	n.t.Helper()
-	var conn *net.UDPConn
-	n.must(n.far.Do(func() (err error) {
-		if conn, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(address)}); err != nil {
-			return err
-		}
-		raw, err := conn.SyscallConn()
-		if err != nil {
-			return err
-		}
-		return raw.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1)
-		})
-	}))
-	n.t.Cleanup(func() { conn.Close() })
-	raw, err := conn.SyscallConn()
-	n.must(err)
-	go func() {
-		buf, oob := make([]byte, 1<<12), make([]byte, 256)
-		for {
-			k, c, _, from, err := conn.ReadMsgUDPAddrPort(buf, oob)
-			if err != nil {
-				return
-			}
-			messages, _ := unix.ParseSocketControlMessage(oob[:c])
-			for _, m := range messages {
-				_ = raw.Control(func(fd uintptr) {
-					_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TOS, int(m.Data[0]))
-					_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, int(m.Data[0]))
-				})
-			}
-			_, _ = conn.WriteToUDPAddrPort(buf[:k], from)
-		}
-	}()
-	return conn.LocalAddr().(*net.UDPAddr).Port
 }
 
 // -under writes three reports, before, during and after a command that runs only in the second phase, and a page that

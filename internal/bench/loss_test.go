@@ -54,6 +54,12 @@ func (n *network) newImpairer() *impairer {
 
 func (i *impairer) port() string { return fmt.Sprint(i.conn.LocalAddr().(*net.UDPAddr).Port) }
 
+// probes are a bench's arguments for one run of count probes at a rate, with a report in dir.
+func (i *impairer) probes(dir string, count, rate int, more ...string) []string {
+	return quick(append([]string{"-target", far4, "-proto", "udp", "-port", i.port(), "-count", fmt.Sprint(count), "-runs", "1", "-rate", fmt.Sprint(rate),
+		"-warmup", "0s", "-timeout", "2s", "-out", dir}, more...)...)
+}
+
 func (i *impairer) send(r reply) {
 	if _, err := i.conn.WriteToUDPAddrPort(r.b, r.to); err != nil {
 		i.t.Error(err)
@@ -117,18 +123,14 @@ func TestImpairmentIsCounted(t *testing.T) {
 			i := n.newImpairer()
 			done := i.serve(true, 0, 0, nil)
 			dir := filepath.Join(t.TempDir(), "out")
-			args := quick("-target", far4, "-proto", "udp", "-port", i.port(), "-count", "1000", "-runs", "1", "-rate", "2000",
-				"-warmup", "0s", "-timeout", "2s", "-size", "100", "-out", dir)
+			args := i.probes(dir, 1000, 2000, "-size", "100")
 			if !slices.Contains(how, "socket") { // a kernel socket has no ring
 				args = append(args, "-ring-size", "2048")
 			}
 			r := n.bench(slices.Concat(args, how)...)
 			i.conn.Close()
 			<-done
-			rep, err := report.Read(dir)
-			if r.code != 0 || err != nil {
-				t.Fatalf("%d %v\n%s%s", r.code, err, r.out, r.errors)
-			}
+			rep := readReport(t, dir, r)
 			c := rep.Counts
 			spoiled := i.corrupt // answered by a corrupt reply only: not lost
 			if c.Sent != 1000 || i.got != 1000 || c.Received+c.Late != 1000-i.lost-spoiled || c.Duplicates != i.twice || c.Reordered != i.swapped || c.Corrupt != i.corrupt ||
@@ -153,10 +155,7 @@ func TestDroppedHere(t *testing.T) {
 			if how[0] == "-transport" {
 				ring = nil // the kernel's default buffer has room for a few hundred datagrams
 			}
-			c := command(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-count", "4000", "-runs", "1", "-rate", "5000",
-				"-warmup", "0s", "-timeout", "2s", "-out", dir), how, ring)...)
-			var out, said bytes.Buffer
-			c.Stdout, c.Stderr = &out, &said
+			c := n.prepare(slices.Concat(i.probes(dir, 4000, 5000), how, ring)...)
 			const held = 2000
 			done := i.serve(false, 100, held, func() {
 				if err := stopProcess(c.Process.Pid); err != nil {
@@ -174,14 +173,10 @@ func TestDroppedHere(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			n.must(n.near.Do(c.Start))
-			r := wait(t, c, &out, &said)
+			r := c.begin().wait()
 			i.conn.Close()
 			<-done
-			rep, err := report.Read(dir)
-			if r.code != 0 || err != nil {
-				t.Fatalf("%d %v\n%s%s", r.code, err, r.out, r.errors)
-			}
+			rep := readReport(t, dir, r)
 			n := rep.Counts
 			if n.Sent != 4000 || i.got != 4000 || i.lost != 40 {
 				t.Fatalf("%+v; %d arrived there, %d lost", n, i.got, i.lost)
@@ -255,13 +250,9 @@ func TestRefusedThere(t *testing.T) {
 			}))
 			done := i.serve(false, 500, 1, func() { i.conn.Close() })
 			dir := filepath.Join(t.TempDir(), "out")
-			r := n.bench(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-count", "1000", "-runs", "1", "-rate", "2000",
-				"-warmup", "0s", "-timeout", "2s", "-out", dir), how)...)
+			r := n.bench(i.probes(dir, 1000, 2000, how...)...)
 			<-done
-			rep, err := report.Read(dir)
-			if r.code != 0 || err != nil {
-				t.Fatalf("%d %v\n%s%s", r.code, err, r.out, r.errors)
-			}
+			rep := readReport(t, dir, r)
 			var refused int64 // fewer than 505 if some waited in the socket when it was closed
 			n.must(n.far.Do(func() (err error) {
 				refused, err = noPorts()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -17,6 +19,7 @@ type seen struct {
 	ports    map[int]int
 }
 
+// markServer answers UDP with the traffic class of each request.
 func (n *network) markServer(port int) *seen {
 	n.t.Helper()
 	s := &seen{tos: map[int]int{}, ttl: map[int]int{}, ports: map[int]int{}}
@@ -37,6 +40,14 @@ func (n *network) markServer(port int) *seen {
 		})
 	}))
 	n.t.Cleanup(func() { conn.Close() })
+	raw, err := conn.SyscallConn()
+	n.must(err)
+	answerWith := func(class byte) {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TOS, int(class))
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, int(class))
+		})
+	}
 	go func() {
 		buf, oob := make([]byte, 1<<12), make([]byte, 256)
 		for {
@@ -51,6 +62,7 @@ func (n *network) markServer(port int) *seen {
 				switch {
 				case m.Header.Type == unix.IP_TOS && m.Header.Level == unix.IPPROTO_IP, m.Header.Type == unix.IPV6_TCLASS && m.Header.Level == unix.IPPROTO_IPV6:
 					s.tos[int(m.Data[0])]++
+					answerWith(m.Data[0])
 				case m.Header.Type == unix.IP_TTL && m.Header.Level == unix.IPPROTO_IP, m.Header.Type == unix.IPV6_HOPLIMIT && m.Header.Level == unix.IPPROTO_IPV6:
 					s.ttl[int(m.Data[0])]++
 				}
@@ -63,18 +75,19 @@ func (n *network) markServer(port int) *seen {
 }
 
 // The target receives the requested DSCP, ECN, TTL and source ports, in both families and with both transports.
+// Congestion marks in the replies are counted.
 func TestMarks(t *testing.T) {
 	n := newNetwork(t)
 	for i, target := range []string{far4, far6} {
-		for j, way := range [][]string{{"-driver", "afpacket", "-source-ports", "5"},
-			{"-source", map[string]string{far4: "10.98.0.78", far6: "fd98::78"}[target], "-source-ports", "5"}, {"-transport", "socket"}} {
+		for j, way := range [][]string{{"-driver", "afpacket", "-source-ports", "5", "-ecn", "3"},
+			{"-source", map[string]string{far4: "10.98.0.78", far6: "fd98::78"}[target], "-source-ports", "5", "-ecn", map[string]string{far4: "1", far6: "0"}[target]},
+			{"-transport", "socket", "-ecn", "1"}} {
 			port := 4000 + 10*i + j
 			s := n.markServer(port)
-			dir := filepath.Join(t.TempDir(), "r")
-			rep := read(t, dir, n.bench(quick(append([]string{"-target", target, "-proto", "udp", "-port", fmt.Sprint(port), "-warmup", "0s",
-				"-dscp", "46", "-ecn", "1", "-ttl", "9", "-count", "50", "-out", dir}, way...)...)...))
+			rep, _ := n.measure(t, append([]string{"-target", target, "-proto", "udp", "-port", fmt.Sprint(port), "-warmup", "0s", "-dscp", "46", "-ttl", "9", "-count", "50"}, way...)...)
+			ecn, _ := strconv.Atoi(way[len(way)-1])
 			s.mu.Lock()
-			if s.tos[46<<2|1] != 50 || s.ttl[9] != 50 {
+			if s.tos[46<<2|ecn] != 50 || s.ttl[9] != 50 {
 				t.Errorf("%s %v: the target saw TOS %v, TTL %v", target, way, s.tos, s.ttl)
 			}
 			want := 5
@@ -87,8 +100,14 @@ func TestMarks(t *testing.T) {
 				}
 			}
 			s.mu.Unlock()
-			if tr := rep.Traffic; tr.DSCP != 46 || tr.ECN != 1 || tr.TTL != 9 {
+			if tr := rep.Traffic; tr.DSCP != 46 || int(tr.ECN) != ecn || tr.TTL != 9 {
 				t.Errorf("%+v", tr)
+			}
+			if want := map[bool]int64{true: 50}[ecn == 3]; rep.Counts.CE != want {
+				t.Errorf("%s %v: %d replies are marked, want %d", target, way, rep.Counts.CE, want)
+			}
+			if said := strings.Contains(strings.Join(rep.Notes, "\n"), "met congestion"); said != (ecn != 0) && j != 2 {
+				t.Errorf("%s %v: notes %q", target, way, rep.Notes)
 			}
 		}
 	}

@@ -1,12 +1,13 @@
 package bench
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -18,7 +19,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/affinity"
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
-	"github.com/rebound-nic/rebound/internal/host/tail"
+	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
@@ -129,30 +130,62 @@ type result struct {
 	peak        int64 // of the process's resident memory, in KiB
 }
 
-func (n *network) bench(args ...string) result {
-	n.t.Helper()
-	c := command(args...)
-	var out, said bytes.Buffer
-	c.Stdout, c.Stderr = &out, &said
-	n.must(n.near.Do(c.Start))
-	return wait(n.t, c, &out, &said)
+// running is a bench process, with what it has printed so far.
+type running struct {
+	*exec.Cmd
+	n         *network
+	out, said programs.Output
 }
 
-func wait(t *testing.T, c *exec.Cmd, out, said *bytes.Buffer) result {
-	t.Helper()
-	err := c.Wait()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	r := result{code: c.ProcessState.ExitCode(), out: out.String(), errors: said.String()}
-	if u, ok := c.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		r.peak = u.Maxrss
-	}
-	if c.ProcessState.Exited() == false {
-		t.Fatalf("bench %v died: %v\n%s", c.Args[1:], c.ProcessState, r.errors)
+// prepare returns a bench that begin starts in the near namespace.
+func (n *network) prepare(args ...string) *running {
+	r := &running{Cmd: command(args...), n: n}
+	r.Stdout, r.Stderr = &r.out, &r.said
+	return r
+}
+
+// alone is prepare for a bench that needs no network.
+func alone(t *testing.T, args ...string) *running { return (&network{t: t}).prepare(args...) }
+
+func (r *running) begin() *running {
+	r.n.t.Helper()
+	if r.n.near == nil {
+		r.n.must(r.Start())
+	} else {
+		r.n.must(r.n.near.Do(r.Start))
 	}
 	return r
+}
+
+// wait returns what a bench that has ended did.
+func (r *running) wait() result {
+	r.n.t.Helper()
+	err := r.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		r.n.t.Fatal(err)
+	}
+	res := result{code: r.ProcessState.ExitCode(), out: r.out.String(), errors: r.said.String()}
+	if u, ok := r.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		res.peak = u.Maxrss
+	}
+	if !r.ProcessState.Exited() {
+		r.n.t.Fatalf("bench %v died: %v\n%s", r.Args[1:], r.ProcessState, res.errors)
+	}
+	return res
+}
+
+func (n *network) bench(args ...string) result {
+	n.t.Helper()
+	return n.prepare(args...).begin().wait()
+}
+
+// measure runs a bench with quick's settings, which must answer every probe, and returns its report.
+func (n *network) measure(t *testing.T, args ...string) (*report.Report, result) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "r")
+	r := n.bench(quick(append([]string{"-out", dir}, args...)...)...)
+	return read(t, dir, r), r
 }
 
 func quick(args ...string) []string {
@@ -170,12 +203,23 @@ func (n *network) udpEcho(port int, delay time.Duration) {
 // udpServer answers UDP in the target's namespace on a port, with the result of answer for each request.
 func (n *network) udpServer(port int, answer func([]byte) []byte) {
 	n.t.Helper()
+	serveUDP(n.t, n.far, fmt.Sprintf(":%d", port), func(b []byte, _ netip.AddrPort) []byte { return answer(b) })
+}
+
+// serveUDP answers UDP in a namespace, with the result of answer for each request; nil is no reply.
+func serveUDP(t *testing.T, in *testbed.Namespace, address string, answer func(b []byte, from netip.AddrPort) []byte) {
+	t.Helper()
 	var conn *net.UDPConn
-	n.must(n.far.Do(func() (err error) {
-		conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: port})
+	if err := in.Do(func() error {
+		at, err := net.ResolveUDPAddr("udp", address)
+		if err == nil {
+			conn, err = net.ListenUDP("udp", at)
+		}
 		return err
-	}))
-	n.t.Cleanup(func() { conn.Close() })
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
 	go func() {
 		buf := make([]byte, 1<<16)
 		for {
@@ -183,7 +227,9 @@ func (n *network) udpServer(port int, answer func([]byte) []byte) {
 			if err != nil {
 				return
 			}
-			_, _ = conn.WriteToUDPAddrPort(answer(buf[:k]), from)
+			if b := answer(buf[:k], from); b != nil {
+				_, _ = conn.WriteToUDPAddrPort(b, from)
+			}
 		}
 	}()
 }
@@ -214,23 +260,17 @@ func (n *network) startResponder(t *testing.T, driver string, addresses ...strin
 	for i, a := range addresses {
 		quoted[i] = fmt.Sprintf("%q", a)
 	}
-	p, err := affinity.Choose(-1)
+	cores, err := affinity.Choose(-1)
 	n.must(err)
 	c := exec.Command(programs.Path(t, "responder"), append([]string{"-config", "/dev/null", "-set", "nic.device=" + farIface, "-set", "nic.driver=" + driver,
 		"-set", "respond.addresses=[" + strings.Join(quoted, ",") + "]", "-set", "respond.udp_ports=[7]", "-set", "respond.stamp_ports=[862]",
-		"-set", fmt.Sprintf("cpu.cores=[%d]", p.Other())}, sets...)...)
-	var said tail.Tail
-	c.Stderr = &said
+		"-set", fmt.Sprintf("cpu.cores=[%d]", cores.Other())}, sets...)...)
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := c.StdoutPipe()
-	n.must(err)
-	n.must(n.far.Do(c.Start))
-	t.Cleanup(func() { _ = c.Process.Signal(unix.SIGTERM); _ = c.Wait() })
-	line := make([]byte, 512)
-	k, err := out.Read(line)
-	if err != nil || !strings.HasPrefix(string(line[:k]), "ready ") {
-		t.Fatalf("the responder says %q, %v: %s", line[:k], err, said.String())
+	p := programs.Start(t, c, n.far.Do)
+	if !strings.HasPrefix(p.Ready, "ready ") {
+		t.Fatalf("the responder says %q: %s", p.Ready, p.Log)
 	}
+	t.Cleanup(func() { _ = c.Process.Signal(unix.SIGTERM); _ = c.Wait() })
 	return c.Process.Pid
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -57,21 +56,18 @@ func TestLate(t *testing.T) {
 				}
 			}()
 			dir := filepath.Join(t.TempDir(), "out")
-			c := command(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-duration", "1h", "-rate", "500",
-				"-warmup", "0s", "-timeout", timeout.String(), "-out", dir), how)...)
-			var out, said bytes.Buffer
-			c.Stdout, c.Stderr = &out, &said
-			n.must(n.near.Do(c.Start))
+			c := n.prepare(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-duration", "1h", "-rate", "500",
+				"-warmup", "0s", "-timeout", timeout.String(), "-out", dir), how)...).begin()
 			holds := await.Holds(func() bool { return released.Load() == held })
 			before := answered.Load()
 			holds = holds && await.Holds(func() bool { return answered.Load() > before+100 }) // probes that the bench sent since
 			n.must(c.Process.Signal(unix.SIGINT))
-			r := wait(t, c, &out, &said)
+			r := c.wait()
 			i.conn.Close()
 			<-done
-			rep, err := report.Read(dir)
-			if !holds || r.code != 0 || err != nil {
-				t.Fatalf("%d released; %d %v\n%s%s", released.Load(), r.code, err, r.out, r.errors)
+			rep := readReport(t, dir, r)
+			if !holds {
+				t.Fatalf("%d released\n%s", released.Load(), r.errors)
 			}
 			if c := rep.Counts; c.Late < held || c.Lost != 0 || c.Sent != i.got || c.Received+c.Late != c.Sent {
 				t.Errorf("%+v; %d of %d replies were late\n%s", c, held, i.got, r.out)
@@ -153,10 +149,8 @@ func (n *network) passXDP() (detach func()) {
 
 // counting is a bench that sends probes to the responder and reads its counters.
 type counting struct {
-	*exec.Cmd
-	n         *network
-	start     uint64 // frames that the responder's interface had received before
-	out, said bytes.Buffer
+	*running
+	start uint64 // frames that the responder's interface had received before
 }
 
 const counted = 5000 // probes, in under two seconds
@@ -164,11 +158,9 @@ const counted = 5000 // probes, in under two seconds
 // startCounting starts a bench that writes its report to dir, and returns when the responder has received probes.
 func (n *network) startCounting(dir string) *counting {
 	n.t.Helper()
-	c := &counting{n: n, Cmd: command(quick("-target", "10.98.0.3", "-proto", "udp", "-driver", "afpacket", "-count", fmt.Sprint(counted), "-runs", "1", "-rate", "3000",
-		"-warmup", "0s", "-timeout", "2s", "-responder-metrics", "http://"+far4+":9470/metrics", "-out", dir)...)}
-	c.Stdout, c.Stderr = &c.out, &c.said
-	c.start = n.received()
-	n.startAsking(c.Cmd)
+	c := &counting{start: n.received()}
+	c.running = n.startAsking("-target", "10.98.0.3", "-proto", "udp", "-driver", "afpacket", "-count", fmt.Sprint(counted), "-runs", "1", "-rate", "3000",
+		"-timeout", "2s", "-responder-metrics", "http://"+far4+":9470/metrics", "-out", dir)
 	return c
 }
 
@@ -181,7 +173,7 @@ func (c *counting) sent() {
 // end waits for the bench, and returns how many frames the responder's interface received meanwhile.
 func (c *counting) end() (r result, arrived uint64) {
 	c.n.t.Helper()
-	r = wait(c.n.t, c.Cmd, &c.out, &c.said)
+	r = c.wait()
 	return r, c.n.received() - c.start
 }
 
@@ -189,10 +181,7 @@ func (c *counting) end() (r result, arrived uint64) {
 // counters, which may also count other received frames. Of this host's counters, only the named ones may be above zero.
 func (n *network) wantThere(dir string, r result, at report.Place, by string, arrived uint64, here ...string) {
 	n.t.Helper()
-	rep, err := report.Read(dir)
-	if r.code != 0 || err != nil {
-		n.t.Fatalf("%d %v\n%s%s", r.code, err, r.out, r.errors)
-	}
+	rep := readReport(n.t, dir, r)
 	c := rep.Counts
 	missing := c.Sent - c.Received - c.Late
 	var frames, own int64
@@ -237,16 +226,11 @@ func TestNotSent(t *testing.T) {
 	}
 	n.limitQueue()
 	dir := filepath.Join(t.TempDir(), "out")
-	r := n.bench(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-transport", "socket", "-count", "1000", "-runs", "1", "-rate", "2000",
-		"-warmup", "0s", "-timeout", "2s", "-size", "100", "-out", dir)...)
+	r := n.bench(i.probes(dir, 1000, 2000, "-transport", "socket", "-size", "100")...)
 	truth := dropped()
 	i.conn.Close()
 	<-done
-	rep, err := report.Read(dir)
-	if r.code != 0 || err != nil {
-		t.Fatalf("%d %v\n%s%s", r.code, err, r.out, r.errors)
-	}
-	c := rep.Counts
+	c := readReport(t, dir, r).Counts
 	if c.Sent != 1000 || c.Received+c.Late+c.DroppedHere != i.got-i.lost || c.SendFailed < 1000-i.got || c.SendFailed > truth || truth == 0 {
 		t.Errorf("%+v: %d probes arrived, %d replies were lost, %d frames dropped\n%s", c, i.got, i.lost, truth, r.out)
 	}
@@ -301,23 +285,19 @@ func TestLosslessOwnLimit(t *testing.T) {
 	n.knowNeighbours()
 	n.udpEcho(7, 0)
 	n.limitQueue()
-	c := command(quick("-target", far4, "-proto", "udp", "-transport", "socket", "-lossless", "4k", "-duration", "500ms", "-warmup", "0s",
-		"-timeout", "2s", "-size", "100", "-out", filepath.Join(t.TempDir(), "out"))...)
-	var out bytes.Buffer
-	said := &locked{}
-	c.Stdout, c.Stderr = &out, said
-	n.must(n.near.Do(c.Start))
+	c := n.prepare(quick("-target", far4, "-proto", "udp", "-transport", "socket", "-lossless", "4k", "-duration", "500ms", "-warmup", "0s",
+		"-timeout", "2s", "-size", "100", "-out", filepath.Join(t.TempDir(), "out"))...).begin()
 	trials := func() (lines []string) {
-		for line := range strings.Lines(said.String()) {
+		for line := range strings.Lines(c.said.String()) {
 			if strings.Contains(line, "msg=trial ") {
 				lines = append(lines, line)
 			}
 		}
 		return lines
 	}
-	await.Until(t, "three trials", func() bool { return len(trials()) >= 3 }, said.String)
+	await.Until(t, "three trials", func() bool { return len(trials()) >= 3 }, c.said.String)
 	n.must(c.Process.Signal(unix.SIGINT))
-	_ = c.Wait()
+	c.wait()
 	for _, line := range trials()[:3] {
 		if !strings.Contains(line, "loss of between 0 and ") && !strings.Contains(line, "this host") || !strings.Contains(line, "not sent") && !strings.Contains(line, "not offered") {
 			t.Error(line)

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
@@ -29,15 +29,20 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 )
 
+// readReport returns the report of a bench that has succeeded.
+func readReport(t *testing.T, dir string, r result) *report.Report {
+	t.Helper()
+	rep, err := report.Read(dir)
+	if r.code != 0 || err != nil {
+		t.Fatalf("exit %d, %v\n%s%s", r.code, err, r.out, r.errors)
+	}
+	return rep
+}
+
+// read is readReport for a bench whose probes were all answered.
 func read(t *testing.T, dir string, r result) *report.Report {
 	t.Helper()
-	if r.code != 0 {
-		t.Fatalf("exit %d\n%s%s", r.code, r.out, r.errors)
-	}
-	rep, err := report.Read(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rep := readReport(t, dir, r)
 	file, err := os.Open(filepath.Join(dir, report.ReportFile))
 	if err != nil {
 		t.Fatal(err)
@@ -86,9 +91,7 @@ func TestKernelEcho(t *testing.T) {
 					if strings.Contains(name, "-rate") {
 						count = 30
 					}
-					dir := filepath.Join(t.TempDir(), "r")
-					r := n.bench(quick(append([]string{"-target", target, "-proto", proto, "-count", fmt.Sprint(count), "-out", dir}, way...)...)...)
-					rep := read(t, dir, r)
+					rep, _ := n.measure(t, append([]string{"-target", target, "-proto", proto, "-count", fmt.Sprint(count)}, way...)...)
 					if rep.Counts.Sent != count || rep.Traffic.Protocol != proto || rep.Metric != report.RoundTrip || rep.Find(latency.JitterSeries) == nil {
 						t.Errorf("%+v", rep.Traffic)
 					}
@@ -115,14 +118,12 @@ func TestKernelEcho(t *testing.T) {
 // A report with many runs is written with the garbage collector on: it allocates far more than the process ever holds.
 func TestReportMemory(t *testing.T) {
 	n := newNetwork(t)
-	dir := filepath.Join(t.TempDir(), "r")
 	// The kernel counts this process's peak as the child's, too, because they share memory until exec.
 	debug.FreeOSMemory()
 	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil { // resets it (proc(5))
 		t.Fatal(err)
 	}
-	r := n.bench(quick("-target", far4, "-driver", "afpacket", "-count", "20", "-runs", "250", "-out", dir)...)
-	read(t, dir, r)
+	_, r := n.measure(t, "-target", far4, "-driver", "afpacket", "-count", "20", "-runs", "250")
 	t.Logf("resident memory of %d MiB at most", r.peak>>10)
 	if r.peak == 0 || r.peak > 180<<10 {
 		t.Errorf("a report of 250 runs takes %d MiB of memory", r.peak>>10)
@@ -139,8 +140,7 @@ func TestResponder(t *testing.T) {
 					continue // any two of them occur together at least once
 				}
 				t.Run(strings.Join(append([]string{target, proto}, more...), " "), func(t *testing.T) {
-					dir := filepath.Join(t.TempDir(), "r")
-					rep := read(t, dir, n.bench(quick(append([]string{"-target", target, "-proto", proto, "-count", "60", "-out", dir}, more...)...)...))
+					rep, _ := n.measure(t, append([]string{"-target", target, "-proto", proto, "-count", "60"}, more...)...)
 					if proto != "stamp" {
 						return
 					}
@@ -254,30 +254,6 @@ func TestSeries(t *testing.T) {
 			t.Error(r)
 		}
 	})
-	t.Run("compare and report", func(t *testing.T) {
-		dir := t.TempDir()
-		for _, name := range []string{"a", "b"} {
-			read(t, filepath.Join(dir, name), n.bench(quick("-target", far4, "-count", "30", "-runs", "8", "-out", filepath.Join(dir, name))...))
-		}
-		a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
-		page := filepath.Join(dir, "c.html")
-		if r := n.bench("compare", a, b, "-html", page); r.code != 0 || !strings.Contains(r.out, "p50") {
-			t.Error(r)
-		}
-		if html, err := os.ReadFile(page); err != nil || !bytes.Contains(html, []byte("<svg")) {
-			t.Errorf("%v, %d bytes", err, len(html))
-		}
-		if r := n.bench("compare", "-fail-if", "p50>+900%+1s", a, b); r.code != 0 {
-			t.Error(r)
-		}
-		os.Remove(filepath.Join(a, "report.html"))
-		if r := n.bench("report", a); r.code != 0 || !strings.Contains(r.out, "sent") {
-			t.Error(r)
-		}
-		if html, err := os.ReadFile(filepath.Join(a, "report.html")); err != nil || !bytes.Contains(html, []byte("<svg")) {
-			t.Errorf("%v, %d bytes", err, len(html))
-		}
-	})
 }
 
 // Hooks switch the responder's host between two settings, and each slice is measured only with its own setting.
@@ -386,24 +362,8 @@ func TestJSON(t *testing.T) {
 
 func TestName(t *testing.T) {
 	n := newNetwork(t)
-	var conn *net.UDPConn
-	n.must(n.near.Do(func() (err error) {
-		conn, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7})
-		return err
-	}))
-	defer conn.Close()
-	go func() {
-		buf := make([]byte, 1<<12)
-		for {
-			k, from, err := conn.ReadFromUDPAddrPort(buf)
-			if err != nil {
-				return
-			}
-			_, _ = conn.WriteToUDPAddrPort(buf[:k], from)
-		}
-	}()
-	dir := filepath.Join(t.TempDir(), "r")
-	rep := read(t, dir, n.bench(quick("-target", "localhost", "-source", "127.0.0.1", "-proto", "udp", "-transport", "socket", "-count", "20", "-out", dir)...))
+	serveUDP(t, n.near, "127.0.0.1:7", func(b []byte, _ netip.AddrPort) []byte { return b })
+	rep, _ := n.measure(t, "-target", "localhost", "-source", "127.0.0.1", "-proto", "udp", "-transport", "socket", "-count", "20")
 	if rep.Traffic.Target != "127.0.0.1:7" || rep.Label != "localhost" {
 		t.Errorf("%+v, called %s", rep.Traffic, rep.Label)
 	}
@@ -433,33 +393,31 @@ func TestWorse(t *testing.T) {
 	n := newNetwork(t)
 	n.udpEcho(7, 0)
 	n.udpEcho(8, 20*time.Millisecond)
-	dir := t.TempDir()
-	// Sizes that -ab varies are compared; those of separate runs are not.
-	r := n.bench(quick("-ab", "name=small,size=60,target="+far4, "-ab", "name=big,size=1514,target="+far4, "-count", "40", "-slice", "20ms", "-v", "-out", dir)...)
-	if r.code != 0 || strings.Contains(r.out, "NOT COMPARABLE") || !strings.Contains(r.out, "note: frame size: small has 60, big has 1514") {
-		t.Fatal(r)
-	}
-	b := filepath.Join(t.TempDir(), "b")
-	if r = n.bench(quick("-target", far4, "-size", "1514", "-count", "40", "-out", b)...); r.code != 0 {
-		t.Fatal(r)
-	}
-	r = n.bench("compare", "-fail-if", "p50>+0.000001%", filepath.Join(dir, "01-small"), b)
-	if r.code != 1 || !strings.Contains(r.errors, "not comparable") {
-		t.Errorf("other sizes: %+v", r)
-	}
 	// 20 ms is longer than a busy machine deschedules a thread; ten probes per slice are enough for p50 with ten pairs.
-	dir = t.TempDir()
-	r = n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4, "-count", "200", "-slice", "20ms", "-out", dir)...)
+	dir := t.TempDir()
+	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4, "-count", "200", "-slice", "20ms", "-out", dir)...)
 	if r.code != 0 {
 		t.Fatal(r)
 	}
 	hasIndex(t, r, dir, "<p class=\"lede\">c is ", 2)
 	a, c := filepath.Join(dir, "01-a"), filepath.Join(dir, "02-c")
-	if r := n.bench("compare", "-fail-if", "p50>+5%+200ns", a, c); r.code != 3 {
-		t.Errorf("exit %d, want 3\n%s%s", r.code, r.out, r.errors)
-	}
-	if r := n.bench("compare", "-fail-if", "p99>+5%+200ns", a, c); r.code != 1 || !strings.Contains(r.errors, "p99 needs 1000 samples") {
-		t.Errorf("too few samples: exit %d, want 1\n%s%s", r.code, r.out, r.errors)
+	for _, limit := range []struct {
+		text string
+		code int
+		says string
+	}{
+		{"p50>+900%+1s", 0, "p50"},
+		{"p50>+5%+200ns", exit.Worse, "p50"},
+		{"p99>+5%+200ns", exit.Failed, "p99 needs 1000 samples"},
+	} {
+		page := filepath.Join(t.TempDir(), "c.html")
+		code, out, said := inProcess("compare", "-html", page, "-fail-if", limit.text, a, c)
+		if code != limit.code || !strings.Contains(out+said, limit.says) {
+			t.Errorf("%s: exit %d, want %d\n%s%s", limit.text, code, limit.code, out, said)
+		}
+		if html, err := os.ReadFile(page); err != nil || !bytes.Contains(html, []byte("<svg")) {
+			t.Errorf("%v, %d bytes", err, len(html))
+		}
 	}
 }
 
@@ -487,12 +445,9 @@ func TestInterrupted(t *testing.T) {
 	n := newNetwork(t)
 	for load, sig := range map[string]unix.Signal{"-closed": unix.SIGINT, "-rate=1k": unix.SIGTERM} {
 		dir := filepath.Join(t.TempDir(), "r")
-		c := command(quick("-target", far4, "-duration", "1h", "-warmup", "0", "-out", dir, load)...)
-		var out, said bytes.Buffer
-		c.Stdout, c.Stderr = &out, &said
-		n.startAsking(c)
+		c := n.startAsking("-target", far4, "-duration", "1h", "-out", dir, load)
 		n.must(c.Process.Signal(sig))
-		rep := read(t, dir, wait(t, c, &out, &said))
+		rep := read(t, dir, c.wait())
 		if !strings.Contains(strings.Join(rep.Warnings, " "), "interrupted") {
 			t.Errorf("%v %s: notes %v", sig, load, rep.Notes)
 		}
@@ -501,14 +456,15 @@ func TestInterrupted(t *testing.T) {
 
 // startAsking starts a bench without a warm-up (a bench delayed during one would have sent enough, but measured
 // nothing), and returns when it has sent 300 probes.
-func (n *network) startAsking(c *exec.Cmd) {
+func (n *network) startAsking(args ...string) *running {
 	n.t.Helper()
 	from := n.received()
-	n.must(n.near.Do(c.Start))
+	c := n.prepare(quick(append([]string{"-warmup", "0s"}, args...)...)...).begin()
 	await.Until(n.t, "300 requests", func() bool { return n.received() >= from+300 }, func() string {
 		c.Process.Kill()
 		return fmt.Sprintf("it sent %d: %v", n.received()-from, c.Wait())
 	})
+	return c
 }
 
 // Earlier measurements are written; the exit status says that the run failed.
@@ -516,12 +472,9 @@ func TestInterfaceVanishes(t *testing.T) {
 	for _, driver := range []string{"afpacket", "afxdp"} {
 		n := newNetwork(t)
 		dir := filepath.Join(t.TempDir(), "r")
-		c := command(quick("-target", far4, "-duration", "1h", "-warmup", "0", "-out", dir, "-timeout", "200ms", "-driver", driver)...)
-		var out, said bytes.Buffer
-		c.Stdout, c.Stderr = &out, &said
-		n.startAsking(c)
+		c := n.startAsking("-target", far4, "-duration", "1h", "-out", dir, "-timeout", "200ms", "-driver", driver)
 		n.must(n.far.Do(func() error { return deleteLink(farIface) }))
-		r := wait(t, c, &out, &said)
+		r := c.wait()
 		if r.code != 1 || !strings.Contains(r.errors, nearIface) {
 			t.Errorf("%s: exit %d: %s", driver, r.code, r.errors)
 		}
@@ -538,8 +491,7 @@ func TestInterfaceVanishes(t *testing.T) {
 func TestKernelStaysSilent(t *testing.T) {
 	n := newNetwork(t)
 	n.udpEcho(7, 0)
-	dir := filepath.Join(t.TempDir(), "r")
-	read(t, dir, n.bench(quick("-target", far4, "-proto", "udp", "-driver", "afpacket", "-count", "100", "-out", dir)...))
+	n.measure(t, "-target", far4, "-proto", "udp", "-driver", "afpacket", "-count", "100")
 	n.must(n.near.Do(func() error {
 		refused, err := noPorts()
 		if err == nil && refused != 0 {
@@ -627,10 +579,7 @@ func TestThroughRouter(t *testing.T) {
 		{"-target", local + "%" + nearIface},
 		{"-target", local, "-iface", nearIface, "-transport", "socket"},
 	} {
-		t.Run(strings.Join(args, " "), func(t *testing.T) {
-			dir := filepath.Join(t.TempDir(), "r")
-			read(t, dir, n.bench(quick(append(args, "-count", "50", "-out", dir)...)...))
-		})
+		t.Run(strings.Join(args, " "), func(t *testing.T) { n.measure(t, append(args, "-count", "50")...) })
 	}
 }
 

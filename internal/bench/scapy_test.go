@@ -1,11 +1,11 @@
 package bench
 
 import (
-	"bufio"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/programs"
 )
 
 // A third-party STAMP reflector, scapy's layers (Debian: python3-scapy), parses our probes with their TLVs, and its
@@ -16,22 +16,12 @@ func TestReflectorOfScapy(t *testing.T) {
 		t.Skip("needs python3 with scapy 2.6 or later (package python3-scapy, from Debian 13)")
 	}
 	n := newNetwork(t)
-	c := exec.Command("python3", "testdata/scapy_reflector.py", far4, "8620")
-	out, err := c.StdoutPipe()
-	n.must(err)
-	var said strings.Builder
-	c.Stderr = &said
-	n.must(n.far.Do(c.Start))
-	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
-	lines := bufio.NewReader(out)
-	if line, err := lines.ReadString('\n'); line != "ready\n" {
-		t.Fatalf("%q, %v", line, err)
+	reflector := programs.Start(t, exec.Command("python3", "testdata/scapy_reflector.py", far4, "8620"), n.far.Do)
+	if reflector.Ready != "ready\n" {
+		t.Fatal(reflector.Ready)
 	}
-	dir := filepath.Join(t.TempDir(), "r")
-	r := n.bench(quick("-proto", "stamp", "-target", far4, "-port", "8620", "-count", "100", "-stamp-ssid", "7", "-stamp-tlv", "time+location+direct",
-		"-clock-error", "5us", "-out", dir)...)
-	rep := read(t, dir, r)
-	line, _ := lines.ReadString('\n')
+	rep, _ := n.measure(t, "-proto", "stamp", "-target", far4, "-port", "8620", "-count", "100", "-stamp-ssid", "7", "-stamp-tlv", "time+location+direct", "-clock-error", "5us")
+	line, _ := reflector.Lines.ReadString('\n')
 	if want := "ssid 7 Z 0 tlvs 3:80:4 2:80:"; !strings.HasPrefix(line, want) {
 		t.Errorf("scapy reads %q, want %q...", line, want)
 	}

@@ -42,9 +42,7 @@ func TestReflector(t *testing.T) {
 		"sealed with TLVs": {[]string{"-target", "10.98.0.3", "-port", "863", "-stamp-key", key, "-stamp-tlv", all, "-size", "500"}, 6, "authenticated"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := filepath.Join(t.TempDir(), "r")
-			r := n.bench(quick(append([]string{"-proto", "stamp", "-count", "50", "-clock-error", "5us", "-out", dir}, c.args...)...)...)
-			rep := read(t, dir, r)
+			rep, r := n.measure(t, append([]string{"-proto", "stamp", "-count", "50", "-clock-error", "5us"}, c.args...)...)
 			s := rep.STAMP
 			if s == nil || !s.Stateful || s.Mode != c.mode || s.ZeroSSID || len(s.TLVs) != c.tlvs {
 				t.Fatalf("%+v, notes %q", s, rep.Notes)
@@ -83,9 +81,7 @@ func TestReflector(t *testing.T) {
 		}
 	})
 	t.Run("no clock's error", func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "r")
-		r := n.bench(quick("-target", "10.98.0.3", "-proto", "stamp", "-count", "20", "-out", dir)...)
-		rep := read(t, dir, r)
+		rep, r := n.measure(t, "-target", "10.98.0.3", "-proto", "stamp", "-count", "20")
 		if o := rep.STAMP.OneWay; o.Known() != (rep.Find(latency.ThereSeries) != nil) || o.Known() != (o.ErrorNS > 0) || o.Known() == strings.Contains(r.out, "no one-way delays: ") {
 			t.Errorf("%+v\n%s", o, r.out)
 		}

@@ -3,7 +3,6 @@ package bench
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,10 +40,7 @@ func TestKilled(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "r")
-			cmd := command(append(quick("-target", far4, "-driver", "afpacket", "-out", out), c.args...)...)
-			var said bytes.Buffer
-			cmd.Stdout, cmd.Stderr = io.Discard, &said
-			n.must(n.near.Do(cmd.Start))
+			cmd := n.prepare(append(quick("-target", far4, "-driver", "afpacket", "-out", out), c.args...)...).begin()
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()
 			dir := ""
@@ -57,7 +53,7 @@ func TestKilled(t *testing.T) {
 				}
 				select {
 				case err := <-ended:
-					t.Fatalf("it ended by itself: %v\n%s", err, &said)
+					t.Fatalf("it ended by itself: %v\n%s", err, &cmd.said)
 				case <-time.After(time.Millisecond):
 				}
 			}
@@ -96,21 +92,18 @@ func TestKilledSearch(t *testing.T) {
 	var count atomic.Int64
 	n.udpServer(7, func(b []byte) []byte {
 		if !whole.Load() && count.Add(1)%2 == 0 {
-			return nil
+			return b[:0] // no probe's reply
 		}
 		return b
 	})
 	dir := filepath.Join(t.TempDir(), "r")
-	cmd := command(quick("-target", far4, "-proto", "udp", "-transport", "socket", "-lossless", "1k", "-duration", "1s", "-warmup", "0s", "-timeout", "1s", "-out", dir)...)
-	said := &locked{}
-	cmd.Stdout, cmd.Stderr = io.Discard, said
-	n.must(n.near.Do(cmd.Start))
-	await.Until(t, "a trial", func() bool { return strings.Contains(said.String(), "msg=trial ") }, said.String)
+	cmd := n.prepare(quick("-target", far4, "-proto", "udp", "-transport", "socket", "-lossless", "1k", "-duration", "1s", "-warmup", "0s", "-timeout", "1s", "-out", dir)...).begin()
+	await.Until(t, "a trial", func() bool { return strings.Contains(cmd.said.String(), "msg=trial ") }, cmd.said.String)
 	whole.Store(true)
 	await.Until(t, "a rate without loss", func() bool {
 		_, err := os.Stat(filepath.Join(dir, report.ReportFile))
 		return err == nil
-	}, said.String)
+	}, cmd.said.String)
 	n.must(cmd.Process.Kill())
 	_ = cmd.Wait()
 	rep, err := report.Read(dir)
@@ -165,10 +158,10 @@ func TestKilledWatch(t *testing.T) {
 		w := n.watch(9490, "-driver", driver, "-target", far4, "-target", far6, "-rate", "50", "-dir", logs, "-interval", "1s")
 		for range 1 + i%2 { // intervals
 			from := intervals()
-			await.Until(t, "an interval in the log", func() bool { return intervals() > from }, w.log.String)
+			await.Until(t, "an interval in the log", func() bool { return intervals() > from }, w.Log.String)
 		}
-		n.must(w.cmd.Process.Kill())
-		_ = w.cmd.Wait()
+		n.must(w.Process.Kill())
+		_ = w.Wait()
 		if now := trips(); now <= written || intervals() <= before {
 			t.Errorf("%d round trips in the logs, %d before", now, written)
 		} else {

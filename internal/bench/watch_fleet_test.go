@@ -2,7 +2,6 @@ package bench
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,8 +22,7 @@ func TestWatchFleet(t *testing.T) {
 		for i := range members {
 			text += fmt.Sprintf("- {targets: [10.98.0.%d], labels: {node: p%d, zone: c%d}}\n", 100+i, i, i%2)
 		}
-		n.must(os.WriteFile(sd+".new", []byte(text), 0o644))
-		n.must(os.Rename(sd+".new", sd))
+		n.replaceFile(sd, text)
 	}
 	write(0)
 	for i, transport := range [][]string{{"-driver", "afpacket"}, {"-transport", "socket"}} {

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -266,7 +264,7 @@ func TestWatchPaths(t *testing.T) {
 		return v[forward] > 0 && v[forward] == v[of("rebound_lost_total", stamp)] && v[backward] == 0
 	})
 	w.end()
-	t.Log(w.log.String())
+	t.Log(w.Log.String())
 }
 
 // byPortHop returns the last hop of each trace of a target and its number, by source port.
@@ -295,37 +293,16 @@ func (s *portServer) count(port int) uint32 { s.mu.Lock(); defer s.mu.Unlock(); 
 // server starts an echo server in far, or a STAMP reflector that counts the packets from each source port.
 func (f *fork) server(address string, stamp bool) *portServer {
 	f.t.Helper()
-	s := &portServer{got: map[int]uint32{}}
-	var conn *net.UDPConn
-	f.must(f.far.Do(func() (err error) {
-		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(address)))
-		return err
-	}))
-	f.t.Cleanup(func() { conn.Close() })
-	go func() {
-		b, sessions := make([]byte, 2000), map[uint16]uint32{}
-		for {
-			n, from, err := conn.ReadFromUDPAddrPort(b)
-			if err != nil {
-				return
-			}
-			s.mu.Lock()
-			s.got[int(from.Port())]++
-			s.mu.Unlock()
-			out := slices.Clone(b[:n])
-			if stamp {
-				now := uint64(time.Now().Unix()+2208988800) << 32
-				binary.BigEndian.PutUint32(out, sessions[from.Port()])
-				sessions[from.Port()]++
-				binary.BigEndian.PutUint64(out[4:], now)
-				binary.BigEndian.PutUint16(out[12:], 0x0101)
-				clear(out[14:])
-				binary.BigEndian.PutUint64(out[16:], now)
-				copy(out[24:], b[:14])
-				out[40] = 64
-			}
-			conn.WriteToUDPAddrPort(out, from)
+	s, sessions := &portServer{got: map[int]uint32{}}, map[uint16]uint32{}
+	serveUDP(f.t, f.far, address, func(b []byte, from netip.AddrPort) []byte {
+		s.mu.Lock()
+		s.got[int(from.Port())]++
+		s.mu.Unlock()
+		if !stamp {
+			return b
 		}
-	}()
+		sessions[from.Port()]++
+		return stampReply(b, sessions[from.Port()]-1)
+	})
 	return s
 }

@@ -10,75 +10,55 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/programs"
 )
 
 // watched is a watch running as a process.
 type watched struct {
+	*programs.Running
 	n      *network
 	listen string
-	cmd    *exec.Cmd
-	out    *bufio.Reader
-	log    *locked
 }
-
-// locked is a buffer that a process writes and a test reads. Its buffer is not embedded: io.Copy would use ReadFrom, which
-// does not lock.
-type locked struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *locked) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(b)
-}
-func (l *locked) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.buf.String() }
 
 func (n *network) watch(port int, args ...string) *watched {
 	n.t.Helper()
-	w := &watched{n: n, listen: fmt.Sprintf("127.0.0.1:%d", port), log: &locked{}}
-	w.cmd = command(append([]string{"watch", "-listen", w.listen}, args...)...)
-	w.cmd.Stderr = w.log
+	w := &watched{n: n, listen: fmt.Sprintf("127.0.0.1:%d", port)}
+	c := command(append([]string{"watch", "-listen", w.listen}, args...)...)
 	if n.user != 0 {
-		w.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: n.user, Gid: n.user}
+		c.SysProcAttr.Credential = &syscall.Credential{Uid: n.user, Gid: n.user}
 	}
-	out, err := w.cmd.StdoutPipe()
-	n.must(err)
-	n.must(n.near.Do(w.cmd.Start))
-	n.t.Cleanup(func() {
-		if w.cmd.ProcessState == nil {
-			w.cmd.Process.Kill()
-			w.cmd.Wait()
-		}
-	})
-	w.out = bufio.NewReader(out)
-	if line, err := w.out.ReadString('\n'); err != nil || !strings.HasPrefix(line, "watching ") {
-		n.t.Fatalf("%q, %v\n%s", line, err, w.log)
+	return w.begin(c)
+}
+
+func (w *watched) begin(c *exec.Cmd) *watched {
+	w.n.t.Helper()
+	if w.Running = programs.Start(w.n.t, c, w.n.near.Do); !strings.HasPrefix(w.Ready, "watching ") {
+		w.n.t.Fatalf("%q\n%s", w.Ready, w.Log)
 	}
 	return w
 }
 
 func (w *watched) end() {
 	w.n.t.Helper()
-	w.n.must(w.cmd.Process.Signal(syscall.SIGTERM))
-	io.Copy(io.Discard, w.out)
-	if err := w.cmd.Wait(); err != nil {
-		w.n.t.Errorf("%v\n%s", err, w.log)
+	w.n.must(w.Process.Signal(syscall.SIGTERM))
+	io.Copy(io.Discard, w.Lines)
+	if err := w.Wait(); err != nil {
+		w.n.t.Errorf("%v\n%s", err, w.Log)
 	}
 }
 
@@ -123,13 +103,13 @@ func (w *watched) until(what string, good func(map[string]float64) bool) map[str
 	}, func() string {
 		maps.DeleteFunc(v, func(name string, _ float64) bool { return strings.Contains(name, "_bucket{") })
 		return fmt.Sprint(v)
-	}, w.log.String)
+	}, w.Log.String)
 	return v
 }
 
 func (w *watched) says(what string) {
 	w.n.t.Helper()
-	await.Until(w.n.t, fmt.Sprintf("%q in the log", what), func() bool { return strings.Contains(w.log.String(), what) }, w.log.String)
+	await.Until(w.n.t, fmt.Sprintf("%q in the log", what), func() bool { return strings.Contains(w.Log.String(), what) }, w.Log.String)
 }
 
 func of(metric, target string, more ...string) string {
@@ -137,44 +117,43 @@ func of(metric, target string, more ...string) string {
 	return metric + "{" + strings.Join(append(more, `proto="`+proto+`"`, `target="`+target+`"`), ",") + "}"
 }
 
+// replaceFile replaces a file at once, so that a watch does not read a part of it.
+func (n *network) replaceFile(file, text string) {
+	n.t.Helper()
+	n.must(os.WriteFile(file+".new", []byte(text), 0o644))
+	n.must(os.Rename(file+".new", file))
+}
+
+// stampReply is the reply of a stateful STAMP reflector that has sent count replies in this session.
+func stampReply(request []byte, count uint32) []byte {
+	out := make([]byte, len(request))
+	now := uint64(time.Now().Unix()+2208988800) << 32
+	binary.BigEndian.PutUint32(out, count)
+	binary.BigEndian.PutUint64(out[4:], now)
+	binary.BigEndian.PutUint16(out[12:], 0x0101)
+	binary.BigEndian.PutUint64(out[16:], now)
+	copy(out[24:], request[:14]) // the sender's number, timestamp and error estimate
+	out[40] = 64
+	return out
+}
+
 // reflector is a stateful STAMP reflector that ignores every ninth packet, and does not send every seventh reply.
 func (n *network) reflector(address string) (lostThere, lostBack *atomic.Int64) {
 	n.t.Helper()
 	lostThere, lostBack = new(atomic.Int64), new(atomic.Int64)
-	var s net.PacketConn
-	n.must(n.far.Do(func() (err error) {
-		s, err = net.ListenPacket("udp", address)
-		return err
-	}))
-	n.t.Cleanup(func() { s.Close() })
-	go func() {
-		count := uint32(0)
-		b := make([]byte, 2000)
-		for i := 1; ; i++ {
-			size, from, err := s.ReadFrom(b)
-			if err != nil {
-				return
-			}
-			if i%9 == 0 {
-				lostThere.Add(1)
-				continue
-			}
-			out := make([]byte, size)
-			binary.BigEndian.PutUint32(out, count)
-			count++
-			now := uint64(time.Now().Unix()+2208988800) << 32
-			binary.BigEndian.PutUint64(out[4:], now)
-			binary.BigEndian.PutUint16(out[12:], 0x0101)
-			binary.BigEndian.PutUint64(out[16:], now)
-			copy(out[24:], b[:14]) // the sender's number, timestamp and error estimate
-			out[40] = 64
-			if i%7 == 0 {
-				lostBack.Add(1)
-				continue
-			}
-			s.WriteTo(out, from)
+	i, count := 0, uint32(0)
+	serveUDP(n.t, n.far, address, func(b []byte, _ netip.AddrPort) []byte {
+		if i++; i%9 == 0 {
+			lostThere.Add(1)
+			return nil
 		}
-	}()
+		reply := stampReply(b, count)
+		if count++; i%7 == 0 {
+			lostBack.Add(1)
+			return nil
+		}
+		return reply
+	})
 	return lostThere, lostBack
 }
 
@@ -186,11 +165,7 @@ func TestWatch(t *testing.T) {
 	there, back := n.reflector(far4 + ":862")
 	dir := t.TempDir()
 	sd, list, logs := filepath.Join(dir, "sd.yml"), filepath.Join(dir, "list"), filepath.Join(dir, "logs")
-	write := func(file, text string) {
-		t.Helper()
-		n.must(os.WriteFile(file+".new", []byte(text), 0o644))
-		n.must(os.Rename(file+".new", file))
-	}
+	write := n.replaceFile
 	write(sd, "- targets: ["+far4+"]\n  labels: {site: ams}\n")
 	write(list, "icmp:"+far6+"\nstamp:"+far4+"\n")
 	args := []string{"-driver", "afpacket", "-file", list, "-file-sd", sd, "-dir", logs, "-interval", "1s", "-rate", "50"}
@@ -239,8 +214,7 @@ func TestWatchAuthenticated(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "list")
 	write := func(key string) {
 		t.Helper()
-		n.must(os.WriteFile(list+".new", []byte("stamp:10.98.0.3:863 __param_stamp_ssid=7 __param_stamp_key="+key+"\nstamp:[fd98::3] site=ams\n"), 0o644))
-		n.must(os.Rename(list+".new", list))
+		n.replaceFile(list, "stamp:10.98.0.3:863 __param_stamp_ssid=7 __param_stamp_key="+key+"\nstamp:[fd98::3] site=ams\n")
 	}
 	write(key)
 	w := n.watch(9471, "-driver", "afpacket", "-file", list, "-rate", "50", "-timeout", "20s")
@@ -298,8 +272,7 @@ func logged(t *testing.T, dir string) map[string]int64 {
 	return out
 }
 
-// Through AF_XDP together with the host's own traffic, through the kernel's sockets, and from an address that the
-// kernel does not have: each finds its path, and a target without a host is reported as unreachable.
+// Through the kernel's sockets, and from an address that the kernel does not have: each finds its path, and a target without a host is reported as unreachable.
 func TestWatchTransports(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -308,7 +281,6 @@ func TestWatchTransports(t *testing.T) {
 		name string
 		args []string
 	}{
-		{"afxdp", []string{"-driver", "afxdp"}},
 		{"socket", []string{"-transport", "socket"}},
 		{"afpacket, its own address", []string{"-driver", "afpacket", "-iface", nearIface, "-source", "10.98.0.77", "-source", "fd98::77"}},
 		{"afxdp, its own address", []string{"-driver", "afxdp", "-iface", nearIface, "-source", "10.98.0.78", "-source", "fd98::78", "-idle", "poll"}},
@@ -368,13 +340,9 @@ func TestWatchBadInput(t *testing.T) {
 		{[]string{"-dns", "tcp:x"}, "targets.dns"},
 		{[]string{"10.0.0.2", "10.0.0"}, `-target: targets.list: target "10.0.0"`},
 	} {
-		out, err := command(append([]string{"watch"}, c.args...)...).CombinedOutput()
-		var code *exec.ExitError
-		if e, ok := err.(*exec.ExitError); ok {
-			code = e
-		}
-		if code == nil || code.ExitCode() != 2 || !strings.Contains(string(out), c.says) || strings.Count(string(out), "\n") != 1 {
-			t.Errorf("%q: %v, %s; want %s", c.args, err, out, c.says)
+		code, out, said := inProcess(append([]string{"watch"}, c.args...)...)
+		if code != exit.Usage || out != "" || !strings.Contains(said, c.says) || strings.Count(said, "\n") != 1 {
+			t.Errorf("%q: exit %d, %s%s; want %s", c.args, code, out, said, c.says)
 		}
 	}
 }

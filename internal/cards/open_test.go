@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // A push setting for a socket driver is an error, because it would have no effect.
@@ -17,13 +18,9 @@ func TestSocketDoesNotPush(t *testing.T) {
 		var c Config
 		table := setting.New(c.Settings()...)
 		for _, s := range []string{"nic.device=lo", "nic.push=llq", "nic.driver=" + driver} {
-			if err := table.Set(s); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, table.Set(s))
 		}
-		if err := table.Apply(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, table.Apply())
 		c.Log = slog.New(slog.DiscardHandler)
 		_, err := c.Open()
 		if err == nil || !strings.Contains(err.Error(), `push mode "llq": want one of auto, off: a socket`) {

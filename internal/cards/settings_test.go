@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // Each setting that a row lists exists, and names that driver; drivers that answer in the kernel have none of a loop on a core.
@@ -45,10 +46,7 @@ func TestSettingsOfDrivers(t *testing.T) {
 // Each driver that a row names uses the setting: its row in drivers.go passes on the driver's own settings, and the
 // driver's package uses those of nic.Options.
 func TestDriversReadTheirSettings(t *testing.T) {
-	rows, err := os.ReadFile("drivers.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.Get(os.ReadFile("drivers.go"))(t)
 	value := map[string]string{"nic.mac": "02:00:00:00:00:07", "nic.pin": "x", "nic.qkey": "7", "nic.ring_size": "64", "nic.mtu": "1400", "nic.push": "off", "nic.port": "2",
 		"debug.link_mode": "3"}
 	var c Config

@@ -21,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/probe"
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 	models "github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
@@ -42,18 +43,12 @@ func serve(t *testing.T, m sim.Model) (string, *sim.Port) {
 // serveWire is serve that also returns the other end of the wire, whose link is down.
 func serveWire(t *testing.T, m sim.Model) (string, *sim.Port, *sim.Cable) {
 	t.Helper()
-	port, err := sim.New(m, sim.Options{Name: "probed", Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := must.Get(sim.New(m, sim.Options{Name: "probed", Seed: 1}))(t)
 	near, far := sim.Pair()
 	port.Connect(near)
 	port.Start()
 	path := filepath.Join(t.TempDir(), "s")
-	s, err := vfioserver.Listen(path, port, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(vfioserver.Listen(path, port, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() {
 		s.Close()
 		port.Stop()
@@ -64,10 +59,7 @@ func serveWire(t *testing.T, m sim.Model) (string, *sim.Port, *sim.Cable) {
 
 func run(t *testing.T, ctx context.Context, device string, stage probe.Stage, mask bool) *probe.File {
 	t.Helper()
-	f, err := probe.Run(ctx, probe.Options{Card: config(device), Stage: stage, Wait: 50 * time.Millisecond, Mask: mask})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(probe.Run(ctx, probe.Options{Card: config(device), Stage: stage, Wait: 50 * time.Millisecond, Mask: mask}))(t)
 	return f
 }
 
@@ -101,14 +93,8 @@ func TestProbe(t *testing.T) {
 					if (f.Loop != nil) != (stage == probe.StageLoop) || f.Loop != nil && !(f.Loop.Sent && f.Loop.Counted) {
 						t.Errorf("stage %s: self-test %+v", stage, f.Loop)
 					}
-					path, err := f.Save(t.TempDir())
-					if err != nil {
-						t.Fatal(err)
-					}
-					back, err := probe.Read(path)
-					if err != nil {
-						t.Fatal(err)
-					}
+					path := must.Get(f.Save(t.TempDir()))(t)
+					back := must.Get(probe.Read(path))(t)
 					if len(back.Trace) != len(f.Trace) || back.ID != f.ID || back.Log != f.Log || !bytes.Equal(back.Config, f.Config) {
 						t.Error("the file is not read as it was written")
 					}
@@ -145,10 +131,7 @@ func TestHostileFile(t *testing.T) {
 			continue
 		}
 		path := filepath.Join(t.TempDir(), "f")
-		out, err := os.Create(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(os.Create(path))(t)
 		z, err := zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedFastest))
 		if err != nil {
 			t.Fatal(err)
@@ -159,9 +142,7 @@ func TestHostileFile(t *testing.T) {
 			_, failed := w.Write(p.body)
 			err = errors.Join(err, failed)
 		}
-		if err := errors.Join(err, w.Close(), z.Close(), out.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(err, w.Close(), z.Close(), out.Close()))
 		if f, err := probe.Read(path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %d entries, %v", name, len(f.Trace), err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/probe"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/programs"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
@@ -62,9 +63,7 @@ func interrupted(t *testing.T, stage probe.Stage, signal syscall.Signal, at stri
 	cmd := exec.Command(programs.Path(t, "responder"), "probe", "-stage", string(stage), "-wait", "1h", "-o", folder, device)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	if at == "" {
@@ -124,9 +123,7 @@ func space(t *testing.T, port *sim.Port) (all []byte) {
 	t.Helper()
 	for off := 0; off < 256; off += 4 {
 		var word [4]byte
-		if err := port.ReadConfig(off, word[:]); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, port.ReadConfig(off, word[:]))
 		all = append(all, word[:]...)
 	}
 	return all

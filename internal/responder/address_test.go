@@ -11,20 +11,15 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // addresses returns the addresses of the responder's port, without those that the kernel assigned.
 func (w *wire) addresses(t *testing.T) (all []string) {
 	t.Helper()
 	w.here.do(t, func() {
-		l, err := netlink.LinkByName(port)
-		if err != nil {
-			t.Fatal(err)
-		}
-		list, err := netlink.AddrList(l, netlink.FAMILY_ALL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(netlink.LinkByName(port))(t)
+		list := must.Get(netlink.AddrList(l, netlink.FAMILY_ALL))(t)
 		for _, a := range list {
 			if !a.IP.IsLinkLocalUnicast() {
 				all = append(all, a.IPNet.String())
@@ -86,9 +81,7 @@ func TestLentAddressesAfterKill(t *testing.T) {
 	}
 	holder := exec.Command("sleep", "1000") // the responder, which has the other end of the pipe
 	holder.ExtraFiles = []*os.File{held}
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, holder.Start())
 	held.Close()
 	second := exec.Command(program(t), keepCommand, port, ours4+"/24")
 	second.Stdin = in

@@ -19,6 +19,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/needs"
@@ -95,10 +96,7 @@ func TestChecksumsByTshark(t *testing.T) {
 		t.Run(driver, func(t *testing.T) {
 			w := newWire(t)
 			p := w.start(t, nil, "nic.driver="+driver)
-			mac, err := net.ParseMAC(regexp.MustCompile(`mac=(\S+)`).FindStringSubmatch(p.Ready)[1])
-			if err != nil {
-				t.Fatal(err)
-			}
+			mac := must.Get(net.ParseMAC(regexp.MustCompile(`mac=(\S+)`).FindStringSubmatch(p.Ready)[1]))(t)
 			frames, want := requests(t, mac)
 			file := w.capture(t, frames)
 
@@ -149,10 +147,7 @@ func checkSTAMP(t *testing.T, file string) {
 	}
 	cmd := exec.Command("tshark", args...)
 	cmd.Env = append(os.Environ(), "TZ=UTC", "LC_ALL=C")
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(cmd.Output())(t)
 	at := func(s string) time.Time {
 		v, err := time.Parse("Jan 2, 2006 15:04:05.999999999 MST", strings.Join(strings.Fields(s), " "))
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var fourCPUs = []int{0, 1, 2, 3}
@@ -141,9 +142,7 @@ func TestConfigProblems(t *testing.T) {
 		{doc: whole, sets: []string{"nic.queue=1\ncores=[1]"}, want: `-set: nic.queue: is a string, must be an integer`},
 	} {
 		file := filepath.Join(t.TempDir(), "c.toml")
-		if err := os.WriteFile(file, []byte(c.doc), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, []byte(c.doc), 0o600))
 		_, err := loadConfig(file, c.sets, fourCPUs)
 		if err == nil {
 			t.Errorf("no error, want %q", c.want)
@@ -157,13 +156,8 @@ func TestConfigProblems(t *testing.T) {
 
 func TestConfigWhole(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.toml")
-	if err := os.WriteFile(file, []byte(whole), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, err := loadConfig(file, nil, fourCPUs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(whole), 0o600))
+	s := must.Get(loadConfig(file, nil, fourCPUs))(t)
 	want := []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")}
 	if !slices.Equal(s.respond.addresses, want) || !slices.Equal(s.respond.udp, []uint16{7, 7000}) || !slices.Equal(s.respond.stamp.ports, []uint16{862}) ||
 		s.match().Mode != fastpath.Strict || s.stats.interval != 10*time.Second || !slices.Equal(s.cpu.cores, []int{2, 3}) {
@@ -175,9 +169,7 @@ func TestConfigWhole(t *testing.T) {
 // default.
 func TestSetPrecedence(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.toml")
-	if err := os.WriteFile(file, []byte(whole), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(whole), 0o600))
 	for _, c := range []struct {
 		sets []string
 		want func(*settings) (got, want any)
@@ -218,20 +210,13 @@ func TestSetPrecedence(t *testing.T) {
 
 // The distributed config.toml is generated from the table, and has the table's defaults.
 func TestConfigTOMLIsTheTable(t *testing.T) {
-	doc, err := os.ReadFile("../../config.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := must.Get(os.ReadFile("../../config.toml"))(t)
 	if want := newSettings(nil).table.TOML(intro); string(doc) != want {
 		t.Errorf("config.toml is not what `rebound-responder config` prints:\n%s", want)
 	}
 	s := newSettings(nil)
-	if err := s.table.Parse("config.toml", string(doc)); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.table.Apply(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.table.Parse("config.toml", string(doc)))
+	must.OK(t, s.table.Apply())
 	got, want := fmt.Sprintf("%+v", s.values()), fmt.Sprintf("%+v", newSettings(nil).values())
 	if got != want {
 		t.Errorf("config.toml has\n%s, the defaults are\n%s", got, want)
@@ -278,12 +263,8 @@ func TestKeyInConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.toml")
 	doc := strings.ReplaceAll(whole, `[862]`, "[862]\nstamp_auth_ports = [863]\nstamp_key = \""+strings.Repeat("5a", 32)+`"`)
 	for mode, want := range map[os.FileMode]string{0o600: "", 0o644: "mode 0644: it has a key"} {
-		if err := os.WriteFile(file, []byte(doc), mode); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(file, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, []byte(doc), mode))
+		must.OK(t, os.Chmod(file, mode))
 		s, err := loadConfig(file, nil, fourCPUs)
 		switch {
 		case want == "" && err != nil:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/host/confine"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
@@ -51,10 +52,7 @@ func (p *process) confined(t *testing.T, capabilities uint64) {
 			}
 		}
 	}
-	u, err := confine.FindUser("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(confine.FindUser(""))(t)
 	for name, want := range map[string]string{
 		"Seccomp": "2", "NoNewPrivs": "1", "Groups": "", "Uid": strings.Join(slices.Repeat([]string{fmt.Sprint(u.UID)}, 4), "\t"),
 		"Gid": strings.Join(slices.Repeat([]string{fmt.Sprint(u.GID)}, 4), "\t"),
@@ -77,17 +75,13 @@ func TestConfined(t *testing.T) {
 	}{{"afpacket", 0}, {"afxdp", 0}, {"xdp", 1 << unix.CAP_BPF}} {
 		t.Run(c.driver, func(t *testing.T) {
 			parent := filepath.Join(t.TempDir(), "root's")
-			if err := os.Mkdir(parent, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Mkdir(parent, 0o700))
 			folder := filepath.Join(parent, "report")
 			p := w.start(t, nil, "nic.driver="+c.driver, "nic.generic_xdp=true", "trust.confine=require", "stats.report="+folder, "stats.listen=127.0.0.1:0",
 				"log.level=debug")
 			p.confined(t, c.capabilities)
 			w.run(t, "ping", "-q", "-c", "20", "-i", "0.01", ours4)
-			if err := p.Process.Signal(syscall.SIGUSR1); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, p.Process.Signal(syscall.SIGUSR1))
 			if n := count(t, p.summary(t), "icmpv4"); n == 0 {
 				t.Error("the summary has no ping")
 			}

@@ -30,6 +30,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/disk"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/programs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -114,10 +115,7 @@ func TestAnswers(t *testing.T) {
 			if code != exitDone || count(t, last, "icmpv4") != 21 {
 				t.Errorf("exit %d\n%s%s", code, last, p.Log)
 			}
-			rep, err := report.Read(folder)
-			if err != nil {
-				t.Fatal(err)
-			}
+			rep := must.Get(report.Read(folder))(t)
 			if rep.Metric != report.Turnaround || rep.Main() == nil || rep.Main().Summary.Count != int64(count(t, last, "turnaround")) ||
 				(rep.Find(latency.GapSeries) != nil) != (c.driver != "xdp") || rep.Device.Driver != c.driver || rep.Device.Backend != "socket" ||
 				c.push != "" && rep.Device.Push != c.push || rep.Counts.Sent != int64(count(t, last, "answered")) {
@@ -166,15 +164,9 @@ func (w *wire) metrics(t *testing.T, p *process) string {
 	}
 	defer c.Close()
 	client := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return c, nil }}}
-	r, err := client.Get(m[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(client.Get(m[1]))(t)
 	defer r.Body.Close()
-	b, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(io.ReadAll(r.Body))(t)
 	return string(b)
 }
 
@@ -200,10 +192,7 @@ func TestKillLeavesNothing(t *testing.T) {
 // context switch of the polling thread, which would be a yield to the scheduler.
 func TestRuntimeStaysAway(t *testing.T) {
 	w := newWire(t)
-	online, err := onlineCPUs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	online := must.Get(onlineCPUs())(t)
 	if len(online) < 2 {
 		t.Skip("needs two CPUs")
 	}
@@ -262,10 +251,7 @@ func pollingThread(t *testing.T, pid int, core string) (tid, switches int) {
 			}
 			return string(m[1])
 		}
-		cpus, err := isolate.ParseCPUs(field("Cpus_allowed_list"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		cpus := must.Get(isolate.ParseCPUs(field("Cpus_allowed_list")))(t)
 		n, _ := strconv.Atoi(core)
 		if !slices.Contains(cpus, n) {
 			continue
@@ -345,9 +331,7 @@ func TestFullDisk(t *testing.T) {
 					folder := filepath.Join(small, "report")
 					had := map[string][]byte{}
 					if before {
-						if err := report.Write(folder, synthetic.Link{Median: 4000, Seconds: 1, Rate: 100}.Report(), page.Report); err != nil {
-							t.Fatal(err)
-						}
+						must.OK(t, report.Write(folder, synthetic.Link{Median: 4000, Seconds: 1, Rate: 100}.Report(), page.Report))
 						had = content(t, small)
 					}
 					disk.Fill(t, small, free)
@@ -429,9 +413,7 @@ func TestExitCodes(t *testing.T) {
 	}
 	defer taken.Close()
 	readonly := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(readonly, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(readonly, nil, 0o600))
 	var inUse net.Listener
 	w.here.do(t, func() { inUse, err = net.Listen("tcp", "127.0.0.1:0") })
 	if err != nil {

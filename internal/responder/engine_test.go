@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // idle is a device that only polls. The test defines Serve.
@@ -34,10 +35,7 @@ func spin(_ int, stop *atomic.Bool, r *fastpath.Responder) error {
 
 func newEngine(t *testing.T, serve func(int, *atomic.Bool, *fastpath.Responder) error, loops int) *engine {
 	t.Helper()
-	online, err := onlineCPUs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	online := must.Get(onlineCPUs())(t)
 	e := &engine{dev: &idle{serve: serve}, bound: heapBound, log: slog.New(slog.DiscardHandler)}
 	for i := range loops {
 		e.loops = append(e.loops, &loop{core: online[len(online)-1], queue: i, responder: &fastpath.Responder{}})
@@ -73,9 +71,7 @@ func TestCollectionBetweenLoops(t *testing.T) {
 	}, 1)
 	e.bound = 32 << 20
 	readies := 0
-	if err := e.run(ctx, func() { readies++ }); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, e.run(ctx, func() { readies++ }))
 	if n := e.collections.Load(); n != 1 || starts.Load() != 2 || readies != 1 {
 		t.Errorf("%d collections, %d starts, %d times ready; want 1, 2, 1", n, starts.Load(), readies)
 	}

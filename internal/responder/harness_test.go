@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/programs"
@@ -43,18 +44,10 @@ func newSpace(t testing.TB) *space {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	home, err := netns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
+	home := must.Get(netns.Get())(t)
 	defer home.Close()
-	h, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := netns.Set(home); err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(netns.New())(t)
+	must.OK(t, netns.Set(home))
 	t.Cleanup(func() { h.Close() })
 	return &space{h}
 }
@@ -64,14 +57,9 @@ func (s *space) do(t testing.TB, f func()) {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	home, err := netns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
+	home := must.Get(netns.Get())(t)
 	defer home.Close()
-	if err := netns.Set(s.handle); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, netns.Set(s.handle))
 	defer func() {
 		if err := netns.Set(home); err != nil {
 			panic(err)
@@ -201,9 +189,7 @@ func (p *process) counted(t *testing.T, want map[string]int) string {
 	t.Helper()
 	var s string
 	await.Holds(func() bool {
-		if err := p.Process.Signal(unix.SIGUSR1); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, p.Process.Signal(unix.SIGUSR1))
 		s = p.summary(t)
 		for name, n := range want {
 			if count(t, s, name) < n {
@@ -221,18 +207,13 @@ func count(t *testing.T, summary, name string) int {
 	if m == nil {
 		return 0
 	}
-	n, err := strconv.Atoi(m[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(strconv.Atoi(m[1]))(t)
 	return n
 }
 
 func (p *process) stop(t *testing.T, s syscall.Signal) (summary string, code int) {
 	t.Helper()
-	if err := p.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(s))
 	return p.end(t)
 }
 

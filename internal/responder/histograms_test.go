@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/metrics"
 	"github.com/rebound-nic/rebound/internal/host/metrics/registry"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // No two buckets of the loop's histogram share a bucket of the native histogram, whatever the counter's frequency.
@@ -43,9 +44,7 @@ func TestHistogramMetric(t *testing.T) {
 	ts.add(&h)
 	d := prometheus.NewDesc("x_seconds", "x", []string{"queue"}, nil)
 	var m dto.Metric
-	if err := registry.Histogram(d, ts.values(1/hz), ts.sum/hz, metrics.Finest, time.Unix(1, 0), "0").Write(&m); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, registry.Histogram(d, ts.values(1/hz), ts.sum/hz, metrics.Finest, time.Unix(1, 0), "0").Write(&m))
 	g := m.Histogram
 	if g.GetSampleCount() != n || g.GetZeroCount() != 1 || g.GetSchema() != metrics.Finest || len(m.Label) != 1 {
 		t.Fatalf("count %d, zeros %d, schema %d", g.GetSampleCount(), g.GetZeroCount(), g.GetSchema())

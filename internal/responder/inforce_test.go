@@ -10,6 +10,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 const (
@@ -63,9 +64,7 @@ func other(t *testing.T, s *setting.Setting) string {
 // if a setting that it needs is missing.
 func TestSettingsInForce(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(key, []byte(strings.Repeat("5a", 32)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(key, []byte(strings.Repeat("5a", 32)), 0o600))
 	values["respond.stamp_key"] = key
 	rows := newSettings(fourCPUs).table.Settings
 	for _, driver := range cards.Drivers()[1:] {

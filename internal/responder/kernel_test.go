@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
@@ -204,10 +205,7 @@ func TestOwnAddress(t *testing.T) {
 	}
 	// Without the responder's program the kernel has no echo service.
 	w.there.do(t, func() {
-		u, err := net.Dial("udp", kernels4+":7")
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := must.Get(net.Dial("udp", kernels4+":7"))(t)
 		defer u.Close()
 		u.SetDeadline(time.Now().Add(time.Minute))
 		u.Write([]byte("anyone"))

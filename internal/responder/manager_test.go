@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // The responder notifies the service manager that it is ready, that it is alive, and that it exits.
@@ -19,10 +20,7 @@ func TestServiceManager(t *testing.T) {
 	for _, driver := range []string{"afpacket", "xdp"} {
 		t.Run(driver, func(t *testing.T) {
 			name := filepath.Join(t.TempDir(), "notify")
-			c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"}))(t)
 			defer c.Close()
 			hear := func(want string) {
 				t.Helper()
@@ -37,9 +35,7 @@ func TestServiceManager(t *testing.T) {
 			hear("READY=1\nSTATUS=" + strings.TrimSpace(p.Ready))
 			hear("WATCHDOG=1")
 			hear("WATCHDOG=1")
-			if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, p.Process.Signal(syscall.SIGTERM))
 			for {
 				c.SetReadDeadline(time.Now().Add(time.Minute))
 				buf := make([]byte, 1000)

@@ -10,24 +10,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // kilobytes reads a field of /proc/PID/status.
 func (p *process) kilobytes(t *testing.T, field string) int {
 	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid)))(t)
 	m := regexp.MustCompile(`(?m)^` + field + `:\s+(\d+) kB$`).FindSubmatch(b)
 	if m == nil {
 		t.Fatalf("no %s in %s", field, b)
 	}
-	n, err := strconv.Atoi(string(m[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(strconv.Atoi(string(m[1])))(t)
 	return n
 }
 
@@ -35,10 +30,7 @@ func (p *process) kilobytes(t *testing.T, field string) int {
 func (p *process) faults(t *testing.T) (n int) {
 	t.Helper()
 	tasks := fmt.Sprintf("/proc/%d/task/", p.Process.Pid)
-	all, err := os.ReadDir(tasks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(os.ReadDir(tasks))(t)
 	found := 0
 	for _, e := range all {
 		status, err := os.ReadFile(tasks + e.Name() + "/status")
@@ -47,20 +39,14 @@ func (p *process) faults(t *testing.T) (n int) {
 			continue // it has ended
 		}
 		m := regexp.MustCompile(`(?m)^SigBlk:\s+([0-9a-f]+)$`).FindSubmatch(status)
-		blocked, err := strconv.ParseUint(string(m[1]), 16, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		blocked := must.Get(strconv.ParseUint(string(m[1]), 16, 64))(t)
 		if blocked>>(unix.SIGTERM-1)&1 == 0 {
 			continue
 		}
 		found++
 		_, rest, _ := strings.Cut(string(stat), ") ")
 		for _, field := range []int{10, 12} { // minflt, majflt: proc_pid_stat(5)
-			k, err := strconv.Atoi(strings.Fields(rest)[field-3])
-			if err != nil {
-				t.Fatal(err)
-			}
+			k := must.Get(strconv.Atoi(strings.Fields(rest)[field-3]))(t)
 			n += k
 		}
 	}

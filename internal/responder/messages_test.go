@@ -16,6 +16,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
@@ -32,15 +33,11 @@ func adapters(t *testing.T, model string) (here, there string, end func() []stri
 	}
 	return "vfio-user:" + here, "vfio-user:" + there, func() (all []string) {
 		t.Helper()
-		if err := c.Process.Signal(unix.SIGINT); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.Process.Signal(unix.SIGINT))
 		var counts struct {
 			Ports []struct{ Violations []string }
 		}
-		if err := json.NewDecoder(c.Lines).Decode(&counts); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.NewDecoder(c.Lines).Decode(&counts))
 		c.Wait()
 		for _, p := range counts.Ports {
 			all = append(all, p.Violations...)
@@ -67,9 +64,7 @@ func startOn(t *testing.T, device string, sets ...string) *process {
 // halt stops the process, and returns when all of its threads have stopped.
 func (p *process) halt(t *testing.T) {
 	t.Helper()
-	if err := p.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(unix.SIGSTOP))
 	await.Until(t, "the process to stop", func() bool {
 		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Process.Pid))
 		for _, task := range tasks {
@@ -111,10 +106,7 @@ func TestAnswersMessages(t *testing.T) {
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Fatalf("bench %v: %v\n%s", args, err, out)
 		}
-		r, err := report.Read(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(report.Read(dir))(t)
 		return r
 	}
 	for _, c := range []struct {
@@ -129,9 +121,7 @@ func TestAnswersMessages(t *testing.T) {
 			t.Errorf("%s: %+v, %+v, %s, %+v", c.proto, r.Counts, r.Traffic, r.Metric, r.Device)
 		}
 	}
-	if err := p.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Kill())
 	p.Wait()
 	p = respondTo(t, here, "stats.report="+folder)
 	if r := run("-proto", "srd", "-port", p.port(t, "srd")); r.Counts.Lost != 0 {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
@@ -35,10 +36,7 @@ func TestAnswersOnMlx4(t *testing.T) {
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Fatalf("bench %v: %v\n%s", args, err, out)
 		}
-		r, err := report.Read(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(report.Read(dir))(t)
 		if r.Counts.Received+r.Counts.Late != 60 || r.Counts.Corrupt != 0 || r.Device.Driver != "mlx4" || r.Device.Backend != "sim" {
 			t.Errorf("%v: %+v, %+v", args, r.Counts, r.Device)
 		}
@@ -47,9 +45,7 @@ func TestAnswersOnMlx4(t *testing.T) {
 	run()
 	run("-proto", "udp", "-port", "7", "-size", "224")
 	run("-proto", "udp", "-port", "7", "-size", "1514")
-	if err := p.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Kill())
 	p.Wait()
 	p = start("nic.push=off")
 	run()

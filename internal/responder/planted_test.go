@@ -21,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/cksum"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/programs"
@@ -148,16 +149,10 @@ func newPlanted(t *testing.T, c plant) *planted {
 	x.wire = &tap{Cable: z, message: c.service != ""}
 	dir := t.TempDir()
 	serve := func(name string, m sim.Model, w sim.Wire) *sim.Port {
-		p, err := sim.New(m, sim.Options{Name: name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(sim.New(m, sim.Options{Name: name}))(t)
 		p.Connect(w)
 		p.Start()
-		s, err := vfioserver.Listen(filepath.Join(dir, name), p, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(vfioserver.Listen(filepath.Join(dir, name), p, slog.New(slog.DiscardHandler)))(t)
 		t.Cleanup(func() {
 			s.Close()
 			p.Stop()
@@ -373,9 +368,7 @@ func plantDrops(t *testing.T, c plant) {
 		x.quiet()
 		x.far.halt(t)
 		x.admit(burst) // more than the rings have room for
-		if err := x.far.Process.Signal(unix.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, x.far.Process.Signal(unix.SIGCONT))
 		x.quiet()
 		x.holdSends(true)
 		x.admit(burst)

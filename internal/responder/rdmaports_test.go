@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestListPorts(t *testing.T) {
@@ -15,9 +17,7 @@ func TestListPorts(t *testing.T) {
 		sys["class/infiniband/"+name] = &fstest.MapFile{Data: []byte(text)}
 	}
 	var b strings.Builder
-	if err := listPorts(&b, sys); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, listPorts(&b, sys))
 	want := "mlx4_0 1\tInfiniBand\t4: ACTIVE\t0x2\t0x1\t40 Gb/sec (4X QDR)\nmlx4_0 2\tEthernet\t-\t-\t-\t-\n"
 	if head, rest, _ := strings.Cut(b.String(), "\n"); rest != want || !strings.HasPrefix(head, "RDMA PORT\t") {
 		t.Errorf("%s", b.String())

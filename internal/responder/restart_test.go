@@ -12,6 +12,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
@@ -58,10 +59,7 @@ func BenchmarkRestart(b *testing.B) {
 				if err := bench.Wait(); err != nil {
 					b.Fatal(err, said)
 				}
-				r, err := report.Read(dir)
-				if err != nil {
-					b.Fatal(err)
-				}
+				r := must.Get(report.Read(dir))(b)
 				lost = max(lost, r.Counts.Sent-r.Counts.Received-r.Counts.Late)
 				longest = append(longest, time.Duration(r.Main().Total.Max))
 			}
@@ -78,10 +76,7 @@ func BenchmarkRestart(b *testing.B) {
 func (w *wire) replies(t testing.TB) (n uint64) {
 	t.Helper()
 	w.there.do(t, func() {
-		l, err := netlink.LinkByName(peer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(netlink.LinkByName(peer))(t)
 		n = l.Attrs().Statistics.RxPackets
 	})
 	return n

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // The reflector in a whole responder: sessions, the authenticated mode and TLVs, requested by a kernel socket over
@@ -21,9 +23,7 @@ func TestReflector(t *testing.T) {
 	w := newWire(t)
 	key := sha256.Sum256([]byte("a key of this test"))
 	file := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(file, []byte(hex.EncodeToString(key[:])+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(hex.EncodeToString(key[:])+"\n"), 0o600))
 	p := w.start(t, nil, "respond.stamp_mode=stateful", "respond.stamp_auth_ports=863", "respond.stamp_key="+file,
 		"respond.stamp_tlvs=true", "respond.stamp_clock_error=3us", "stats.interval=1s")
 	if strings.Contains(p.Ready, "driver=xdp") || !p.logs("xdp keeps no STAMP sessions") {

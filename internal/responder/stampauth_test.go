@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // The authenticated mode with an independent sender that shares no layout and no HMAC with our code (Debian: python3):
@@ -20,9 +22,7 @@ func TestSTAMPAuthenticatedByPython(t *testing.T) {
 	raw := make([]byte, 32)
 	rand.Read(raw)
 	key, file := hex.EncodeToString(raw), filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(file, []byte(key), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(key), 0o600))
 	w := newWire(t)
 	w.start(t, nil, "nic.driver=afxdp", "respond.stamp_mode=stateful", "respond.stamp_auth_ports=863", "respond.stamp_key="+file)
 	for _, to := range []string{ours4, ours6} {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // A responder takes the place of the one that runs, three times. Each request that arrives meanwhile is answered once, and the
@@ -18,10 +20,7 @@ func TestTakeOver(t *testing.T) {
 	for _, c := range [][2]string{{"afpacket", "0"}, {"afpacket", "[0, 1]"}, {"afxdp", "0"}} {
 		t.Run(strings.Join(c[:], " "), func(t *testing.T) {
 			driver, queues := c[0], c[1]
-			online, err := onlineCPUs()
-			if err != nil {
-				t.Fatal(err)
-			}
+			online := must.Get(onlineCPUs())(t)
 			if len(online) < 2 {
 				t.Skip("two queues take two cores")
 			}

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -298,9 +299,7 @@ func TestCalibration(t *testing.T) {
 		if !*long || *only != "" {
 			t.Fatal("-write is for the whole table: give -long, and no -only")
 		}
-		if err := os.WriteFile(*write, []byte(out.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(*write, []byte(out.String()), 0o644))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -30,10 +31,7 @@ func TestSequential(t *testing.T) {
 	if *long {
 		n, plan.Slices = 100, 400
 	}
-	p50, err := compare.ParseStat("p50")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p50 := must.Get(compare.ParseStat("p50"))(t)
 	at := plan.LooksAt(p50, 0)
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	for _, c := range []struct {

@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -356,10 +357,7 @@ func TestExceeded(t *testing.T) {
 	a, b := machines(2, 8, true, steady, 0.1) // +10 %, +400 ns
 	check := func(limit string, want int, undecided string) {
 		t.Helper()
-		ls, err := ParseLimits(limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ls := must.Get(ParseLimits(limit))(t)
 		got, err := Against(ls, a, b).Exceeded()
 		if len(got) != want {
 			t.Errorf("%s: %q, want %d", limit, got, want)

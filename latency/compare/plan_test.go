@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -21,10 +22,7 @@ func TestPlan(t *testing.T) {
 		{"p99", 500, 10 * time.Second, 27},
 		{"p99.9", 1000, 10 * time.Second, 126},
 	} {
-		st, err := ParseStat(c.stat)
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := must.Get(ParseStat(c.stat))(t)
 		p := Plan{Slices: int(c.duration / time.Second), Samples: c.rate}
 		if n := p.Needs(st); n != c.slices || p.Allows(st) || !(Plan{Slices: n, Samples: c.rate}).Allows(st) || (Plan{Slices: n - 1, Samples: c.rate}).Allows(st) {
 			t.Errorf("%s at %v a second: %d slices needed, want %d", c.stat, c.rate, n, c.slices)
@@ -44,10 +42,7 @@ func TestPlan(t *testing.T) {
 // Measuring for the additional time that More returns makes a verdict possible, alternating or not. Half of it does
 // not.
 func TestMore(t *testing.T) {
-	p99, err := ParseStat("p99")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p99 := must.Get(ParseStat("p99"))(t)
 	measure := func(alternating bool, runs int) *Pair {
 		m := synthetic.Machine{Rnd: rand.New(rand.NewPCG(3, 3)), Samples: 230, Level: synthetic.Quiet}
 		at := synthetic.Slices(7, runs, 1, 0.1)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // ideal is a machine without findings for CPU 3.
@@ -155,10 +157,7 @@ func TestThisHost(t *testing.T) {
 	if f.Kernel == "" || f.Cores < 1 || f.CPU == "" {
 		t.Errorf("facts of this host: %+v", f)
 	}
-	b, err := json.MarshalIndent(f, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(json.MarshalIndent(f, "", " "))(t)
 	t.Logf("%s", b)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -187,9 +188,7 @@ func TestNumbersAgree(t *testing.T) {
 			}
 		}
 		dir := t.TempDir()
-		if err := report.Write(dir, r, Report); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, report.Write(dir, r, Report))
 		back, err := report.Read(dir)
 		if err != nil || !reflect.DeepEqual(back.Counts, r.Counts) || !reflect.DeepEqual(back.Drops, r.Drops) || back.Main().Total.Count != main.Count {
 			t.Errorf("%v: read %+v %+v, want %+v %+v", err, back.Counts, back.Drops, r.Counts, r.Drops)
@@ -211,9 +210,7 @@ func TestNoPercentilesOfNothing(t *testing.T) {
 	r.Clock, nothing.Clock = latency.ClockInfo{}, latency.ClockInfo{} // has steps of 0 ns
 	for name, rep := range map[string]*report.Report{"an empty series": r, "nothing": nothing} {
 		var text, page bytes.Buffer
-		if err := errors.Join(PrintReport(&text, rep), Report(&page, rep)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(PrintReport(&text, rep), Report(&page, rep)))
 		for where, shown := range map[string]string{"text": text.String(), "page": strings.ReplaceAll(page.String(), "\u00a0", " ")} {
 			if found := zero.FindString(shown); found != "" {
 				t.Errorf("%s of %s shows 0 ns: %s", where, name, found)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -119,13 +120,9 @@ func TestPagesInBrowser(t *testing.T) {
 	}
 	write := func(name string, to func(*bytes.Buffer) error) string {
 		var page bytes.Buffer
-		if err := to(&page); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, to(&page))
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, page.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, page.Bytes(), 0o644))
 		return path
 	}
 	pages := []struct {
@@ -151,28 +148,21 @@ func TestPagesInBrowser(t *testing.T) {
 		var all bytes.Buffer
 		all.WriteString(`<!doctype html><link rel="icon" href="data:,"><body style="margin:0">`)
 		for _, p := range pages {
-			content, err := os.ReadFile(p.path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			content := must.Get(os.ReadFile(p.path))(t)
 			for _, width := range look.widths {
 				name := fmt.Sprintf("%s-%s-%d", strings.TrimSuffix(filepath.Base(p.path), ".html"), look.name, width)
 				frame := fmt.Sprintf(`<iframe name="%s" style="border:0;display:block;width:%dpx;height:6000px" srcdoc="%s"></iframe>`, name, width, html.EscapeString(string(content)+probe))
 				all.WriteString(frame)
 				if keep := os.Getenv("KEEP_PAGES"); keep != "" {
 					one := filepath.Join(t.TempDir(), "one.html")
-					if err := os.WriteFile(one, []byte(`<!doctype html><body style="margin:0">`+frame), 0o644); err != nil {
-						t.Fatal(err)
-					}
+					must.OK(t, os.WriteFile(one, []byte(`<!doctype html><body style="margin:0">`+frame), 0o644))
 					chromium(t, "--blink-settings=preferredColorScheme="+look.scheme, fmt.Sprintf("--window-size=%d,6000", max(width, 500)),
 						"--screenshot="+filepath.Join(keep, name+".png"), "file://"+one)
 				}
 			}
 		}
 		path := filepath.Join(t.TempDir(), "all.html")
-		if err := os.WriteFile(path, all.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, all.Bytes(), 0o644))
 		dom, log := chromium(t, "--blink-settings=preferredColorScheme="+look.scheme, "--window-size=1600,3600", "--dump-dom", "file://"+path)
 		for line := range strings.Lines(log) {
 			if strings.Contains(line, "CONSOLE") {
@@ -182,9 +172,7 @@ func TestPagesInBrowser(t *testing.T) {
 		found := map[string]probed{}
 		for _, m := range probeResult.FindAllStringSubmatch(dom, -1) {
 			var got probed
-			if err := json.Unmarshal([]byte(html.UnescapeString(m[1])), &got); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, json.Unmarshal([]byte(html.UnescapeString(m[1])), &got))
 			found[got.Name] = got
 		}
 		for _, p := range pages {
@@ -253,9 +241,7 @@ func TestPagesSelfContained(t *testing.T) {
 		"compare": func(w *bytes.Buffer) error { return Comparison(w, compare.Reports(a, a)) },
 	} {
 		var page bytes.Buffer
-		if err := to(&page); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, to(&page))
 		if n := strings.Count(page.String(), "<script"); n != 1 || strings.Contains(page.String(), "<script>alert") {
 			t.Errorf("%s has %d scripts, or one of a label", name, n)
 		}
@@ -290,18 +276,11 @@ func TestPagesPrinted(t *testing.T) {
 		"compare": func(w io.Writer) error { return Comparison(w, compare.Reports(a, b)) },
 	} {
 		var page bytes.Buffer
-		if err := to(&page); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, to(&page))
 		html, pdf := filepath.Join(t.TempDir(), "p.html"), filepath.Join(t.TempDir(), "p.pdf")
-		if err := os.WriteFile(html, page.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(html, page.Bytes(), 0o644))
 		chromium(t, "--no-pdf-header-footer", "--print-to-pdf="+pdf, "file://"+html)
-		out, err := exec.Command(pdftotext, "-bbox", pdf, "-").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(exec.Command(pdftotext, "-bbox", pdf, "-").Output())(t)
 		var doc struct {
 			Pages []struct {
 				Width float64 `xml:"width,attr"`

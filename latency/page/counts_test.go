@@ -10,6 +10,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -53,9 +54,7 @@ func TestHeadlineSaysWhereProbesWereLost(t *testing.T) {
 	} {
 		r.Counts = c
 		var text, page bytes.Buffer
-		if err := errors.Join(PrintReport(&text, r), Report(&page, r)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(PrintReport(&text, r), Report(&page, r)))
 		if first, _, _ := strings.Cut(text.String(), "\n"); !strings.HasSuffix(first+"\n", strings.TrimSuffix(where, "\n")+"\n") {
 			t.Errorf("headline %q, want %q", first, where)
 		}
@@ -72,9 +71,7 @@ func TestResponderLosesNothing(t *testing.T) {
 	rep.Tool, rep.Metric, rep.Counts = "responder", report.Turnaround, report.Counts{Sent: 5001, Received: 5003}
 	rep.Runs[0].End += 60e9
 	var text, page, both bytes.Buffer
-	if err := errors.Join(PrintReport(&text, rep), Report(&page, rep), PrintComparison(&both, compare.Reports(rep, rep))); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(PrintReport(&text, rep), Report(&page, rep), PrintComparison(&both, compare.Reports(rep, rep))))
 	if !strings.Contains(text.String(), "sent 5001  received 5003  \n") || !regexp.MustCompile(`lost +– +–`).MatchString(both.String()) {
 		t.Errorf("%s\n%s", &text, &both)
 	}
@@ -89,9 +86,7 @@ func TestResponderLosesNothing(t *testing.T) {
 func TestFewSamples(t *testing.T) {
 	for seconds, want := range map[int]string{1: "too few samples for p99.9, p99.99: fewer than 10 lie beyond (measure longer)\n", 11: "too few samples for p99.99: ", 110: ""} {
 		var text bytes.Buffer
-		if err := PrintReport(&text, synthetic.Link{Seed: 1, Median: 4000, Seconds: seconds, Rate: 1001}.Report()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, PrintReport(&text, synthetic.Link{Seed: 1, Median: 4000, Seconds: seconds, Rate: 1001}.Report()))
 		if got := strings.Contains(text.String(), "too few samples"); got != (want != "") || !strings.Contains(text.String(), want) {
 			t.Errorf("%d seconds: want %q in\n%s", seconds, want, &text)
 		}
@@ -103,9 +98,7 @@ func TestSummaryBeginsWithUnfinished(t *testing.T) {
 	a := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report()
 	a.Unfinished, a.Warnings = &report.Unfinished{Runs: 100, Run: 1e9}, []string{"one", "two", "three", "four"}
 	var text bytes.Buffer
-	if err := PrintSummary(&text, compare.Reports(a, a)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, PrintSummary(&text, compare.Reports(a, a)))
 	if strings.Count(text.String(), "unfinished: ") != 1 {
 		t.Errorf("no note, or several:\n%s", &text)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/browser"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -34,13 +35,9 @@ func exported(t *testing.T) map[string]string {
 		"compare": func(w io.Writer) error { return Comparison(w, compare.Reports(a, b)) },
 	} {
 		var page bytes.Buffer
-		if err := to(&page); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, to(&page))
 		path := filepath.Join(dir, name+".html")
-		if err := os.WriteFile(path, page.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, page.Bytes(), 0o644))
 		urls[name] = "file://" + path
 	}
 	return urls
@@ -180,10 +177,7 @@ func TestPlotsAreSaved(t *testing.T) {
 			}
 		}
 		b.Click(fmt.Sprintf(button, "Percentiles", 1))
-		image, err := png.Decode(bytes.NewReader(b.Downloaded(name + ".png")))
-		if err != nil {
-			t.Fatal(err)
-		}
+		image := must.Get(png.Decode(bytes.NewReader(b.Downloaded(name + ".png"))))(t)
 		box := image.Bounds()
 		if box.Dx() != 1840 || box.Dy() < 800 {
 			t.Errorf("the PNG is %v", box)
@@ -201,9 +195,7 @@ func TestPlotsAreSaved(t *testing.T) {
 			}
 		}
 		for _, kind := range []string{".svg", ".png"} {
-			if err := os.Remove(filepath.Join(b.Downloads, name+kind)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Remove(filepath.Join(b.Downloads, name+kind)))
 		}
 	}
 	if said := b.Console(); said != "" {
@@ -219,9 +211,7 @@ func TestMatrixIsSaved(t *testing.T) {
 		{"=b", "c"}: {Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}}}}
 	path := filepath.Join(t.TempDir(), "matrix.html")
 	var page bytes.Buffer
-	if err := errors.Join(WriteMatrix(&page, m), os.WriteFile(path, page.Bytes(), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(WriteMatrix(&page, m), os.WriteFile(path, page.Bytes(), 0o644)))
 	b := browser.Start(t)
 	b.Open("file://"+path, 1280)
 	const title = "From row to column"

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -44,9 +45,7 @@ var tag = regexp.MustCompile(`<[^>]*>`)
 func TestOverview(t *testing.T) {
 	all := append(targets(7), Item{Link{"mlx5 push", "m/report.html"}, modelReport()})
 	var page bytes.Buffer
-	if err := Overview(&page, "8 reports", all, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, Overview(&page, "8 reports", all, nil))
 	html := page.String()
 	var rows []string
 	for _, row := range regexp.MustCompile(`(?s)<tr><th scope="row"><a.*?</tr>`).FindAllString(html, -1) {
@@ -87,9 +86,7 @@ func TestOverviewMarks(t *testing.T) {
 		all[i].R = c.Reports[i]
 	}
 	var page bytes.Buffer
-	if err := Overview(&page, "7 targets", all, c); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, Overview(&page, "7 targets", all, c))
 	if n := strings.Count(page.String(), "µs -</td>") + strings.Count(page.String(), "\u00a0µs -</td>"); n < 6 {
 		t.Errorf("%d marks of faster targets", n)
 	}

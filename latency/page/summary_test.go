@@ -10,6 +10,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -36,9 +37,7 @@ func TestSummary(t *testing.T) {
 	}
 	summary := func(c *compare.Comparison) string {
 		var out strings.Builder
-		if err := PrintSummary(&out, c); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, PrintSummary(&out, c))
 		return out.String()
 	}
 	text := summary(compare.Reports(all[0], all[1]))
@@ -48,10 +47,7 @@ func TestSummary(t *testing.T) {
 	if !regexp.MustCompile(`^[^\n]*; no verdict at p99\.9 \(needs about \d+ more (second|minute|hour)s?\)\n`).MatchString(text) {
 		t.Errorf("the answer names no time:\n%s", text)
 	}
-	limits, err := compare.ParseLimits("p95>+5%")
-	if err != nil {
-		t.Fatal(err)
-	}
+	limits := must.Get(compare.ParseLimits("p95>+5%"))(t)
 	if text := summary(compare.Against(limits, all[0], all[1])); strings.Count(text, "\n") > 13 || !strings.Contains(text, "\n         p95  ") {
 		t.Errorf("with a limit:\n%s", text)
 	}
@@ -77,9 +73,7 @@ func TestSummaryShowsDropsOfThisHost(t *testing.T) {
 	c.Received, c.Lost, c.DroppedHere = c.Sent-5003, 3, 5000
 	for _, reports := range [][]*report.Report{all[:2], all} {
 		var out strings.Builder
-		if err := PrintSummary(&out, compare.Reports(reports[0], reports[1:]...)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, PrintSummary(&out, compare.Reports(reports[0], reports[1:]...)))
 		if want := "3 of 17,991, 5,000 dropped here"; strings.Count(out.String(), "dropped here") != 1 || !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -51,9 +52,7 @@ func TestSweepPage(t *testing.T) {
 		{"both", both, []string{"Latency by rate, p99.9", "1514 bytes", "; 1 of 6 points lost probes – "}, 12},
 	} {
 		var out bytes.Buffer
-		if err := Sweep(&out, c.all, links(c.all)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, Sweep(&out, c.all, links(c.all)))
 		for i, r := range c.all {
 			c.says = append(c.says, fmt.Sprintf(`<a href="%02d/report.html">%s</a>`, i+1, r.Name()))
 		}

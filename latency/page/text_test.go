@@ -14,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -41,9 +42,7 @@ func TestObstacles(t *testing.T) {
 		c.change(other)
 		cmp := compare.Reports(base, other, synthetic.Sampled(rnd, 8000, 10, 1, 1000, synthetic.NoDrift))
 		var out bytes.Buffer
-		if err := PrintComparison(&out, cmp); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, PrintComparison(&out, cmp))
 		text := out.String()
 		at, number := strings.Index(text, c.says), strings.Index(text, "µs")
 		if at < 0 || number < at || !strings.HasPrefix(text, "NOT COMPARABLE:") {
@@ -75,9 +74,7 @@ func TestSimReports(t *testing.T) {
 	}
 	c := compare.Reports(a, b)
 	var out, page, single bytes.Buffer
-	if err := errors.Join(PrintComparison(&out, c), Comparison(&page, c), Report(&single, a)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(PrintComparison(&out, c), Comparison(&page, c), Report(&single, a)))
 	text := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{"mmio write 1.000 2.000", "dma read 2.000 2.000", "not a card's", "round trip in the model"} {
 		if !strings.Contains(text, want) {
@@ -98,9 +95,7 @@ func TestSameNames(t *testing.T) {
 	a.Label, a.Dir, b.Label, b.Dir = "10.0.0.2", "out/before", "10.0.0.2", "out/after/"
 	b.Traffic.Protocol = "udp"
 	var out bytes.Buffer
-	if err := PrintComparison(&out, compare.Reports(a, b)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, PrintComparison(&out, compare.Reports(a, b)))
 	if text := out.String(); !strings.Contains(text, "10.0.0.2 (out/before) has") || !strings.Contains(text, "10.0.0.2 (out/after) has udp") {
 		t.Error(text)
 	}
@@ -111,22 +106,14 @@ func TestSameNames(t *testing.T) {
 
 // An empty report can be written, read and shown: an interrupted run may have no replies.
 func TestEmptyReport(t *testing.T) {
-	r, err := latency.NewRecorder(synthetic.Clock(), latency.RecorderOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(latency.NewRecorder(synthetic.Clock(), latency.RecorderOptions{}))(t)
 	r.Begin(1)
 	r.End(2)
 	rep := report.New("bench", report.RoundTrip)
 	rep.Fill(r.Recording())
 	dir := filepath.Join(t.TempDir(), "empty")
-	if err := report.Write(dir, rep, Report); err != nil {
-		t.Fatal(err)
-	}
-	got, err := report.Read(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, report.Write(dir, rep, Report))
+	got := must.Get(report.Read(dir))(t)
 	var out bytes.Buffer
 	c := compare.Reports(got, got)
 	if err := errors.Join(PrintComparison(&out, c), Comparison(&out, c), PrintReport(&out, got)); err != nil || !strings.Contains(out.String(), "no samples") {
@@ -136,10 +123,7 @@ func TestEmptyReport(t *testing.T) {
 
 func FuzzReport(f *testing.F) {
 	rep := synthetic.Link{Seed: 9, Median: 4000, Seconds: 1, Rate: 10}.Report()
-	b, err := json.Marshal(rep)
-	if err != nil {
-		f.Fatal(err)
-	}
+	b := must.Get(json.Marshal(rep))(f)
 	f.Add(b)
 	f.Add([]byte(`{"schema":1,"series":[{"name":"rtt"}],"runs":[{}],"metric":""}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -162,9 +146,7 @@ func FuzzReport(f *testing.F) {
 func FuzzFolder(f *testing.F) {
 	seed := func(l synthetic.Link) {
 		dir := filepath.Join(f.TempDir(), "seed")
-		if err := report.Write(dir, l.Report(), Report); err != nil {
-			f.Fatal(err)
-		}
+		must.OK(f, report.Write(dir, l.Report(), Report))
 		var files [2][]byte
 		for i, name := range []string{report.ReportFile, report.HlogFile} {
 			var err error
@@ -202,9 +184,7 @@ func TestHeadline(t *testing.T) {
 	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 20, 1_000_000}))
 	rep.Counts.Sent, rep.Counts.Lost = 1_234_567, 0
 	var text bytes.Buffer
-	if err := PrintReport(&text, rep); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, PrintReport(&text, rep))
 	lines := strings.Split(text.String(), "\n")
 	if !regexp.MustCompile(`^round trip p50 \S+ \S+, p99 \S+ \S+, p99.9 \S+ \S+; 0 of 1,234,567 lost$`).MatchString(lines[0]) {
 		t.Errorf("the first line is %q", lines[0])
@@ -222,9 +202,7 @@ func TestOwnTail(t *testing.T) {
 	rep := synthetic.Link{Seed: 11, Median: 4000, Spread: 0.1, Seconds: 30, Rate: 3000}.Report()
 	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 20, 1_000_000}))
 	var text, page bytes.Buffer
-	if err := errors.Join(PrintReport(&text, rep), Report(&page, rep)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(PrintReport(&text, rep), Report(&page, rep)))
 	if own := rep.OwnTail(); own == "" || !strings.Contains(text.String(), own) || !strings.Contains(page.String(), own[1:]) {
 		t.Errorf("%q is not shown:\n%s", own, &text)
 	}
@@ -232,10 +210,7 @@ func TestOwnTail(t *testing.T) {
 
 // The opacities of heat maps must not apply to the cells of a matrix, whose text would fade.
 func TestHeatLevelsAreScoped(t *testing.T) {
-	css, err := os.ReadFile("page.css")
-	if err != nil {
-		t.Fatal(err)
-	}
+	css := must.Get(os.ReadFile("page.css"))(t)
 	if m := regexp.MustCompile(`(^|[},\n])\.h[1-6]\{`).FindString(string(css)); m != "" {
 		t.Errorf("page.css has the rule %q for any element", m)
 	}
@@ -250,9 +225,7 @@ func TestAnswer(t *testing.T) {
 	c := compare.Reports(a, b)
 	m := &Matrix{Title: "Mesh", From: []string{"a"}, To: []string{"b", "c"}, Cells: map[Pair]*Cell{{"a", "b"}: {P50: 5000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 1}, Verdict: compare.Slower},
 		{"a", "c"}: {Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}}}}
-	if err := errors.Join(PrintComparison(&text, c), Comparison(&html, c), WriteMatrix(&html, m), PrintMatrix(&text, m)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(PrintComparison(&text, c), Comparison(&html, c), WriteMatrix(&html, m), PrintMatrix(&text, m)))
 	if strings.Contains(text.String(), "duplicates") || !strings.Contains(text.String(), "lost") {
 		t.Errorf("rows of zeros are printed, or the loss is not:\n%s", &text)
 	}

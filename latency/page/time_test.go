@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // cut is a report of two runs with a pause between them; the last interval of the second run has a single sample.
@@ -82,9 +83,7 @@ func TestOutagesAreShownOverTime(t *testing.T) {
 		t.Errorf("the axis spans %v to %v, want 0 to 20", a.lo, a.hi)
 	}
 	var page bytes.Buffer
-	if err := Report(&page, rep); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, Report(&page, rep))
 	for _, want := range []string{"<title>no replies from 12.0 s to 20.0 s</title>", "No replies from 1.0 s to 2.0 s after the start."} {
 		if !strings.Contains(page.String(), want) {
 			t.Errorf("the page lacks %q", want)

@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/browser"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // fleet is the matrix of hosts of several zones, each of which probes 20 others. One path is silent, one loses half of
@@ -43,9 +44,7 @@ func fleet(hosts, zones int) *Matrix {
 func TestMatrixByZone(t *testing.T) {
 	m := fleet(1000, 5)
 	var b bytes.Buffer
-	if err := WriteMatrix(&b, m); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, WriteMatrix(&b, m))
 	text := b.String()
 	t.Logf("%d paths: %d kB, %d cells of tables", len(m.Cells), b.Len()/1000, strings.Count(text, "<td"))
 	if b.Len() > 4e6 || strings.Count(text, "<td") > 20_000 {
@@ -84,12 +83,8 @@ func TestZonesOpen(t *testing.T) {
 	path := filepath.Join(dir, "zones.html")
 	var page bytes.Buffer
 	m := fleet(1000, 5)
-	if err := WriteMatrix(&page, m); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, page.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, WriteMatrix(&page, m))
+	must.OK(t, os.WriteFile(path, page.Bytes(), 0o644))
 	b := browser.Start(t)
 	b.Open("file://"+path, 1280)
 	b.Click(`document.querySelector('.matrix a[href="#pair-2"]')`)

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var texts = []struct{ in, text, written string }{
@@ -57,9 +58,7 @@ func TestWriterKeepsJSON(t *testing.T) {
 		var b bytes.Buffer
 		e := json.NewEncoder(plain.NewWriter(&b))
 		e.SetEscapeHTML(false)
-		if err := e.Encode(c.in); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, e.Encode(c.in))
 		var got string
 		if err := json.Unmarshal(b.Bytes(), &got); err != nil || got != c.in {
 			t.Errorf("%s: %q, %v", strings.TrimSpace(b.String()), got, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -41,18 +42,13 @@ func TestAnonymize(t *testing.T) {
 		t.Error("the device's own notes were changed")
 	}
 	dir := filepath.Join(t.TempDir(), "r")
-	if err := report.Write(dir, r, page); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, report.Write(dir, r, page))
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) != 5 {
 		t.Fatal(files, err)
 	}
 	for _, f := range files {
-		b, err := os.ReadFile(filepath.Join(dir, f.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(filepath.Join(dir, f.Name())))(t)
 		for _, s := range secrets {
 			if bytes.Contains(bytes.ToLower(b), bytes.ToLower([]byte(s))) {
 				t.Errorf("%s still has %q", f.Name(), s)
@@ -62,10 +58,7 @@ func TestAnonymize(t *testing.T) {
 			t.Error("the page has a placeholder as an element")
 		}
 	}
-	back, err := report.Read(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	back := must.Get(report.Read(dir))(t)
 	if !back.Anonymous || back.Host.Kernel != "6.1.0" || back.Host.CPU != "AMD EPYC" || back.Traffic.Target != "[<address>]:862" ||
 		back.Device.Device != "vfio-user:nic0" || back.Label != "target=<address>,source=<address>" || back.Main().Total.Count == 0 {
 		t.Errorf("%+v %+v %+v", back.Host, back.Traffic, back.Device)
@@ -108,33 +101,20 @@ func TestScrub(t *testing.T) {
 func TestRewrite(t *testing.T) {
 	r := telling(t)
 	dir := filepath.Join(t.TempDir(), "r")
-	if err := report.Write(dir, r, page); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, report.Write(dir, r, page))
 	files := func() map[string]string {
 		all := map[string]string{}
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		entries := must.Get(os.ReadDir(dir))(t)
 		for _, e := range entries {
-			b, err := os.ReadFile(filepath.Join(dir, e.Name()))
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(os.ReadFile(filepath.Join(dir, e.Name())))(t)
 			all[e.Name()] = string(b)
 		}
 		return all
 	}
 	was := files()
-	back, err := report.Read(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	back := must.Get(report.Read(dir))(t)
 	back.Anonymize()
-	if err := back.Rewrite(page); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, back.Rewrite(page))
 	is := files()
 	if len(is) != len(was) || len(was) != 5 {
 		t.Errorf("%d files, before %d", len(is), len(was))

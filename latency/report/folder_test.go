@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -25,13 +26,8 @@ func TestFolder(t *testing.T) {
 		t.Fatal("a report without raw values replaces no file of the one before")
 	}
 	for _, rep := range []*report.Report{raw, plain} {
-		f, err := report.OpenFolder(dir, user, user)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Write(rep, page); err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(report.OpenFolder(dir, user, user))(t)
+		must.OK(t, f.Write(rep, page))
 		if _, err := report.Read(dir); err != nil {
 			t.Error(err)
 		}
@@ -46,13 +42,9 @@ func TestFolder(t *testing.T) {
 
 	symlink := filepath.Join(t.TempDir(), "link")
 	empty := t.TempDir()
-	if err := os.Symlink(empty, symlink); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink(empty, symlink))
 	foreign := t.TempDir()
-	if err := os.WriteFile(filepath.Join(foreign, "thesis.tex"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(foreign, "thesis.tex"), nil, 0o600))
 	if _, err := report.OpenFolder(foreign, user, user); !errors.Is(err, report.ErrExists) {
 		t.Errorf("a folder with something else: %v, want %v", err, report.ErrExists)
 	}

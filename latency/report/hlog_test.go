@@ -22,6 +22,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -63,19 +64,14 @@ func readIndependently(t *testing.T, r io.Reader) independent {
 				t.Fatalf("line %q has %d fields", text, len(f))
 			}
 			for i, to := range []*float64{&l.start, &l.length, &l.max} {
-				v, err := strconv.ParseFloat(f[i], 64)
-				if err != nil {
-					t.Fatal(err)
-				}
+				v := must.Get(strconv.ParseFloat(f[i], 64))(t)
 				*to = v
 			}
 			l.counts = decodeIndependently(t, f[3])
 			out.lines = append(out.lines, l)
 		}
 	}
-	if err := s.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Err())
 	return out
 }
 
@@ -85,24 +81,15 @@ func readIndependently(t *testing.T, r io.Reader) independent {
 // counters.
 func decodeIndependently(t *testing.T, code string) map[int64]int64 {
 	t.Helper()
-	b, err := base64.StdEncoding.DecodeString(code)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(base64.StdEncoding.DecodeString(code))(t)
 	if cookie := binary.BigEndian.Uint32(b); cookie != 0x1c849314 {
 		t.Fatalf("outer cookie %#x", cookie)
 	}
 	if n := int(binary.BigEndian.Uint32(b[4:])); n != len(b)-8 {
 		t.Fatalf("compressed length %d, there are %d bytes", n, len(b)-8)
 	}
-	z, err := zlib.NewReader(bytes.NewReader(b[8:]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must.Get(zlib.NewReader(bytes.NewReader(b[8:])))(t)
+	p := must.Get(io.ReadAll(z))(t)
 	be := binary.BigEndian
 	if cookie := be.Uint32(p); cookie != 0x1c849313 {
 		t.Fatalf("inner cookie %#x", cookie)
@@ -160,9 +147,7 @@ func decodeIndependently(t *testing.T, code string) map[int64]int64 {
 func TestHlogByIndependentReader(t *testing.T) {
 	rep := synthetic.Link{Seed: 5, Median: 4200, Spread: 0.4, Seconds: 4, Rate: 2000, Open: true}.Report()
 	var b bytes.Buffer
-	if err := report.WriteHlog(&b, rep.Start, rep.Series); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, report.WriteHlog(&b, rep.Start, rep.Series))
 	got := readIndependently(t, &b)
 	if want := fmt.Sprintf("%.3f", float64(rep.Start.UnixMilli())/1e3); got.startTime != want || got.baseTime != want {
 		t.Errorf("StartTime %s, BaseTime %s, want %s", got.startTime, got.baseTime, want)
@@ -204,9 +189,7 @@ func TestHlogByJavaScript(t *testing.T) {
 	modules := filepath.Dir(needs.NPM(t, "hdr-histogram-js"))
 	rep := synthetic.Link{Seed: 6, Median: 5000, Spread: 0.5, Seconds: 5, Rate: 2000, Open: true}.Report()
 	dir := filepath.Join(t.TempDir(), "report")
-	if err := report.Write(dir, rep, page); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, report.Write(dir, rep, page))
 	const script = `
 const hdr = require("hdr-histogram-js"), fs = require("fs");
 const r = new hdr.HistogramLogReader(fs.readFileSync(process.argv[1], "utf8"));
@@ -253,9 +236,7 @@ console.log(JSON.stringify(out));`
 func TestHlogRoundTrip(t *testing.T) {
 	rep := synthetic.Link{Seed: 5, Median: 4200, Spread: 0.4, Seconds: 3, Rate: 1000, Open: true}.Report()
 	var b bytes.Buffer
-	if err := report.WriteHlog(&b, rep.Start, rep.Series); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, report.WriteHlog(&b, rep.Start, rep.Series))
 	start, series, err := report.ReadHlog(&b, "x.hlog")
 	if err != nil {
 		t.Fatal(err)
@@ -281,9 +262,7 @@ func TestHlogRoundTrip(t *testing.T) {
 func TestHlogDamaged(t *testing.T) {
 	rep := synthetic.Link{Seed: 5, Median: 4200, Spread: 0.1, Seconds: 2, Rate: 300}.Report()
 	var b bytes.Buffer
-	if err := report.WriteHlog(&b, rep.Start, rep.Series); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, report.WriteHlog(&b, rep.Start, rep.Series))
 	whole := b.String()
 	first := strings.Index(whole, "\n0.000000") + 1
 	for cut := first + 1; cut < len(whole); cut++ {
@@ -313,9 +292,7 @@ func TestHgrm(t *testing.T) {
 	rep := synthetic.Link{Seed: 8, Median: 4200, Spread: 0.4, Seconds: 5, Rate: 3000}.Report()
 	h := rep.Main().Total
 	var b bytes.Buffer
-	if err := report.WriteHgrm(&b, h); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, report.WriteHgrm(&b, h))
 	text := b.String()
 	lines := strings.Split(text, "\n")
 	if f := strings.Fields(lines[0]); strings.Join(f, " ") != "Value Percentile TotalCount 1/(1-Percentile)" || lines[1] != "" {
@@ -368,9 +345,7 @@ func TestHgrm(t *testing.T) {
 func FuzzHlog(f *testing.F) {
 	rep := synthetic.Link{Seed: 5, Median: 4200, Spread: 0.1, Seconds: 2, Rate: 100}.Report()
 	var b bytes.Buffer
-	if err := report.WriteHlog(&b, rep.Start, rep.Series); err != nil {
-		f.Fatal(err)
-	}
+	must.OK(f, report.WriteHlog(&b, rep.Start, rep.Series))
 	f.Add(b.Bytes())
 	f.Add([]byte("#[Histogram log format version 1.2]\nTag=A,1e300,-1,5,HISTFAAAAA==\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -382,9 +357,7 @@ func FuzzHlog(f *testing.F) {
 			return
 		}
 		var out bytes.Buffer
-		if err := report.WriteHlog(&out, time.Unix(0, 0), series); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, report.WriteHlog(&out, time.Unix(0, 0), series))
 		_, again, err := report.ReadHlog(&out, "again.hlog")
 		if err != nil || len(again) != len(series) {
 			t.Fatalf("what was read does not read again: %v", err)
@@ -399,9 +372,7 @@ func FuzzHlog(f *testing.F) {
 
 func FuzzHgrm(f *testing.F) {
 	var b bytes.Buffer
-	if err := report.WriteHgrm(&b, latency.FromValues([]int64{1, 2, 3, 4000, 500_000})); err != nil {
-		f.Fatal(err)
-	}
+	must.OK(f, report.WriteHgrm(&b, latency.FromValues([]int64{1, 2, 3, 4000, 500_000})))
 	f.Add(b.Bytes())
 	f.Fuzz(func(t *testing.T, in []byte) {
 		points, err := report.ReadHgrm(bytes.NewReader(in), "f.hgrm", 1000)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 
 	"github.com/rebound-nic/rebound/proof/needs"
@@ -41,23 +42,15 @@ func unfinished(runs int) *report.Report {
 // Wherever a log was truncated, the report has all parts that were written completely, and says how many there are.
 func TestJournal(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
-	j, err := report.NewJournal(dir, unfinished(7))
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := must.Get(report.NewJournal(dir, unfinished(7)))(t)
 	defer j.Close()
 	log := filepath.Join(dir, report.HlogFile)
 	all := parts(4)
 	sizes := []int64{0}
 	for _, step := range [][]report.Part{all[:1], all[1:3], all[3:]} {
-		if err := j.Add(step...); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, j.Add(step...))
 	}
-	whole, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Get(os.ReadFile(log))(t)
 	for at, line := 0, ""; at < len(whole); at += len(line) {
 		line = string(whole[at : at+bytes.IndexByte(whole[at:], '\n')+1])
 		if strings.HasPrefix(line, "#[Part: ") {
@@ -71,9 +64,7 @@ func TestJournal(t *testing.T) {
 		if cut%61 != 0 && !slices.ContainsFunc(sizes, func(n int64) bool { return max(n-int64(cut), int64(cut)-n) < 3 }) {
 			continue
 		}
-		if err := os.WriteFile(log, whole[:cut], 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(log, whole[:cut], 0o644))
 		rep, err := report.Read(dir)
 		if err != nil {
 			t.Fatalf("cut at %d: %v", cut, err)

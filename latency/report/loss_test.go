@@ -8,6 +8,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // Each probe without a reply has a place, and if the counters cannot distinguish two places, the range contains the
@@ -126,10 +127,7 @@ func TestOldFindings(t *testing.T) {
 		`{"schema":2,"host":{"findings":[{"id":"a","severity":"note","what":"w","mend":"do it"}]}}`,
 		`{"schema":3,"host":{"findings":[{"id":"a","severity":"note","what":"w","fix":"do it"}]}}`,
 	} {
-		rep, err := report.Parse(strings.NewReader(text), "x")
-		if err != nil {
-			t.Fatal(err)
-		}
+		rep := must.Get(report.Parse(strings.NewReader(text), "x"))(t)
 		want := host.Finding{ID: "a", Severity: host.Note, What: "w", Fix: "do it"}
 		if rep.Schema != report.Schema || len(rep.Host.Findings) != 1 || rep.Host.Findings[0] != want {
 			t.Errorf("%s: schema %d, findings %+v", text, rep.Schema, rep.Host.Findings)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 
@@ -34,14 +35,9 @@ func TestWriteAndRead(t *testing.T) {
 	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 21, 900}))
 	dir := filepath.Join(t.TempDir(), "deep", "report")
 	for range 2 { // the second write replaces the first
-		if err := report.Write(dir, rep, page); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, report.Write(dir, rep, page))
 	}
-	got, err := report.Read(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(report.Read(dir))(t)
 	if len(got.Series) != 3 {
 		t.Fatalf("%d series", len(got.Series))
 	}
@@ -66,10 +62,7 @@ func TestWriteAndRead(t *testing.T) {
 	if s := strings.Join(names, " "); s != "raw.csv.zst report.html report.json rtt.hgrm rtt.hlog" {
 		t.Errorf("files: %s", s)
 	}
-	raw, err := os.ReadFile(filepath.Join(dir, report.RawFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := must.Get(os.ReadFile(filepath.Join(dir, report.RawFile)))(t)
 	z, _ := zstd.NewReader(nil)
 	csv, err := z.DecodeAll(raw, nil)
 	if lines := strings.Split(strings.TrimSpace(string(csv)), "\n"); err != nil || len(lines) != 1001 || lines[0] != "at_ns,from_intended_ns,from_sent_ns" {
@@ -82,9 +75,7 @@ func TestWriteAndRead(t *testing.T) {
 
 func TestWriteRefusesForeignFolder(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "thesis.tex"), []byte("years"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "thesis.tex"), []byte("years"), 0o644))
 	rep := synthetic.Link{Seed: 9, Median: 4000, Seconds: 2, Rate: 100}.Report()
 	if err := report.Write(dir, rep, page); !errors.Is(err, report.ErrExists) || !strings.Contains(err.Error(), "thesis.tex") {
 		t.Errorf("error %v", err)
@@ -130,9 +121,7 @@ func testFullDisk(t *testing.T, write func(string, *report.Report, report.Page) 
 	if left, _ := os.ReadDir(mount); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	if err := write(dir, small, page); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, write(dir, small, page))
 	if err := write(dir, big, page); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("error %v, want one of no space", err)
 	}
@@ -207,12 +196,8 @@ func TestReadErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "report")
-			if err := report.Write(dir, rep, page); err != nil {
-				t.Fatal(err)
-			}
-			if err := c.damage(dir); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, report.Write(dir, rep, page))
+			must.OK(t, c.damage(dir))
 			_, err := report.Read(dir)
 			if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), dir) {
 				t.Errorf("error %v, want %v that says %q and names %s", err, c.is, c.says, dir)
@@ -250,13 +235,8 @@ func TestRewritePageLeavesAnEqualFileAlone(t *testing.T) {
 	r := &report.Report{Dir: t.TempDir()}
 	content := "one"
 	write := func() os.FileInfo {
-		if err := r.RewritePage(func(w io.Writer, _ *report.Report) error { _, err := io.WriteString(w, content); return err }); err != nil {
-			t.Fatal(err)
-		}
-		info, err := os.Stat(filepath.Join(r.Dir, report.HTMLFile))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.RewritePage(func(w io.Writer, _ *report.Report) error { _, err := io.WriteString(w, content); return err }))
+		info := must.Get(os.Stat(filepath.Join(r.Dir, report.HTMLFile)))(t)
 		return info
 	}
 	first := write()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -26,35 +27,23 @@ var update = flag.Bool("update", false, "write docs/report.schema.json")
 func TestSchemaIsOfTheTypes(t *testing.T) {
 	r := &reflected.Reflector{ExpandedStruct: true, AllowAdditionalProperties: true}
 	for _, dir := range []string{".", "..", "../host"} {
-		if err := r.AddGoComments("github.com/rebound-nic/rebound/latency/report", dir, reflected.WithFullComment()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.AddGoComments("github.com/rebound-nic/rebound/latency/report", dir, reflected.WithFullComment()))
 	}
 	s := r.Reflect(&report.Report{})
 	s.ID = ""
 	s.Title = "report.json of Rebound, schema 3"
-	text, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(json.Marshal(s))(t)
 	var tree any
-	if err := json.Unmarshal(text, &tree); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(text, &tree))
 	walk(tree, func(o map[string]any) {
 		if o["type"] == "array" {
 			o["type"] = []string{"array", "null"} // a nil slice of Go
 		}
 	})
-	want, err := json.MarshalIndent(tree, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(json.MarshalIndent(tree, "", "  "))(t)
 	want = append(want, '\n')
 	if *update {
-		if err := os.WriteFile(schemaFile, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(schemaFile, want, 0o644))
 	}
 	if got, err := os.ReadFile(schemaFile); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("docs/report.schema.json is not that of the types (%v): go test ./latency/report -run Schema -update", err)
@@ -79,27 +68,16 @@ func walk(tree any, f func(map[string]any)) {
 // them, for later versions.
 func strict(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	b, err := os.ReadFile(schemaFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(schemaFile))(t)
+	tree := must.Get(jsonschema.UnmarshalJSON(bytes.NewReader(b)))(t)
 	walk(tree, func(o map[string]any) {
 		if o["properties"] != nil {
 			o["additionalProperties"] = false
 		}
 	})
 	c := jsonschema.NewCompiler()
-	if err := c.AddResource("report.json", tree); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("report.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.AddResource("report.json", tree))
+	s := must.Get(c.Compile("report.json"))(t)
 	return s
 }
 
@@ -108,10 +86,7 @@ func strict(t *testing.T) *jsonschema.Schema {
 func TestSchema(t *testing.T) {
 	s := strict(t)
 	valid := func(b []byte) error {
-		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(jsonschema.UnmarshalJSON(bytes.NewReader(b)))(t)
 		return s.Validate(v)
 	}
 	files, err := filepath.Glob("../../results/*/report.json")
@@ -122,10 +97,7 @@ func TestSchema(t *testing.T) {
 		t.Fatalf("%d reports in results/", len(files))
 	}
 	for _, f := range files {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(f))(t)
 		b = bytes.ReplaceAll(b, []byte(`"mend": `), []byte(`"fix": `)) // the field's name before schema 3
 		if err := valid(b); err != nil {
 			t.Errorf("%s: %v", f, err)
@@ -136,9 +108,7 @@ func TestSchema(t *testing.T) {
 	full.Order = &report.Order{LossPeriods: 1, LossLengths: []report.LossLength{{Length: 1, Count: 1}}}
 	for _, rep := range []*report.Report{full, report.New("responder", report.Turnaround)} {
 		var b bytes.Buffer
-		if err := report.WriteJSON(&b, rep); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, report.WriteJSON(&b, rep))
 		if err := valid(b.Bytes()); err != nil {
 			t.Error(err)
 		}

@@ -4,23 +4,19 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func parse(t *testing.T, text string) *Arrivals {
 	t.Helper()
-	a, err := ParseArrivals(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(ParseArrivals(text))(t)
 	return &a
 }
 
 func recorded(t *testing.T, times ...int64) *Arrivals {
 	t.Helper()
-	a, err := Replay("x.pcap", times)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(Replay("x.pcap", times))(t)
 	return &a
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/latency/whole"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func text(s string) func(io.Writer) error {
@@ -49,9 +50,7 @@ func TestWrite(t *testing.T) {
 		t.Error(err)
 	}
 	is("one")
-	if err := os.Chmod(path, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(path, 0o640))
 	if err := whole.Write(path, fails); !errors.Is(err, broken) {
 		t.Error(err)
 	}
@@ -72,9 +71,7 @@ func TestWrite(t *testing.T) {
 func TestWriteElsewhere(t *testing.T) {
 	dir := t.TempDir()
 	target, link, pipe := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
-	if err := errors.Join(os.WriteFile(target, []byte("old"), 0o644), os.Symlink(target, link), unix.Mkfifo(pipe, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.WriteFile(target, []byte("old"), 0o644), os.Symlink(target, link), unix.Mkfifo(pipe, 0o600)))
 	if err := whole.Write(link, text("new")); err != nil {
 		t.Error(err)
 	}
@@ -95,12 +92,8 @@ func TestWriteElsewhere(t *testing.T) {
 	if got := <-read; got != "through" {
 		t.Errorf("the pipe has %q", got)
 	}
-	if err := os.Remove(pipe); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(pipe))
+	must.OK(t, unix.Mkfifo(pipe, 0o600))
 	for _, path := range []string{pipe, dir, "/dev/zero"} {
 		if f, err := whole.Open(path); err == nil || !strings.Contains(err.Error(), path+" is no regular file") {
 			t.Errorf("%v, %v", f, err)

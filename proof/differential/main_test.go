@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // The output depends on the seed, and not on the number of workers.
@@ -13,9 +15,7 @@ func TestRun(t *testing.T) {
 	tables := map[string]bool{}
 	for _, args := range [][]string{{"-workers", "1"}, {"-workers", "3"}, {"-seed", "2"}} {
 		var out bytes.Buffer
-		if err := run(context.Background(), append(args, "-frames", "200000"), &out); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, run(context.Background(), append(args, "-frames", "200000"), &out))
 		if !strings.Contains(out.String(), "262144 frames") || !strings.Contains(out.String(), ": no difference") {
 			t.Errorf("%v: %s", args, out.String())
 		}
@@ -45,10 +45,7 @@ func TestDifferenceIsFound(t *testing.T) {
 		"VLAN":     func(r *rules) { r.oracle.VLANs = []uint16{0} },
 		"time":     func(r *rules) { r.oracle.Time++ },
 	} {
-		j, err := newJudge()
-		if err != nil {
-			t.Fatal(err)
-		}
+		j := must.Get(newJudge())(t)
 		change(j.rules[0])
 		if err := j.chunk(1, 1); err == nil || !strings.Contains(err.Error(), "strict: to") {
 			t.Errorf("%s: %v", name, err)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
@@ -103,10 +104,7 @@ var left = map[string]string{
 // blocks returns the command blocks of a page.
 func blocks(t *testing.T, page string) (all []string) {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("../..", page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(filepath.Join("../..", page)))(t)
 	for i, part := range strings.Split(string(b), "\n```") {
 		if i%2 == 1 {
 			_, text, _ := strings.Cut(part, "\n")
@@ -128,10 +126,7 @@ func newHosts(t *testing.T) *hosts {
 	needs.Programs(t, "ping", "ip", "unshare")
 	h := &hosts{t: t, dir: t.TempDir()}
 	for _, side := range []**testbed.Namespace{&h.near, &h.far} {
-		s, err := testbed.NewNamespace()
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(testbed.NewNamespace())(t)
 		t.Cleanup(s.Close)
 		*side = s
 	}

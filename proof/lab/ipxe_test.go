@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -81,15 +82,10 @@ func startIPXE(ctx context.Context, t *testing.T, k *Kit, dir, socket string) (e
 	t.Helper()
 	j, _ := json.Marshal(device(socket))
 	begin := filepath.Join(dir, "begin.ipxe")
-	if err := os.WriteFile(begin, []byte(ipxeBegin), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(begin, []byte(ipxeBegin), 0o644))
 	cmd := exec.CommandContext(ctx, k.QEMU, append(hardware("q35", "", dir), "-kernel", k.IPXE, "-initrd", begin, "-device", string(j))...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	log, err := os.Create(filepath.Join(dir, "qemu.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Get(os.Create(filepath.Join(dir, "qemu.log")))(t)
 	cmd.Stdout, cmd.Stderr = log, log
 	started := make(chan error)
 	ended := make(chan struct{})
@@ -103,9 +99,7 @@ func startIPXE(ctx context.Context, t *testing.T, k *Kit, dir, socket string) (e
 			cmd.Wait()
 		}
 	}()
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, <-started)
 	return func() {
 		cmd.Process.Kill()
 		<-ended

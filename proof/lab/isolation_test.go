@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var isolationDir = flag.String("isolation", "", "have TestLabIsolation measure what each step of cpu.isolate gives in the guest, and write the tables to this `FOLDER`")
@@ -28,9 +30,7 @@ func TestLabIsolation(t *testing.T) {
 			if !strings.Contains(text, "| Round trip |") {
 				t.Fatalf("no table:\n%s", text)
 			}
-			if err := os.WriteFile(filepath.Join(*isolationDir, "isolation-guest-"+name+".md"), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(*isolationDir, "isolation-guest-"+name+".md"), []byte(text), 0o644))
 		})
 	}
 }

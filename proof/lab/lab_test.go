@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
@@ -76,10 +77,7 @@ func (c *card) serve(t *testing.T, dir string, i int, w sim.Wire, model func([6]
 	}
 	f.port.StartTrace(traceDepth)
 	f.port.Connect(w)
-	s, err := vfioserver.Listen(f.socket, f.port, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(vfioserver.Listen(f.socket, f.port, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))(t)
 	f.port.Start()
 	t.Cleanup(func() {
 		s.Close()
@@ -119,10 +117,7 @@ func build(t *testing.T, dir, pkg string) []byte {
 	if b, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", pkg, err, b)
 	}
-	b, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(out))(t)
 	os.Remove(out)
 	if built.binary == nil {
 		built.binary = map[string][]byte{}

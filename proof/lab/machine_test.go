@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func kit(t *testing.T) *Kit {
@@ -31,10 +33,7 @@ func kit(t *testing.T) *Kit {
 
 func logDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "lab-"+strings.ReplaceAll(t.Name(), "/", "-")+"-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("", "lab-"+strings.ReplaceAll(t.Name(), "/", "-")+"-"))(t)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("logs of guest and model: %s", dir)
@@ -176,9 +175,7 @@ func TestGuestDoesNotBoot(t *testing.T) {
 	k := *kit(t)
 	dir := logDir(t)
 	k.Kernel = filepath.Join(dir, "kernel")
-	if err := os.WriteFile(k.Kernel, []byte("no kernel"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(k.Kernel, []byte("no kernel"), 0o644))
 	var said []string
 	_, err := k.Run(t.Context(), Machine{
 		Dir: dir, Limit: time.Minute,

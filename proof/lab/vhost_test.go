@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // testpmd is DPDK's testpmd on this host, which forwards frames between vhost-user devices, in pairs: 0 and 1, 2 and 3.
@@ -34,9 +36,7 @@ func vhostSocket(dir string, i int) string { return filepath.Join(dir, fmt.Sprin
 func startTestpmd(t *testing.T, k *Kit, dir string, devices, queues int) *testpmd {
 	t.Helper()
 	var cpus unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &cpus); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.SchedGetaffinity(0, &cpus))
 	var ours []string
 	for i := range 1024 {
 		if cpus.IsSet(i) {
@@ -51,9 +51,7 @@ func startTestpmd(t *testing.T, k *Kit, dir string, devices, queues int) *testpm
 	// A frame is lost if testpmd still has to request its buffer's address from the IOMMU, unless it retries: for ten
 	// seconds, because QEMU, which replies, may not run.
 	commands := filepath.Join(dir, "testpmd.txt")
-	if err := os.WriteFile(commands, []byte("set fwd io retry\nset burst tx delay 20 retry 500000\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(commands, []byte("set fwd io retry\nset burst tx delay 20 retry 500000\n"), 0o644))
 	args = append(args, "--", "--cmdline-file="+commands, "--total-num-mbufs=8192", fmt.Sprintf("--rxq=%d", queues), fmt.Sprintf("--txq=%d", queues))
 	p := &testpmd{done: make(chan error, 1)}
 	cmd := exec.Command(k.Testpmd, args...)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -22,10 +23,7 @@ func Limited(n int) int {
 `
 
 func TestMutations(t *testing.T) {
-	all, err := mutations("m", "m.go", []byte(limited))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(mutations("m", "m.go", []byte(limited)))(t)
 	var got []string
 	for _, m := range all {
 		for i, line := range strings.Split(string(m.apply([]byte(limited))), "\n") {
@@ -50,19 +48,11 @@ func TestTry(t *testing.T) {
 		"m.go":      limited,
 		"m_test.go": "package m\nimport \"testing\"\nfunc Test(t *testing.T) {\n\tif Limited(20) != 10 { t.Fail() }\n\tfor Limited(1) == 10 {}\n}\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	t.Chdir(dir)
-	files, err := sources("./...")
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := pick(files, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(sources("./..."))(t)
+	all := must.Get(pick(files, 1))(t)
 	all = append(all, mutation{pkg: "example.com/m", file: all[0].file, what: "broken", with: "}"})
 	for _, m := range all {
 		want := map[string]result{

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestPrograms(t *testing.T) {
@@ -12,10 +14,7 @@ func TestPrograms(t *testing.T) {
 	if out, err := exec.Command(path, "-h").CombinedOutput(); err != nil {
 		t.Errorf("%s -h: %v\n%s", path, err, out)
 	}
-	before, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(os.Stat(path))(t)
 	if _, err := build("simnic"); err != nil {
 		t.Fatal(err)
 	}

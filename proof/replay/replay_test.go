@@ -21,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/replay"
 	"github.com/rebound-nic/rebound/sim"
@@ -35,19 +36,13 @@ import (
 // up opens and closes a model with its driver, as `responder probe -stage up` does.
 func up(t *testing.T, m sim.Model, mask bool) (*probe.File, []string) {
 	t.Helper()
-	port, err := sim.New(m, sim.Options{Name: "replay"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := must.Get(sim.New(m, sim.Options{Name: "replay"}))(t)
 	near, far := sim.Pair()
 	port.Connect(near)
 	far.SetUp(true)
 	port.Start()
 	path := filepath.Join(t.TempDir(), "s")
-	s, err := vfioserver.Listen(path, port, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(vfioserver.Listen(path, port, slog.New(slog.DiscardHandler)))(t)
 	defer func() {
 		s.Close()
 		port.Stop()
@@ -55,19 +50,13 @@ func up(t *testing.T, m sim.Model, mask bool) (*probe.File, []string) {
 	}()
 	var c product.Config
 	c.Driver, c.Device = "auto", "vfio-user:"+path
-	f, err := probe.Run(context.Background(), probe.Options{Card: c, Stage: probe.StageUp, Wait: 50 * time.Millisecond, Mask: mask})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(probe.Run(context.Background(), probe.Options{Card: c, Stage: probe.StageUp, Wait: 50 * time.Millisecond, Mask: mask}))(t)
 	return f, port.Violations()
 }
 
 func again(t *testing.T, f *probe.File) *probe.File {
 	t.Helper()
-	m, err := replay.Model(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(replay.Model(f))(t)
 	got, violations := up(t, m, false)
 	for _, v := range violations {
 		t.Error("violation: ", v)
@@ -234,19 +223,13 @@ func TestRefusals(t *testing.T) {
 // Files from users' cards are in testdata, each named after its problem; REBOUND_PROBE names one more. On the replayed
 // card, the driver behaves as on the real one, or better: a file that ended with an error may now open.
 func TestFiles(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.tar.zst")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(filepath.Glob("testdata/*.tar.zst"))(t)
 	if extra := os.Getenv("REBOUND_PROBE"); extra != "" {
 		files = append(files, extra)
 	}
 	for _, path := range files {
 		t.Run(filepath.Base(path), func(t *testing.T) {
-			f, err := probe.Read(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := must.Get(probe.Read(path))(t)
 			got := again(t, f)
 			t.Logf("on the card: %s\nreplayed: %s", f.Summary(), got.Summary())
 			if got.Error != "" {
@@ -268,10 +251,7 @@ func TestRecordedConnectX4(t *testing.T) {
 		t.Skip("the recording of a ConnectX-4 is not here: ", err)
 	}
 	defer in.Close()
-	z, err := gzip.NewReader(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must.Get(gzip.NewReader(in))(t)
 	f := &probe.File{Driver: "mlx5", ID: pci.ID{Vendor: 0x15B3, Device: 0x1013}}
 	f.Trace = recording(t, z)
 	for i, v := range []uint32{12<<16 | 14, 5<<16 | 1220} { // in the format of the initialization segment
@@ -310,10 +290,7 @@ func recording(t *testing.T, in *gzip.Reader) (all []trace.Entry) {
 		if head.MatchString(s.Text()) {
 			dumps = append(dumps, nil)
 		} else if m := line.FindStringSubmatch(s.Text()); m != nil && len(dumps) > 0 {
-			b, err := hex.DecodeString(strings.ReplaceAll(m[1], " ", ""))
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(hex.DecodeString(strings.ReplaceAll(m[1], " ", "")))(t)
 			dumps[len(dumps)-1] = append(dumps[len(dumps)-1], b...)
 		}
 	}

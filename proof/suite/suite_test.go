@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -56,12 +57,8 @@ func TestResults(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range modules {
 		file := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		must.OK(t, os.WriteFile(file, []byte(text), 0o644))
 	}
 	j := goTest("all", cost{1, 1}, nil, "good", "bad", "broken", "panics", "exits", "none")
 	j.dir = dir
@@ -127,9 +124,7 @@ func TestRepeated(t *testing.T) {
 	var total tally
 	printed := 0
 	r := reader{failure: func(string, string, string) { printed++ }, finished: func(_ string, _ outcome, t tally, _ time.Duration) { total.add(t) }}
-	if err := r.read(strings.NewReader(events)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.read(strings.NewReader(events)))
 	if total.Passed != 1 || total.Failed["p TestA/x"] != 2 || len(total.Failed) != 1 {
 		t.Errorf("%v %v, want 1 passed and p TestA/x failed 2 times", total, total.Failed)
 	}
@@ -237,10 +232,7 @@ func TestInterruptedRunStartsNothingMore(t *testing.T) {
 func TestPlansHaveEveryPackage(t *testing.T) {
 	needs.Tree(t)
 	t.Chdir("../..")
-	pkgs, err := packages()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pkgs := must.Get(packages())(t)
 	if len(pkgs) < 50 {
 		t.Fatalf("%d packages", len(pkgs))
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -47,17 +48,10 @@ func TestCheck(t *testing.T) {
 			}
 			for name, text := range files {
 				file := filepath.Join(dir, name)
-				if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.MkdirAll(filepath.Dir(file), 0o755))
+				must.OK(t, os.WriteFile(file, []byte(text), 0o644))
 			}
-			found, err := Check(dir, c.arch)
-			if err != nil {
-				t.Fatal(err)
-			}
+			found := must.Get(Check(dir, c.arch))(t)
 			var want []string
 			if c.want != "" {
 				want = []string{filepath.Join(dir, c.want)}
@@ -72,9 +66,7 @@ func TestCheck(t *testing.T) {
 func TestCheckOfModuleThatDoesNotParse(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"go.mod": base["go.mod"], "a.go": "package m\n\nfunc {\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	if found, err := Check(dir, "amd64"); err == nil || !strings.Contains(err.Error(), "a.go:3:6") {
 		t.Errorf("found %q, %v", found, err)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/needs"
@@ -38,10 +39,7 @@ type fake struct {
 func newFake(t testing.TB) *fake {
 	f := &fake{answers: map[uint16][]byte{}}
 	for id, text := range recorded {
-		b, err := hex.DecodeString(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(hex.DecodeString(text))(t)
 		if int(binary.BigEndian.Uint16(b[2:])) != len(b) {
 			t.Fatalf("message %04Xh has %d bytes and says %d", id, len(b), binary.BigEndian.Uint16(b[2:]))
 		}
@@ -62,10 +60,7 @@ func (f *fake) accurate(to byte) *fake { f.data(idParent)[20] = to; return f }
 
 func (f *fake) serve(t testing.TB) string {
 	path := filepath.Join(t.TempDir(), "ptp4l")
-	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"}))(t)
 	done := make(chan struct{})
 	t.Cleanup(func() { c.Close(); <-done })
 	go func() {
@@ -210,16 +205,12 @@ func TestPTP4L(t *testing.T) {
 		} else {
 			text += "slaveOnly 1\n"
 		}
-		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(config, []byte(text), 0o600))
 		// Without the privilege to set the clock it continues, and both share this machine's clock.
 		cmd := exec.Command("ip", "netns", "exec", ns, "setpriv", "--bounding-set", "-sys_time", "--inh-caps", "-sys_time", program, "-f", config, "-i", "tpv", "-m", "-q")
 		var log strings.Builder
 		cmd.Stdout, cmd.Stderr = &log, &log
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, cmd.Start())
 		t.Cleanup(func() {
 			cmd.Process.Signal(unix.SIGTERM)
 			cmd.Wait()

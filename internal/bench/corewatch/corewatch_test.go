@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestField(t *testing.T) {
@@ -29,10 +30,7 @@ func kernel(t *testing.T) (preempted, waited uint64) {
 	t.Helper()
 	read := func(file, before string, to *uint64) {
 		t.Helper()
-		b, err := os.ReadFile("/proc/self/task/" + strconv.Itoa(unix.Gettid()) + "/" + file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile("/proc/self/task/" + strconv.Itoa(unix.Gettid()) + "/" + file))(t)
 		_, rest, _ := strings.Cut(string(b), before)
 		if _, err := fmt.Sscan(rest, to); err != nil {
 			t.Fatalf("%s: %v in %q", file, err, b)
@@ -49,22 +47,15 @@ func TestWatch(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var all, one unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.SchedGetaffinity(0, &all))
 	core := 0
 	for !all.IsSet(core) {
 		core++
 	}
 	one.Set(core)
-	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.SchedSetaffinity(0, &one))
 	defer func() { _ = unix.SchedSetaffinity(0, &all) }()
-	w, err := Start(core, unix.Gettid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(Start(core, unix.Gettid()))(t)
 	running, done := make(chan struct{}), make(chan struct{})
 	var enough atomic.Bool
 	defer enough.Store(true)

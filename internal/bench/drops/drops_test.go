@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // A responder's refusals and its device's drops are read from its page, by reason, summed over all queues.
@@ -27,10 +28,7 @@ rebound_device_trouble_total{kind="resets"} 9
 	s := httptest.NewServer(http.HandlerFunc(page))
 	defer s.Close()
 	from := Source{Responder: s.URL}
-	before, err := from.Read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(from.Read())(t)
 	after, err := from.Read()
 	if err != nil || !Counted(after.Drops, report.DroppedThere) || after.There.Restarted(before.There) {
 		t.Fatal(err, after)
@@ -108,10 +106,7 @@ process_start_time_seconds %d
 	from := Source{Responder: s.URL}
 	read := func() Reading {
 		t.Helper()
-		r, err := from.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(from.Read())(t)
 		return r
 	}
 	before := read()

@@ -7,24 +7,16 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/schedule"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // No arrival process suffers from coordinated omission: the sender is delayed once for 20 ms at a mean rate of 10000
 // probes per second, and the probes that should have been sent in the first 10 ms of it count as longer than 10 ms. A
 // Poisson process has 100 of them on average, and fewer than 40 with a probability of 10^-11.
 func TestArrivalsAreTimedFromTheSchedule(t *testing.T) {
-	burst, err := schedule.ParseArrivals("burst:20")
-	if err != nil {
-		t.Fatal(err)
-	}
-	poisson, err := schedule.ParseArrivals("poisson")
-	if err != nil {
-		t.Fatal(err)
-	}
-	replay, err := schedule.Replay("x", []int64{0, 10, 20, 900, 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	burst := must.Get(schedule.ParseArrivals("burst:20"))(t)
+	poisson := must.Get(schedule.ParseArrivals("poisson"))(t)
+	replay := must.Get(schedule.Replay("x", []int64{0, 10, 20, 900, 1000}))(t)
 	for _, x := range []struct {
 		name     string
 		arrivals schedule.Arrivals
@@ -41,9 +33,7 @@ func TestArrivalsAreTimedFromTheSchedule(t *testing.T) {
 		}
 		s, rec := stream(t, f, 10000, 20*time.Second, func(o *Options) { o.Arrivals = x.arrivals })
 		var stop atomic.Bool
-		if err := s.Run(Limit{Count: 400}, &stop); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Run(Limit{Count: 400}, &stop))
 		get := series(rec)
 		half := (stall / 2).Nanoseconds()
 		if corrected := get(latency.MainSeries).CountAbove(half); corrected < x.least {
@@ -61,17 +51,12 @@ func TestArrivalsAreTimedFromTheSchedule(t *testing.T) {
 // Probes of a burst are due together, and the next burst a whole number of periods later: the arrivals within a run add
 // up to its mean rate.
 func TestBurstsAreSentTogether(t *testing.T) {
-	burst, err := schedule.ParseArrivals("burst:10")
-	if err != nil {
-		t.Fatal(err)
-	}
+	burst := must.Get(schedule.ParseArrivals("burst:10"))(t)
 	f := &fake{}
 	f.onSend = func(n int, b []byte) error { f.reply(b, 0); return nil }
 	s, _ := stream(t, f, 1000, 20*time.Second, func(o *Options) { o.Arrivals = burst })
 	var stop atomic.Bool
-	if err := s.Run(Limit{Count: 50}, &stop); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Run(Limit{Count: 50}, &stop))
 	for i := range 50 {
 		first, at := s.window.slots[i/10*10].intended, s.window.slots[i].intended
 		if at != first {

@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestPortFails(t *testing.T) {
@@ -72,9 +73,7 @@ func TestAwayAtTheEnd(t *testing.T) {
 		}
 		s, rec := stream(t, f, rate, 20*time.Millisecond, nil)
 		var stop atomic.Bool
-		if err := s.Run(Limit{Count: 1}, &stop); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Run(Limit{Count: 1}, &stop))
 		if c := s.Counts(); c.Unanswered() != 0 || c.Received+c.Late != 1 || series(rec)(latency.MainSeries).Count != 1 {
 			t.Errorf("rate %v: %+v, %d lost", rate, c, c.Unanswered())
 		}
@@ -93,9 +92,7 @@ func TestStop(t *testing.T) {
 			return nil
 		}
 		s, rec := stream(t, f, rate, 20*time.Second, nil)
-		if err := s.Run(Limit{}, &stop); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Run(Limit{}, &stop))
 		if n := series(rec)(latency.MainSeries).Count; n != 101 || s.window.counts.Unanswered() != 0 {
 			t.Errorf("rate %v: %d recorded, %+v", rate, n, s.Counts())
 		}
@@ -115,9 +112,7 @@ func TestStopWhileWaiting(t *testing.T) {
 			return nil
 		}
 		s, _ := stream(t, f, rate, time.Minute, nil)
-		if err := s.Run(Limit{}, &stop); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Run(Limit{}, &stop))
 		if c := s.Counts(); c.Unanswered() != 0 || c.Abandoned != 1 || c.Received != c.Sent {
 			t.Errorf("rate %v: %+v", rate, c)
 		}
@@ -142,9 +137,7 @@ func TestCorruptInWarmup(t *testing.T) {
 			return nil
 		}
 		s, _ = stream(t, f, rate, 50*time.Millisecond, nil)
-		if err := s.Run(Limit{Warmup: 5 * time.Millisecond, Count: 20}, new(atomic.Bool)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Run(Limit{Warmup: 5 * time.Millisecond, Count: 20}, new(atomic.Bool)))
 		if c := s.Counts(); c.CorruptInWarmup != warm || c.Corrupt != warm+10 || c.Spoiled != 10 {
 			t.Errorf("rate %v: %d replies of the warm-up were corrupt; %+v", rate, warm, c)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // turned is the reply to a UDP frame over IPv4.
@@ -33,10 +34,7 @@ func TestFlood(t *testing.T) {
 		f := &fake{}
 		flow := probe.Flow{Proto: probe.UDP, SrcMAC: [6]byte{2, 0, 0, 0, 0, 1}, DstMAC: [6]byte{2, 0, 0, 0, 0, 2}, Src: netip.MustParseAddr("10.0.0.1"),
 			Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 50000, DstPort: 7, Run: 1, Size: 90}
-		codec, err := probe.New(flow)
-		if err != nil {
-			t.Fatal(err)
-		}
+		codec := must.Get(probe.New(flow))(t)
 		question := make([]byte, 60)
 		questions, answers, corrupt := 0, 0, 0
 		var earlier [][]byte
@@ -92,9 +90,7 @@ func TestFlood(t *testing.T) {
 			}
 		})
 		var stop atomic.Bool
-		if err := s.Run(Limit{Count: probes}, &stop); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Run(Limit{Count: probes}, &stop))
 		c := s.Counts()
 		if c.Sent != probes || c.Received != probes || c.Unanswered() != 0 || c.Unsent != 0 || c.Late != 0 || series(rec)("rtt").Count != probes {
 			t.Errorf("rate %v: %+v, want %d sent and received", rate, c, probes)

@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // fake is a port whose peer does what the test scripts. Replies are UDP payloads, which are returned as they were sent.
@@ -83,18 +84,12 @@ func stream(t *testing.T, p Port, rate float64, timeout time.Duration, change fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec, err := latency.NewRecorder(testClock, latency.RecorderOptions{OpenLoop: rate > 0})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rec := must.Get(latency.NewRecorder(testClock, latency.RecorderOptions{OpenLoop: rate > 0}))(t)
 	o := Options{Port: p, Codec: codec, Recorder: rec, Rate: rate, Timeout: timeout}
 	if change != nil {
 		change(&o)
 	}
-	s, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(o))(t)
 	return s, rec
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // Consecutive losses form one period, and the end of a run ends one. Periods are those of RFC 3357's example: 1 1 0 0 0
@@ -76,9 +77,7 @@ func TestDelayVariation(t *testing.T) {
 		}
 		s, rec := stream(t, f, 0, 20*time.Second, nil)
 		var stop atomic.Bool
-		if err := s.Run(Limit{Count: 20}, &stop); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Run(Limit{Count: 20}, &stop))
 		if h = series(rec)(ipdvSeries); h.Count != 19 {
 			t.Fatalf("%d differences of 20 round trips", h.Count)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -183,10 +184,7 @@ func TestZeroSSID(t *testing.T) {
 
 // A reflector without TLV support returns them unchanged, with flag U set: they do not count as answered.
 func TestTLVsNotUnderstood(t *testing.T) {
-	ask, err := probe.ParseAsk("location")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ask := must.Get(probe.ParseAsk("location"))(t)
 	s, _, err := (&mirror{}).run(t, Limit{Count: 5}, 1, func(p *probe.TestPacket) { p.Ask = []probe.Ask{ask} }, nil)
 	if err != nil {
 		t.Fatal(err)

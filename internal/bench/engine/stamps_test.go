@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestTimestamps(t *testing.T) {
@@ -21,9 +22,7 @@ func TestTimestamps(t *testing.T) {
 	}
 	s, rec := stream(t, f, 0, 20*time.Second, func(o *Options) { o.Stamps = NewStamper(f, nic.Timestamping{RxSoftware: true, TxSoftware: true}) })
 	var stop atomic.Bool
-	if err := s.Run(Limit{Count: 10}, &stop); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Run(Limit{Count: 10}, &stop))
 	get := series(rec)
 	if h := get(latency.KernelSeries); h.Count != 10 || h.Min != 3000 || h.Max != 3000 {
 		t.Errorf("kernel: %d, %d to %d", h.Count, h.Min, h.Max)
@@ -32,9 +31,7 @@ func TestTimestamps(t *testing.T) {
 		t.Errorf("the card stamped no reply, yet there are %d pairs", h.Count)
 	}
 	f.stamp.Hardware = true
-	if err := s.Run(Limit{Count: 5}, &stop); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Run(Limit{Count: 5}, &stop))
 	if h := series(rec)(latency.HardwareSeries); h.Count != 5 || h.Max != 2500 {
 		t.Errorf("hardware: %d, max %d", h.Count, h.Max)
 	}
@@ -63,9 +60,7 @@ func testLateTimestamps(t *testing.T, first int) {
 		o.Stamps = NewStamper(f, nic.Timestamping{RxHardware: true, TxHardware: true})
 	})
 	var stop atomic.Bool
-	if err := s.Run(Limit{Count: 10}, &stop); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Run(Limit{Count: 10}, &stop))
 	if h := series(rec)(latency.HardwareSeries); h.Count != 10 || h.Min != 2500 {
 		t.Errorf("%d pairs of 10, from %d ns", h.Count, h.Min)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // The sender is delayed once, for 20 ms at 10000 probes per second. 200 probes should have been sent meanwhile; they
@@ -28,9 +29,7 @@ func TestCoordinatedOmission(t *testing.T) {
 	}
 	s, rec := stream(t, f, 10000, 20*time.Second, nil)
 	var stop atomic.Bool
-	if err := s.Run(Limit{Count: 400}, &stop); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Run(Limit{Count: 400}, &stop))
 	get := series(rec)
 	half := (stall / 2).Nanoseconds()
 	corrected, actual, lag := get(latency.MainSeries).CountAbove(half), get(latency.UncorrectedSeries).CountAbove(half), get(latency.LagSeries).CountAbove(half)
@@ -60,9 +59,7 @@ func TestFarStall(t *testing.T) {
 	}
 	s, rec := stream(t, f, 10000, 20*time.Second, nil)
 	var stop atomic.Bool
-	if err := s.Run(Limit{Count: 400}, &stop); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Run(Limit{Count: 400}, &stop))
 	get := series(rec)
 	if a := get(latency.MainSeries).CountAbove(10_000_000); a < 99 {
 		t.Errorf("corrected: %d above 10 ms", a)
@@ -101,9 +98,7 @@ func TestClosedLoop(t *testing.T) {
 	}
 	s, rec := stream(t, f, 0, time.Second, nil) // the test waits three times this long, and no machine delays a thread for so long
 	var stop atomic.Bool
-	if err := s.Run(Limit{Count: 20}, &stop); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Run(Limit{Count: 20}, &stop))
 	want := Counts{Sent: 20, Received: 17, Late: 1, Spoiled: 1, Duplicates: 1, Corrupt: 2}
 	if c := s.Counts(); c != want || c.Unanswered() != 1 {
 		t.Errorf("%+v lost %d, want %+v lost 1", c, c.Unanswered(), want)
@@ -130,9 +125,7 @@ func TestRingFull(t *testing.T) {
 	}
 	s, _ := stream(t, f, 0, 20*time.Second, nil)
 	var stop atomic.Bool
-	if err := s.Run(Limit{Count: 5}, &stop); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Run(Limit{Count: 5}, &stop))
 	if c := s.Counts(); c.Sent != 5 || c.Received != 5 || s.Full != 3 {
 		t.Errorf("%+v, full %d", c, s.Full)
 	}
@@ -178,9 +171,7 @@ func TestTooLate(t *testing.T) {
 	f := &fake{onSend: func(int, []byte) error { spin(20 * time.Microsecond); return nil }}
 	s, _ := stream(t, f, 1e6, time.Millisecond, nil)
 	var stop atomic.Bool
-	if err := s.Run(Limit{Count: 100_000, Behind: time.Millisecond}, &stop); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Run(Limit{Count: 100_000, Behind: time.Millisecond}, &stop))
 	if c := s.Counts(); c.Sent > 1000 || testClock.Nanoseconds(s.Behind) < 1_000_000 {
 		t.Errorf("%d sent, %d ns behind", c.Sent, testClock.Nanoseconds(s.Behind))
 	}
@@ -195,9 +186,7 @@ func TestGapOfTheMeasuredPart(t *testing.T) {
 		f.onSend = func(n int, b []byte) error { slow = n == 0; f.reply(b, 0); return nil }
 		s, _ := stream(t, f, rate, 20*time.Second, func(o *Options) { o.Port = held{f, &slow} })
 		var stop atomic.Bool
-		if err := s.Run(Limit{Warmup: heldFor + 5*time.Millisecond, Count: 10}, &stop); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Run(Limit{Warmup: heldFor + 5*time.Millisecond, Count: 10}, &stop))
 		var counts [polling.Buckets]uint64
 		s.Gap.Load(&counts)
 		n := int64(0)
@@ -237,9 +226,7 @@ func TestWarmupStaysOut(t *testing.T) {
 		f.onSend = func(n int, b []byte) error { f.reply(b, 0); return nil }
 		s, rec := stream(t, f, rate, 20*time.Second, nil)
 		var stop atomic.Bool
-		if err := s.Run(Limit{Warmup: 100 * time.Millisecond, Count: 30}, &stop); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Run(Limit{Warmup: 100 * time.Millisecond, Count: 30}, &stop))
 		n := series(rec)(latency.MainSeries).Count
 		if c := s.Counts(); n != 30 || c.Sent != 30 || s.Warmup == 0 || int64(f.sent) != 30+s.Warmup {
 			t.Errorf("rate %v: %d recorded, %d sent, warm-up %d, %+v", rate, n, f.sent, s.Warmup, c)
@@ -277,9 +264,7 @@ func TestQuestionsAreAnswered(t *testing.T) {
 		}
 	})
 	var stop atomic.Bool
-	if err := s.Run(Limit{Count: 3}, &stop); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Run(Limit{Count: 3}, &stop))
 	if answers != 4 {
 		t.Errorf("%d answers, want 4", answers)
 	}
@@ -309,9 +294,7 @@ func TestEveryStallIsRecorded(t *testing.T) {
 			}
 			s, _ := stream(t, f, rate, 20*time.Second, nil)
 			var stop atomic.Bool
-			if err := s.Run(Limit{Count: 100}, &stop); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, s.Run(Limit{Count: 100}, &stop))
 			if n := latency.FromHot(&s.Gap, testClock).CountAbove(int64(stall) * 95 / 100); n < 4 {
 				t.Errorf("rate %v, %s: %d of 5 stalls are recorded", rate, where, n)
 			}
@@ -325,14 +308,10 @@ func TestPauseBetweenRunsIsNoGap(t *testing.T) {
 	f.onSend = func(n int, b []byte) error { f.reply(b, 0); return nil }
 	s, _ := stream(t, f, 0, 20*time.Second, nil)
 	var stop atomic.Bool
-	if err := s.Run(Limit{Count: 3}, &stop); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Run(Limit{Count: 3}, &stop))
 	var before, after [polling.Buckets]uint64
 	s.Gap.Load(&before)
-	if err := s.Discard(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Discard())
 	if s.Gap.Load(&after); before != after {
 		t.Error("Discard recorded the pause since the run as a gap")
 	}

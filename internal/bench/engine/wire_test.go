@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -39,9 +40,7 @@ func TestCountsOfAWire(t *testing.T) {
 		w := &wired{far: b, near: sim.Impair(a, i)}
 		s, rec := stream(t, w, 20_000, time.Second, nil)
 		var stop atomic.Bool
-		if err := s.Run(Limit{Count: 4000}, &stop); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Run(Limit{Count: 4000}, &stop))
 		got, did := s.Counts(), w.near.Counts()
 		if uint64(got.Unanswered()) != did.Lost || uint64(got.Duplicates) != did.Duplicated || uint64(got.Reordered) != did.Reordered || did.Frames != 4000 {
 			t.Errorf("%s: the bench counts %d lost, %d duplicates, %d reordered; the wire did %+v", name, got.Unanswered(), got.Duplicates, got.Reordered, did)

@@ -16,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -82,10 +83,7 @@ const histogramDigits = 0.001
 func TestFilesOfRealTools(t *testing.T) {
 	for _, g := range golden {
 		t.Run(g.file, func(t *testing.T) {
-			r, err := Read(filepath.Join("testdata", g.file), g.o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(Read(filepath.Join("testdata", g.file), g.o))(t)
 			if r.Metric != g.metric || r.Tool != g.tool || r.Name() != g.file {
 				t.Errorf("%s of %s, named %s", r.Metric, r.Tool, r.Name())
 			}
@@ -96,10 +94,7 @@ func TestFilesOfRealTools(t *testing.T) {
 				t.Errorf("%d runs (%q), want %d", n, r.Foreign.Single, g.runs)
 			}
 			for name, want := range g.stats {
-				st, err := compare.ParseStat(name)
-				if err != nil {
-					t.Fatal(err)
-				}
+				st := must.Get(compare.ParseStat(name))(t)
 				if got := st.OfReport(r); !(math.Abs(got-want) <= 1+want*(g.within+histogramDigits)) {
 					t.Errorf("%s is %.0f ns, the tool printed %.0f ns", name, got, want)
 				}
@@ -117,9 +112,7 @@ func TestFilesOfRealTools(t *testing.T) {
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 
@@ -186,10 +179,7 @@ func TestMalformedFiles(t *testing.T) {
 
 func content(t *testing.T, name string) []byte {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(filepath.Join("testdata", name)))(t)
 	return b
 }
 
@@ -202,17 +192,12 @@ func TestFolderOfRuns(t *testing.T) {
 			for j := range 10 {
 				text += fmt.Sprintf("%.3f %.2f %d 0\n", 10*shift+0.01*float64(i)+0.1*float64(j), float64(j+1)/10, 100*(j+1))
 			}
-			if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d.hgrm", i)), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d.hgrm", i)), []byte(text), 0o644))
 		}
 		return dir
 	}
 	read := func(shift float64) *report.Report {
-		r, err := Read(folder(shift), Options{Unit: "us"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(Read(folder(shift), Options{Unit: "us"}))(t)
 		return r
 	}
 	p50 := func(c *compare.Comparison) compare.Row {
@@ -235,20 +220,13 @@ func TestFolderOfTimedRuns(t *testing.T) {
 	dir := t.TempDir()
 	for i, name := range []string{"b", "a"} {
 		text := strings.ReplaceAll(string(content(t, "ping-D.txt")), "[179547987", fmt.Sprintf("[1795479%d7", 8+i))
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
-	r, err := Read(dir, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(Read(dir, Options{}))(t)
 	if len(r.Runs) != 2 || r.Runs[1].Start != 100e9 || r.Counts.Sent != 400 || r.Main().Total.Count != 400 || !r.Foreign.Timed || r.Start.Unix() != 1795479873 {
 		t.Errorf("runs %v from %v, %+v, %d samples", r.Runs, r.Start, r.Counts, r.Main().Total.Count)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "c"), content(t, "irtt.json"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "c"), content(t, "irtt.json"), 0o644))
 	if _, err := Read(dir, Options{}); err == nil || !strings.Contains(err.Error(), "its files differ: ping output in ms (printed on each line), irtt JSON in ns (fixed by irtt)") {
 		t.Errorf("a folder with files of two tools: %v", err)
 	}
@@ -305,10 +283,7 @@ func TestOrderAndUnits(t *testing.T) {
 	for i := range 160 { // backwards
 		fmt.Fprintf(&text, "%d,200,%d,0,0,\n", 1795479891230848837-int64(i)*1e9, 1000*(160-i))
 	}
-	r, err := Read(write(t, "x", text.String()), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(Read(write(t, "x", text.String()), Options{}))(t)
 	first := r.ByRun()[0]
 	if len(r.Runs) != 16 || first.Max != 10000 || r.Runs[0].Start != 0 || r.Runs[15].End != 159e9 {
 		t.Errorf("runs %v, the first with values up to %d ns, want the 10 earliest", r.Runs, first.Max)
@@ -327,10 +302,7 @@ func TestOrderAndUnits(t *testing.T) {
 // Data that a file lacks is unknown, and leads to no verdict.
 func TestWhatAFormatLacks(t *testing.T) {
 	read := func(name string) *report.Report {
-		r, err := Read(filepath.Join("testdata", name), Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(Read(filepath.Join("testdata", name), Options{}))(t)
 		return r
 	}
 	for _, c := range []struct{ a, b, stat, why string }{
@@ -383,10 +355,7 @@ func TestHalvesOfOneMeasurement(t *testing.T) {
 		}
 		var sides [2]*report.Report
 		for i := range sides {
-			m, err := parse("half", []byte(text[i].String()), Options{Unit: "us"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(parse("half", []byte(text[i].String()), Options{Unit: "us"}))(t)
 			sides[i] = m.report()
 		}
 		if slices.ContainsFunc(compare.Reports(sides[0], sides[1]).Pairs[0].Rows, func(r compare.Row) bool { return r.Verdict > compare.Noise }) {
@@ -440,14 +409,9 @@ func TestFolderCounts(t *testing.T) {
 	for i, more := range []string{"late=1 dropped_here=2", "late=4 dropped_here=8"} {
 		text := strings.ReplaceAll(strings.ReplaceAll(string(watchLog(1)), "dropped_here=0", ""), " late=0", " "+more)
 		text = strings.ReplaceAll(text, "corrupt_only=0", "corrupt_only=16")
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i, ".hlog")), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i, ".hlog")), []byte(text), 0o644))
 	}
-	rep, err := Read(dir, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rep := must.Get(Read(dir, Options{}))(t)
 	if c := rep.Counts; c.Sent != 6 || c.Late != 5 || c.DroppedHere != 10 || c.DroppedHereUncertain != 10 || c.CorruptOnly != 32 {
 		t.Errorf("%+v", c)
 	}
@@ -460,10 +424,7 @@ func fuzz(f *testing.F, pattern string, o Options) {
 		f.Fatalf("no file %s: %v", pattern, err)
 	}
 	for _, name := range files {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			f.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(name))(f)
 		f.Add(b)
 		if len(b) > 2000 {
 			f.Add(b[:2000])

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,17 +18,13 @@ func TestRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "out")
 	h := Hook{Name: "b", Command: `echo "$REBOUND_VARIANT $(sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status)" > ` + file, Within: time.Minute}
 	var all unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.SchedGetaffinity(0, &all))
 	cpu := 0
 	for !all.IsSet(cpu) {
 		cpu++
 	}
 	h.CPUs.Set(cpu)
-	if err := h.Run(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, h.Run())
 	if b, _ := os.ReadFile(file); string(b) != "b "+strconv.Itoa(cpu)+"\n" {
 		t.Errorf("%q, want variant b on CPU %d", b, cpu)
 	}
@@ -47,10 +44,7 @@ func TestFails(t *testing.T) {
 	if err := h.Run(); !errors.Is(err, errHook) || !strings.Contains(err.Error(), "within 5s") || !strings.Contains(err.Error(), "starting") {
 		t.Error(err)
 	}
-	b, err := os.ReadFile(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(pid))(t)
 	id, _ := strconv.Atoi(strings.TrimSpace(string(b)))
 	await.Until(t, "what the hook started has ended", func() bool {
 		s, err := os.ReadFile("/proc/" + strconv.Itoa(id) + "/stat")
@@ -83,10 +77,7 @@ func TestBoundEndsWithHook(t *testing.T) {
 // killAlive kills the process whose ID is in a file, and fails the test if it had already ended.
 func killAlive(t *testing.T, file string) {
 	t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(file))(t)
 	id, _ := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err := unix.Kill(id, unix.SIGKILL); err != nil {
 		t.Errorf("what the hook left in the background: %v", err)

@@ -10,27 +10,19 @@ import (
 	"golang.org/x/net/bpf"
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func machine(t testing.TB, neighbours bool, flows ...probe.Flow) func([]byte) bool {
 	t.Helper()
-	raw, err := probe.Filter(flows, neighbours)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := must.Get(probe.Filter(flows, neighbours))(t)
 	all, ok := bpf.Disassemble(raw)
 	if !ok {
 		t.Fatal("the program has unknown instructions")
 	}
-	vm, err := bpf.NewVM(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	vm := must.Get(bpf.NewVM(all))(t)
 	return func(b []byte) bool {
-		n, err := vm.Run(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(vm.Run(b))(t)
 		return n > 0
 	}
 }
@@ -72,10 +64,7 @@ func TestFilterAcceptsWhatCheckDoes(t *testing.T) {
 	together := machine(t, false, all...)
 	verdicts := map[probe.Verdict]int{}
 	for _, f := range all {
-		c, err := probe.New(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(probe.New(f))(t)
 		alone := machine(t, false, f)
 		for n := range uint32(20000) {
 			b := c.Build(n, 0)
@@ -113,10 +102,7 @@ func TestFilterAcceptsWhatCheckDoes(t *testing.T) {
 func TestFilterRejectsOtherTraffic(t *testing.T) {
 	for _, f := range flows() {
 		takes := machine(t, false, f)
-		c, err := probe.New(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(probe.New(f))(t)
 		good := answer(f, c.Build(1, 0))
 		l4, next := 34, 23
 		if f.Src.Is6() {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var (
@@ -128,10 +129,7 @@ func (k kind) String() string { return fmt.Sprintf("%v/v6=%t/%d", k.proto, k.v6,
 
 func TestRequestsAreValid(t *testing.T) {
 	for _, k := range kinds() {
-		c, err := probe.New(flow(k.proto, k.v6, k.size))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(probe.New(flow(k.proto, k.v6, k.size)))(t)
 		for _, seq := range []uint32{0, 1, 0xffff, 0x10000, 0xffffffff} {
 			b := c.Build(seq, 42)
 			l4, next := 34, b[23]

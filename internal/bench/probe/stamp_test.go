@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var key = []byte("0123456789abcdef0123456789abcdef")
@@ -23,10 +24,7 @@ func digest(parts ...[]byte) []byte {
 func asks(t testing.TB, list ...string) (all []probe.Ask) {
 	t.Helper()
 	for _, text := range list {
-		a, err := probe.ParseAsk(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(probe.ParseAsk(text))(t)
 		all = append(all, a)
 	}
 	return all
@@ -42,10 +40,7 @@ func sealedFlow(t testing.TB, authenticated bool, padding int, list ...string) p
 
 // An authenticated probe with TLVs, field by field (RFC 8762 §4.2.2, RFC 8972 §3, §4).
 func TestSealedProbe(t *testing.T) {
-	c, err := probe.New(sealedFlow(t, true, 6, "cos:46", "direct"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(probe.New(sealedFlow(t, true, 6, "cos:46", "direct")))(t)
 	c.SetErrorEstimate(0x8587)
 	c.Build(41, 0)
 	got := c.Build(42, 0xe8d4a50f11223344)
@@ -99,10 +94,7 @@ func reflectSealed(f probe.Flow, b []byte) []byte {
 func TestEveryForgedBitIsFound(t *testing.T) {
 	for _, authenticated := range []bool{true, false} {
 		f := sealedFlow(t, authenticated, 20, "time", "location", "hmac")
-		c, err := probe.New(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(probe.New(f))(t)
 		good := reflectSealed(f, c.Build(7, 42))
 		var r probe.Reply
 		if v := c.Check(good, &r); v != probe.Good || r.Stamped.Untrusted || len(r.Stamped.Answers) != 2 || !r.Stamped.Answers[1].Usable() ||
@@ -134,10 +126,7 @@ func TestEveryForgedBitIsFound(t *testing.T) {
 func TestFlagsOfReplies(t *testing.T) {
 	f := sealedFlow(t, false, 0, "time", "cos:1", "direct")
 	f.Test.Key = nil
-	c, err := probe.New(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(probe.New(f))(t)
 	good := reflectSealed(f, c.Build(7, 42))
 	second := 44 + 8
 	for flags, want := range map[byte]string{0: "true true true false", 0x80: "true false true false", 0x40: "true false false false", 0x20: "true false true true"} {
@@ -176,10 +165,7 @@ func TestParseAsk(t *testing.T) {
 
 func TestSealedAllocatesNothing(t *testing.T) {
 	f := sealedFlow(t, true, 40, "time", "followup")
-	c, err := probe.New(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(probe.New(f))(t)
 	reply := reflectSealed(f, c.Build(7, 42))
 	var r probe.Reply
 	if n := testing.AllocsPerRun(100, func() { c.Build(7, 42); c.Check(reply, &r) }); n != 0 {
@@ -192,10 +178,7 @@ func FuzzSealed(f *testing.F) {
 	var codecs []*probe.Codec
 	for _, authenticated := range []bool{true, false} {
 		fl := sealedFlow(f, authenticated, 20, "time", "location", "hmac")
-		c, err := probe.New(fl)
-		if err != nil {
-			f.Fatal(err)
-		}
+		c := must.Get(probe.New(fl))(f)
 		codecs = append(codecs, c)
 		f.Add(authenticated, reflectSealed(fl, c.Build(7, 42)))
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/page"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -123,10 +124,7 @@ func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 
 func TestMatrix(t *testing.T) {
 	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
-	m, err := (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get((&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o))(t)
 	if strings.Join(m.From, " ") != "a b c" || strings.Join(m.To, " ") != "icmp:a icmp:b icmp:c" || len(m.Cells) != 6 {
 		t.Fatalf("%v to %v, %d cells", m.From, m.To, len(m.Cells))
 	}
@@ -148,12 +146,8 @@ func TestMatrix(t *testing.T) {
 		t.Errorf("shift %v", shift)
 	}
 	var html, text bytes.Buffer
-	if err := page.WriteMatrix(&html, m); err != nil {
-		t.Fatal(err)
-	}
-	if err := page.PrintMatrix(&text, m); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, page.WriteMatrix(&html, m))
+	must.OK(t, page.PrintMatrix(&text, m))
 	for _, want := range []string{"1 of 6 paths are slower", "1 of 6 paths returned no replies", "a → icmp:c", "b → icmp:a", "100 %",
 		"at most 5 % of matrices of this size", `<th scope="col">not sent</th><th scope="col">dropped here</th><th scope="col">late</th>`, "between 0 and 3"} {
 		if !strings.Contains(html.String(), want) {
@@ -221,14 +215,9 @@ func TestMatrixOfAFleet(t *testing.T) {
 func TestMatrixOfAYoungWatch(t *testing.T) {
 	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
 	for _, age := range []time.Duration{50 * time.Minute, 7 * time.Minute, 90 * time.Second} {
-		m, err := (&Server{Base: mesh(t, now.Add(-age), "").URL}).Matrix(context.Background(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get((&Server{Base: mesh(t, now.Add(-age), "").URL}).Matrix(context.Background(), o))(t)
 		var html, text bytes.Buffer
-		if err := errors.Join(page.WriteMatrix(&html, m), page.PrintMatrix(&text, m)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(page.WriteMatrix(&html, m), page.PrintMatrix(&text, m)))
 		if c := m.Cells[page.Pair{From: "a", To: "icmp:b"}]; math.Abs(c.P50-53.5e3) > 2e3 || c.Sent < int64(age.Seconds()/4) || c.Why == "no replies" {
 			t.Errorf("%v: the path that answers is %+v", age, c)
 		}
@@ -245,10 +234,7 @@ func TestMatrixOfAYoungWatch(t *testing.T) {
 func TestMatrixWithoutLossCounters(t *testing.T) {
 	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
 	for _, missing := range []string{"rebound_lost_total", "rebound_lost_uncertain_total"} {
-		m, err := (&Server{Base: mesh(t, time.Unix(0, 0), missing).URL}).Matrix(context.Background(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get((&Server{Base: mesh(t, time.Unix(0, 0), missing).URL}).Matrix(context.Background(), o))(t)
 		if c := m.Cells[page.Pair{From: "b", To: "icmp:a"}]; c.Lost != 3600 || c.LostUncertain != 3600 {
 			t.Errorf("without %s: %+v", missing, c)
 		}
@@ -295,10 +281,7 @@ func TestCountersDisagree(t *testing.T) {
 	}))
 	defer s.Close()
 	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
-	m, err := (&Server{Base: s.URL}).Matrix(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get((&Server{Base: s.URL}).Matrix(context.Background(), o))(t)
 	for pair, c := range m.Cells {
 		if parts := c.Lost + c.Late + c.SendFailed + c.CorruptOnly; c.Sent != 3600 || parts != c.Sent || c.LostLeast() != 0 {
 			t.Errorf("%v: %+v: the parts add up to %d", pair, c.Counts, parts)
@@ -308,10 +291,7 @@ func TestCountersDisagree(t *testing.T) {
 		t.Errorf("no %q in %q", want, m.Notes)
 	}
 	from := &Source{Labels: []Label{{"instance", "a"}, {"target", "icmp:b"}}, Metric: DefaultMetric, From: now.Add(-time.Hour), To: now, Windows: 12}
-	l, err := Load(context.Background(), &Server{Base: s.URL}, from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(Load(context.Background(), &Server{Base: s.URL}, from))(t)
 	if c := l.Counts; c.Sent != 3600 || c.Lost != 3588 || c.LostLeast() != 0 || c.Received != 0 || !slices.Contains(l.Notes, "the counters "+disagree+": lost is a range") {
 		t.Errorf("%+v %q", c, l.Notes)
 	}
@@ -390,10 +370,7 @@ func TestMatrixCalibration(t *testing.T) {
 // The loss of a cell with several series covers all of them, including a silent one.
 func TestMatrixOfSeveralSeries(t *testing.T) {
 	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "instance"}
-	m, err := (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get((&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o))(t)
 	if c := m.Cells[page.Pair{From: "b", To: "b"}]; len(m.Cells) != 3 || c.Sent != 7200 || c.Lost != 3600 || c.Samples != 3600 || c.Silent {
 		t.Errorf("%d cells, %+v", len(m.Cells), c)
 	}
@@ -425,10 +402,7 @@ func TestMatrixNeedsWindows(t *testing.T) {
 // A comparison loads as received only the probes that were answered in time.
 func TestLoadCountsPlaces(t *testing.T) {
 	s := &Source{Labels: []Label{{"instance", "a"}, {"target", "icmp:b"}}, Metric: DefaultMetric, From: now.Add(-time.Hour), To: now, Windows: 12}
-	l, err := Load(context.Background(), &Server{Base: mesh(t, time.Unix(0, 0), "").URL}, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(Load(context.Background(), &Server{Base: mesh(t, time.Unix(0, 0), "").URL}, s))(t)
 	if c := l.Counts; c.Sent != 3600 || c.Lost != 0 || c.Late != 7 || c.SendFailed != 5 || c.DroppedHere != 3 || c.Received != 3588 {
 		t.Errorf("%+v", c)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/page"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -142,10 +143,7 @@ func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 func load(t *testing.T, levels []float64, restart int, more string) (*Loaded, error) {
 	t.Helper()
 	h := server(t, levels, restart)
-	s, err := Parse("prom:"+h.URL+"?target=icmp:10.0.0.2&from=2026-11-22T10:00:00Z&to=2026-11-22T11:00:00Z"+more, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Parse("prom:"+h.URL+"?target=icmp:10.0.0.2&from=2026-11-22T10:00:00Z&to=2026-11-22T11:00:00Z"+more, now))(t)
 	return Load(context.Background(), &Server{Base: s.Base}, s)
 }
 
@@ -159,10 +157,7 @@ func twelve(level float64) (all []float64) {
 // Each window has exactly the counts of its time, and a comparison of two hours finds the actual change, and nothing
 // else.
 func TestLoad(t *testing.T) {
-	a, err := load(t, twelve(50e-6), -1, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(load(t, twelve(50e-6), -1, ""))(t)
 	if len(a.Runs) != 12 || a.Main().Total.Count != 3600 || a.Resolution < 0.02 || a.Resolution > 0.025 || a.Counts.Sent != 320 || a.Counts.Lost != 3 || a.Traffic.Rate != 0.2 ||
 		a.Traffic.FrameSize != 60 || a.Traffic.Transport != "raw" || a.Traffic.Protocol != "icmp" {
 		t.Errorf("%d runs, %d values, width %v, %+v, %+v", len(a.Runs), a.Main().Total.Count, a.Resolution, a.Counts, a.Traffic)
@@ -174,10 +169,7 @@ func TestLoad(t *testing.T) {
 		t.Error(advice)
 	}
 	for level, want := range map[float64]compare.Verdict{50e-6: compare.Noise, 100e-6: compare.Slower} {
-		b, err := load(t, twelve(level), -1, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(load(t, twelve(level), -1, ""))(t)
 		b.Start, b.End = b.Start.Add(time.Hour), b.End.Add(time.Hour) // an hour later
 		c := compare.Reports(a.Report, b.Report)
 		for _, row := range c.Pairs[0].Rows {
@@ -193,20 +185,14 @@ func TestLoad(t *testing.T) {
 
 // Without a counter of lost probes, the loss is a range.
 func TestLoadWithoutLossCounters(t *testing.T) {
-	l, err := load(t, twelve(50e-6), -1, "&site=uncounted")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(load(t, twelve(50e-6), -1, "&site=uncounted"))(t)
 	if c := l.Counts; c.Sent == 0 || c.Lost != max(c.Sent-l.Main().Total.Count, 0) || c.LostLeast() != 0 || !strings.Contains(strings.Join(l.Notes, "\n"), "no rebound_lost_total") {
 		t.Errorf("%+v, %q", c, l.Notes)
 	}
 }
 
 func TestRestart(t *testing.T) {
-	l, err := load(t, twelve(50e-6), 4, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(load(t, twelve(50e-6), 4, ""))(t)
 	if len(l.Runs) != 11 || l.Main().Total.Count != 11*300 || !strings.Contains(strings.Join(l.Notes, " "), "left out 1 window in which the watch was started again") {
 		t.Errorf("%d runs, %d values, %q", len(l.Runs), l.Main().Total.Count, l.Notes)
 	}
@@ -215,18 +201,13 @@ func TestRestart(t *testing.T) {
 // The lines that name the two sides of a comparison, and its table, have the information that Prometheus has, and no
 // placeholder for the rest.
 func TestComparisonText(t *testing.T) {
-	a, err := load(t, twelve(50e-6), -1, "&instance=a:9470")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(load(t, twelve(50e-6), -1, "&instance=a:9470"))(t)
 	b, err := load(t, twelve(50e-6), 4, "&site=silent")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if err := page.PrintComparison(&out, compare.Reports(a.Report, b.Report)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, page.PrintComparison(&out, compare.Reports(a.Report, b.Report)))
 	for _, want := range []string{
 		"A  icmp:10.0.0.2 instance=a:9470 2026-11-22 10:00Z, afpacket, icmp to 10.0.0.2, 60 bytes, open loop at 0.2/s, 3600 samples, 12 runs\n",
 		"B  icmp:10.0.0.2 site=silent 2026-11-22 10:00Z, icmp to 10.0.0.2, open loop, 3300 samples, 11 runs\n",
@@ -238,9 +219,7 @@ func TestComparisonText(t *testing.T) {
 	if b, err = load(t, twelve(50e-6), 4, "&site=other"); err != nil {
 		t.Fatal(err)
 	}
-	if err := page.PrintComparison(&out, compare.Reports(a.Report, b.Report)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, page.PrintComparison(&out, compare.Reports(a.Report, b.Report)))
 	if text := out.String(); strings.Contains(text, " +0 ns") || !regexp.MustCompile(`p50 .* <1\.\d+ µs  <2\.1%  ~`).MatchString(text) {
 		t.Error("a shift within one bucket, 2.1 % wide, has a number")
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // moody returns every frame except those of some Sends.
@@ -36,9 +37,7 @@ func TestAnswered(t *testing.T) {
 	m := &moody{}
 	s := &Series{wire: m, flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"),
 		Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
-	if err := s.Answered(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Answered())
 	m.queue, m.silent = [][]byte{m.last}, 2
 	if err := s.Answered(); err != nil || m.silent >= 0 {
 		t.Errorf("%v; the reply to an earlier probe was taken: %d probes more were not to be answered", err, m.silent)

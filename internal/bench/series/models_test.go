@@ -23,6 +23,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
 	"github.com/rebound-nic/rebound/nic/drivers/virtio"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
@@ -312,10 +313,7 @@ func (b *bed) subnet(i int) (far nic.Port) {
 // station is a device's MAC.
 func station(t *testing.T, p nic.Port) [6]byte {
 	t.Helper()
-	mac, err := parseMAC(p.Info().MAC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mac := must.Get(parseMAC(p.Info().MAC))(t)
 	return mac
 }
 
@@ -365,12 +363,8 @@ func impair(t *testing.T, clock *latency.Clock, i int) {
 		b.near, b.far = near, &second{bed: b, dev: far, turn: func(b []byte) []byte { return b }}
 		s.Message, s.flow.Layer, s.flow.Src, s.flow.Dst = true, probe.Datagram, own.GID, other.GID
 	}
-	if err := s.Prepare(clock, Recording{}, 20000); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Run(engine.Limit{Count: count}, new(atomic.Bool)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Prepare(clock, Recording{}, 20000))
+	must.OK(t, s.Run(engine.Limit{Count: count}, new(atomic.Bool)))
 	c, drops := s.Counts()
 	truth := b.truth
 	dropped := truth.sent - c.Received - c.Late - c.Duplicates - c.Corrupt // frames that the responder sent and no Recv returned

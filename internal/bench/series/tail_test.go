@@ -9,15 +9,13 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/corewatch"
 	"github.com/rebound-nic/rebound/internal/bench/engine"
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // Four slow round trips: one in which the bench was descheduled, one that was sent late, one with a context switch and
 // the wait for the core, and one with nothing unusual around it.
 func TestTail(t *testing.T) {
-	clock, err := latency.NewClock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	clock := must.Get(latency.NewClock())(t)
 	const base = 1 << 40
 	at := func(us int) uint64 { return base + clock.Ticks(time.Duration(us)*time.Microsecond) }
 	ticks := func(us int) uint64 { return clock.Ticks(time.Duration(us) * time.Microsecond) }

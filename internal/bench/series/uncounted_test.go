@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -43,10 +44,7 @@ func (c *card) ReadStats(s *nic.Stats) error {
 // range and a note with a remedy.
 func TestUnreadMetrics(t *testing.T) {
 	needs.Long(t)
-	clock, err := latency.NewClock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	clock := must.Get(latency.NewClock())(t)
 	const refused = "# TYPE rebound_refused_total counter\nrebound_refused_total{reason=\"rate\"} 0\n"
 	const trouble = "# TYPE rebound_device_trouble_total counter\nrebound_device_trouble_total{kind=\"rx_dropped\"} 0\n"
 	const again = "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %d\n" // a different time at each reading
@@ -72,12 +70,8 @@ func TestUnreadMetrics(t *testing.T) {
 		s := &Series{Settings: settings.Settings{Message: true, Timeout: 1500 * time.Millisecond, Responder: page.URL}, wire: &moody{silent: 3},
 			port: &port{device: &card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}}}, flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram,
 				Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
-		if err := s.Prepare(clock, Recording{}, 1000); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Run(engine.Limit{Count: 20}, new(atomic.Bool)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Prepare(clock, Recording{}, 1000))
+		must.OK(t, s.Run(engine.Limit{Count: 20}, new(atomic.Bool)))
 		rep := s.Report(Circumstances{Clock: clock, Slack: time.Hour}) // a busy machine does not reach a rate
 		if n := rep.Counts; n.RefusedThereCounted != (c.readings > 1) || n.DroppedThereCounted != (c.name == "read" || c.name == "started again") || !n.DroppedHereCounted {
 			t.Errorf("%s: counted %+v", c.name, n)
@@ -93,10 +87,7 @@ func TestUnreadMetrics(t *testing.T) {
 // lost between the hosts.
 func TestCardDrops(t *testing.T) {
 	needs.Long(t)
-	clock, err := latency.NewClock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	clock := must.Get(latency.NewClock())(t)
 	for _, c := range []struct {
 		name string
 		card card
@@ -112,12 +103,8 @@ func TestCardDrops(t *testing.T) {
 		s := &Series{Settings: settings.Settings{Message: true, Timeout: 1500 * time.Millisecond}, wire: m, port: &port{device: &c.card},
 			flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
 				SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
-		if err := s.Prepare(clock, Recording{}, 1000); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Run(engine.Limit{Count: 20}, new(atomic.Bool)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Prepare(clock, Recording{}, 1000))
+		must.OK(t, s.Run(engine.Limit{Count: 20}, new(atomic.Bool)))
 		n, drops := s.Counts()
 		if n.DroppedHereCounted == c.card.info.NoDropCounter || n.RefusedThereCounted || n.DroppedThereCounted {
 			t.Errorf("%s: counted %+v", c.name, n)
@@ -154,20 +141,13 @@ func (w *interrupted) Send(b []byte) error {
 // Drops of probes that are no longer awaited after an interruption are not assigned to the probes sent: the parts add
 // up.
 func TestInterruptedDrops(t *testing.T) {
-	clock, err := latency.NewClock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	clock := must.Get(latency.NewClock())(t)
 	w := &interrupted{moody: moody{silent: 3}, probes: 20}
 	s := &Series{Settings: settings.Settings{Message: true, Timeout: time.Minute}, wire: w,
 		port: &port{device: &card{info: nic.Info{Driver: "afpacket", Backend: nic.Socket}, drops: 3}}, flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram,
 			Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
-	if err := s.Prepare(clock, Recording{}, 1000); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Run(engine.Limit{}, &w.stop); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Prepare(clock, Recording{}, 1000))
+	must.OK(t, s.Run(engine.Limit{}, &w.stop))
 	n, drops := s.Counts()
 	if n.Sent != 17 || n.Received != 17 || n.DroppedHere != 0 || n.Lost != 0 || len(drops) != 1 || drops[0].Frames != 3 {
 		t.Errorf("%+v %+v", n, drops)

@@ -3,6 +3,8 @@ package series
 import (
 	"bytes"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // loop returns what was sent, changed by the test.
@@ -36,9 +38,7 @@ func TestTagged(t *testing.T) {
 	} {
 		l := &loop{change: c.change}
 		p := newTagged(l, 0x123)
-		if err := p.Send(frame); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, p.Send(frame))
 		if name == "as it was" && (len(l.frame) != 64 || !bytes.Equal(l.frame[12:16], []byte{0x81, 0, 0x01, 0x23})) {
 			t.Errorf("sent % x", l.frame)
 		}

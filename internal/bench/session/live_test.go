@@ -20,6 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/settings"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -38,10 +39,7 @@ func newMade(t *testing.T, names ...string) *made {
 	m := &made{live: newLive(nil, time.Unix(1_700_000_000, 0)), now: time.Unix(1_700_000_000, 0), tick: 1, sent: make([]int64, len(names)), got: make([]int64, len(names))}
 	clock := latency.FixedClock(latency.ClockInfo{Source: "tsc", Frequency: 1e9, Steady: true}, 0, m.now)
 	for _, name := range names {
-		r, err := latency.NewRecorder(clock, latency.RecorderOptions{Interval: 10 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(latency.NewRecorder(clock, latency.RecorderOptions{Interval: 10 * time.Millisecond}))(t)
 		r.Begin(m.tick)
 		m.rec = append(m.rec, r)
 		m.of = append(m.of, &lively{name: name, follower: r.Follow(), progress: &engine.Progress{}})
@@ -164,10 +162,7 @@ func TestLivePage(t *testing.T) {
 // difference. A false verdict has a chance of 5 % in each of three tries.
 func TestLiveChangesNothing(t *testing.T) {
 	needs.Long(t)
-	echo, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	echo := must.Get(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
 	defer echo.Close()
 	go func() {
 		b := make([]byte, 2000)
@@ -193,10 +188,7 @@ func TestLiveChangesNothing(t *testing.T) {
 			paused.Store(s.Label() == "without")
 			return nil
 		}
-		result, err := Run(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		result := must.Get(Run(o))(t)
 		if !strings.Contains(shown.String(), "live ") {
 			t.Fatalf("nothing was shown: %q", shown.String())
 		}

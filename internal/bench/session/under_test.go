@@ -12,14 +12,12 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/hook"
 	"github.com/rebound-nic/rebound/internal/bench/series"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // If a load ends before its phase, that phase has one warning with the load's output.
 func TestLoadEndsEarly(t *testing.T) {
-	load, err := hook.StartLoad("echo no route to server; exit 4", unix.CPUSet{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	load := must.Get(hook.StartLoad("echo no route to server; exit 4", unix.CPUSet{}))(t)
 	await.Until(t, "the load has ended", func() bool { _, ended := load.Ended(); return ended })
 	s := &session{Options: Options{Under: "echo", Log: slog.New(slog.NewTextHandler(io.Discard, nil))}, load: load}
 	each := &series.Series{}

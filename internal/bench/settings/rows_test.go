@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // Each row is a flag and a key of -ab. It accepts the completed values, rejects others, and changes only itself.
@@ -48,9 +49,7 @@ func TestRows(t *testing.T) {
 	a := Default()
 	for _, set := range []string{"target=10.0.0.2", "rate=20k", "size=100", "dscp=46", "stamp-zero-ssid=stop", "timeout=2s"} {
 		name, value, _ := strings.Cut(set, "=")
-		if err := a.Set(name, value); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, a.Set(name, value))
 	}
 	want := Default()
 	want.Target, want.Rates, want.Sizes, want.DSCP, want.STAMP.StopAtZero, want.Timeout = a.Target, []float64{20e3}, []int{100}, 46, true, 2e9

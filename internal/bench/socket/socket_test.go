@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -36,9 +37,7 @@ func alone(t *testing.T, f func() error) {
 			return f()
 		}()
 	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, <-done)
 }
 
 // awaitRefusal waits until the kernel has an error for a socket: the refusal comes from a softirq, which need not have

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/host/stampkey"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func names(all []Target) string {
@@ -57,10 +58,7 @@ func TestParse(t *testing.T) {
 	// Tags are unique, and have only the characters that a log's tags may have.
 	seen := map[string]string{}
 	for _, text := range []string{"icmp:10.0.0.2", "icmp:10-0-0-2", "udp:10.0.0.2:7", "udp:10.0.0.27:7", "udp:[fd00::2]:7"} {
-		x, err := d.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		x := must.Get(d.Parse(text))(t)
 		tag := x.Tag()
 		if seen[tag] != "" || strings.Trim(tag, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" {
 			t.Errorf("%s and %s: tag %q", text, seen[tag], tag)
@@ -173,16 +171,11 @@ func TestSTAMPTarget(t *testing.T) {
 	dir := t.TempDir()
 	key := func(name, digit string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(strings.Repeat(digit, 64)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(strings.Repeat(digit, 64)), 0o600))
 		return path
 	}
 	own, all := key("own", "a"), key("all", "b")
-	common, err := stampkey.Read(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	common := must.Get(stampkey.Read(all))(t)
 	d := Defaults{SSID: 9, Key: common}
 	got, err := d.parseList("x", []byte("stamp:10.0.0.2 __param_stamp_ssid=7 site=ams __param_stamp_key="+own+"\nstamp:10.0.0.3\nudp:10.0.0.4\n"))
 	if err != nil || len(got) != 3 {
@@ -226,12 +219,8 @@ func TestSources(t *testing.T) {
 	write := func(name, text string) {
 		t.Helper()
 		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file+".new", []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(file+".new", file); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file+".new", []byte(text), 0o644))
+		must.OK(t, os.Rename(file+".new", file))
 	}
 	write("a.yml", "- targets: [10.0.0.2]\n")
 	write("b.json", `[{"targets": ["10.0.0.3", "10.0.0.2"], "labels": {"site": "b"}}]`)

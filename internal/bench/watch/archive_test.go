@@ -23,24 +23,19 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 func target(t *testing.T, text string) targets.Target {
 	t.Helper()
-	x, err := targets.Defaults{}.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := must.Get(targets.Defaults{}.Parse(text))(t)
 	return x
 }
 
 func open(t *testing.T, dir string, bound int64) *hours {
 	t.Helper()
-	h, err := openHours(dir, bound)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(openHours(dir, bound))(t)
 	t.Cleanup(func() { h.close() })
 	return h
 }
@@ -89,17 +84,11 @@ func TestHourContinues(t *testing.T) {
 	}
 	run(3)
 	file := filepath.Join(dir, "2026-11-22T12.hlog")
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0))(t)
 	f.WriteString("Tag=icmp-10-0-0-2,3.0,60.0,HIST") // a power cut
 	f.Close()
 	run(2)
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(file))(t)
 	start, series, err := report.ReadHlog(bytes.NewReader(text), file)
 	if err != nil || !start.Equal(noon) || len(series) != 2 {
 		t.Fatalf("%v, %d series, %v\n%s", start, len(series), err, text)
@@ -118,10 +107,7 @@ func TestHourContinues(t *testing.T) {
 	}
 	for _, name := range []string{a.Name(), a.Tag()} {
 		for _, path := range []string{file, dir} {
-			rep, err := foreign.Read(path, foreign.Options{Series: name})
-			if err != nil {
-				t.Fatal(err)
-			}
+			rep := must.Get(foreign.Read(path, foreign.Options{Series: name}))(t)
 			c := rep.Counts
 			if rep.Metric != report.RoundTrip || rep.Traffic.Target != "10.0.0.2" || rep.Traffic.Protocol != "icmp" || rep.Name() != "icmp:10.0.0.2 2026-11-22T12" ||
 				c.Sent != 5*60+2*10 || c.Received != 5*59+2*10 || c.Lost != 5 || rep.Main().Total.Count != c.Received || path == file && len(rep.Runs) != 7 {
@@ -160,10 +146,7 @@ func TestHourCutOff(t *testing.T) {
 	const name = "2026-11-22T12.hlog"
 	dir := t.TempDir()
 	log(dir, noon, 3)
-	text, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(dir, name)))(t)
 	// read returns the probes of a target and the intervals with round trips, -1 if it is not in the file.
 	read := func(path string, x targets.Target) (sent int64, intervals int) {
 		rep, err := foreign.Read(path, foreign.Options{Series: x.Tag()})
@@ -186,9 +169,7 @@ func TestHourCutOff(t *testing.T) {
 		if last := strings.LastIndex(string(text[:n]), "\n"); whole > 0 && strings.HasPrefix(string(text[last+1:n]), "Tag="+a.Tag()+",") {
 			whole-- // the line is not terminated
 		}
-		if err := os.WriteFile(cut, text[:n], 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(cut, text[:n], 0o644))
 		if sent, runs := read(cut, a); int(sent) != 3*whole || runs != whole {
 			t.Fatalf("%d bytes: %d probes in %d intervals, want %d intervals", n, sent, runs, whole)
 		}
@@ -200,9 +181,7 @@ func TestHourCutOff(t *testing.T) {
 		}
 	}
 	empty := filepath.Join(filepath.Dir(cut), "2026-11-22T13.hlog")
-	if err := os.WriteFile(empty, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(empty, nil, 0o644))
 	rep, err := foreign.Read(filepath.Dir(cut), foreign.Options{Series: a.Tag()})
 	if err != nil || rep.Counts.Sent != 12 || len(rep.Warnings) != 1 || !strings.Contains(rep.Warnings[0], empty) {
 		t.Errorf("a folder with an empty log: %v, %+v", err, rep)
@@ -234,16 +213,10 @@ func TestBound(t *testing.T) {
 		now = now.Add(time.Minute)
 		k.turn(now, false)
 	}
-	all, err := k.dir.logs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(k.dir.logs())(t)
 	size := int64(0)
 	for _, h := range all {
-		info, err := os.Stat(k.dir.file(h))
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(os.Stat(k.dir.file(h)))(t)
 		size += info.Size()
 	}
 	if size > bound || size != k.bytes || k.removed == 0 || len(all)+int(k.removed) != 5 || !all[len(all)-1].Equal(noon.Add(4*time.Hour)) {
@@ -286,17 +259,12 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("%d failures, %d unwritten\n%s", k.failures, k.unwritten, log.String())
 	}
 	failures := k.failures
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(ballast))
 	minute()
 	if k.failures != failures || !strings.Contains(log.String(), "written again") {
 		t.Errorf("%d failures, then %d\n%s", failures, k.failures, log.String())
 	}
-	text, err := os.ReadFile(k.dir.file(noon))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(k.dir.file(noon)))(t)
 	_, series, err := report.ReadHlog(bytes.NewReader(text), "x")
 	if err != nil || len(series) != 1 || int64(len(series[0].Intervals)) != 22-failures {
 		t.Errorf("%v, %d series, want %d intervals", err, len(series), 22-failures)
@@ -391,10 +359,7 @@ func TestRing(t *testing.T) {
 // A flood of foreign packets, as fast as possible between two passes of the keeper, takes no room from the events of
 // the watch's own probes.
 func TestFloodSparesProbes(t *testing.T) {
-	clock, err := latency.NewClock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	clock := must.Get(latency.NewClock())(t)
 	codec, err := probe.New(probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
 		SrcPort: 1000, DstPort: 7, Run: 1, Size: 100})
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 type blind struct{ nic.Port }
@@ -123,10 +124,7 @@ func TestOverdueIsPlaced(t *testing.T) {
 
 // A probe that only a corrupt reply answered is not lost. If a good one arrives as well, the probe is answered.
 func TestCorruptReplyIsNoLoss(t *testing.T) {
-	clock, err := latency.NewClock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	clock := must.Get(latency.NewClock())(t)
 	codec, err := probe.New(probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
 		SrcPort: 1000, DstPort: 7, Run: 1, Size: 100})
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/proof/browser"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -29,10 +30,7 @@ type stepped struct {
 
 func newStepped(t *testing.T) *stepped {
 	t.Helper()
-	clock, err := latency.NewClock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	clock := must.Get(latency.NewClock())(t)
 	w := &watch{start: noon, loop: newLoop(clock, 1<<16, time.Second, true, &atomic.Bool{})}
 	w.archive = newArchive(time.Minute, nil, 0, noon, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	w.archive.timeout = time.Second
@@ -170,10 +168,7 @@ func itoa(n int) string { b, _ := json.Marshal(n); return string(b) }
 // The page opens in a browser without a script, fits a phone, and axe-core finds no violation.
 func TestStatusInBrowser(t *testing.T) {
 	needs.Long(t)
-	axe, err := os.ReadFile(filepath.Join(needs.NPM(t, "axe-core"), "axe.min.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	axe := must.Get(os.ReadFile(filepath.Join(needs.NPM(t, "axe-core"), "axe.min.js")))(t)
 	s := outage(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.ServeHTTP(w, r) }))
 	defer server.Close()

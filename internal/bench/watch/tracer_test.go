@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/trace"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // tracedFlow returns a flow with a trace, and the trace's codec.
@@ -23,10 +24,7 @@ func tracedFlow(t *testing.T, proto probe.Proto) (*flow, *probe.Codec) {
 	var all []*probe.Codec
 	for run := range uint32(3) {
 		of.Run = min(run, 1) + 1 // the flow's, and the trace's for sending and receiving
-		c, err := probe.New(of)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(probe.New(of))(t)
 		all = append(all, c)
 	}
 	f := newFlow(0, all[0], 8)
@@ -47,10 +45,7 @@ func reflect(b []byte) []byte {
 // A reply to a trace's probe is none of the flow's events; one with an error still is.
 func TestReplyToATrace(t *testing.T) {
 	for _, proto := range []probe.Proto{probe.UDP, probe.STAMP} {
-		clock, err := latency.NewClock()
-		if err != nil {
-			t.Fatal(err)
-		}
+		clock := must.Get(latency.NewClock())(t)
 		f, codec := tracedFlow(t, proto)
 		l := newLoop(clock, 1<<16, time.Second, false, new(atomic.Bool))
 		for range 1000 {

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -228,14 +229,10 @@ func runChild(t *testing.T, suffix string) (r result) {
 	t.Helper()
 	folder := t.TempDir()
 	for _, d := range []string{"read", "write"} {
-		if err := os.Mkdir(filepath.Join(folder, d), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Mkdir(filepath.Join(folder, d), 0o700))
 	}
 	for _, f := range []string{"x", "victim"} {
-		if err := os.WriteFile(filepath.Join(folder, "read", f), []byte("x"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(folder, "read", f), []byte("x"), 0o600))
 	}
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+folder+suffix)
@@ -341,9 +338,7 @@ func TestMapped(t *testing.T) {
 		{"0 100000 65534\n", 65534, false},
 		{"0 100000 65535\n", 65534, true},
 	} {
-		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, []byte(c.text), 0o600))
 		if got := mapped(file, c.id); got != c.want {
 			t.Errorf("%q maps %d: %v, want %v", c.text, c.id, got, c.want)
 		}
@@ -376,23 +371,11 @@ func TestFindUser(t *testing.T) {
 // The calls that a socket driver makes for each reply are allowed by number alone. The kernel (seccomp_is_const_allow)
 // then caches the result and does not run the filter. It emulates only loads of the number and of the architecture.
 func TestLoopsPassByNumber(t *testing.T) {
-	info, err := arch.GetInfo("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(arch.GetInfo(""))(t)
 	for _, n := range []Needs{{}, {Write: []string{"/x"}, BPF: true, Priority: true}} {
-		p, err := n.policy()
-		if err != nil {
-			t.Fatal(err)
-		}
-		code, err := p.Assemble()
-		if err != nil {
-			t.Fatal(err)
-		}
-		program, err := bpf.Assemble(code)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(n.policy())(t)
+		code := must.Get(p.Assemble())(t)
+		program := must.Get(bpf.Assemble(code))(t)
 		for _, name := range loops {
 			if number, ok := info.SyscallNames[name]; ok && !constant(program, uint32(number), uint32(info.ID)) {
 				t.Errorf("%s: the filter looks at more than its number", name)
@@ -471,14 +454,8 @@ func TestFree(t *testing.T) {
 // Every name is a system call, and on both architectures the calls with which the runtime waits and allocates are
 // included.
 func TestNames(t *testing.T) {
-	amd64, err := arch.GetInfo("amd64")
-	if err != nil {
-		t.Fatal(err)
-	}
-	arm64, err := arch.GetInfo("arm64")
-	if err != nil {
-		t.Fatal(err)
-	}
+	amd64 := must.Get(arch.GetInfo("amd64"))(t)
+	arm64 := must.Get(arch.GetInfo("arm64"))(t)
 	for _, name := range slices.Concat(loops, rt, reading, writing, sockets, devices, clocks) {
 		_, a := amd64.SyscallNames[name]
 		_, b := arm64.SyscallNames[name]

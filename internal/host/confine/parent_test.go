@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -26,9 +27,7 @@ func TestBecomeKeepsParentDeathSignal(t *testing.T) {
 	needs.Root(t, "changing the user")
 	switch os.Getenv(diesEnv) {
 	case "child":
-		if err := Become(nobody); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, Become(nobody))
 		for _, h := range Apply(Needs{}) {
 			if h.Err != nil {
 				t.Log(h.Name, h.Err)
@@ -46,13 +45,8 @@ func TestBecomeKeepsParentDeathSignal(t *testing.T) {
 	}
 	parent := exec.Command("/proc/self/exe", "-test.run=^TestBecomeKeepsParentDeathSignal$")
 	parent.Env = append(os.Environ(), diesEnv+"=parent")
-	out, err := parent.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(parent.StdoutPipe())(t)
+	must.OK(t, parent.Start())
 	lines := bufio.NewReader(out)
 	line, err := lines.ReadString('\n')
 	child, bad := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "ready ")))
@@ -65,9 +59,7 @@ func TestBecomeKeepsParentDeathSignal(t *testing.T) {
 		_, _ = io.Copy(io.Discard, lines) // until no process has the other end open
 		ended.Store(true)
 	}()
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, parent.Process.Kill())
 	await.Until(t, "the child has ended", ended.Load)
 	_ = parent.Wait()
 }
@@ -85,16 +77,9 @@ func TestWaitForChild(t *testing.T) {
 		return
 	}
 	child := exec.Command("cat")
-	in, err := child.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in := must.Get(child.StdinPipe())(t)
+	must.OK(t, child.Start())
 	Apply(Needs{})
 	in.Close()
-	if err := child.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, child.Wait())
 }

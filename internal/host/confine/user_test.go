@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -29,9 +30,7 @@ func TestBecomeWithLockedMemory(t *testing.T) {
 		return
 	}
 	small := unix.Rlimit{Cur: 64 << 10, Max: 64 << 10}
-	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &small); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &small))
 	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE); err != nil {
 		t.Skipf("mlockall: %v", err)
 	}
@@ -53,9 +52,7 @@ func TestBecomeWithLockedMemory(t *testing.T) {
 	for range 10 {
 		runtime.Gosched()
 	}
-	if err := Become(nobody); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, Become(nobody))
 	close(stop)
 	<-done
 }
@@ -79,9 +76,7 @@ func TestCannotWithLimitedMemory(t *testing.T) {
 		giveUp(unix.CAP_SETPCAP)
 	}
 	small := unix.Rlimit{Cur: 8 << 20, Max: 8 << 20}
-	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &small); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &small))
 	giveUp(unix.CAP_SYS_RESOURCE)
 	before := nobody.Cannot()
 	err := Become(nobody)

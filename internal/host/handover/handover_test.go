@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var ourGID, theirGID = netip.MustParseAddr("fe80::52:62ff:fe00:1"), netip.MustParseAddr("fe80::816:eff:fe0c:9ba3")
@@ -43,10 +44,7 @@ func (b *book) Prewarm(gid netip.Addr) error {
 func listen(t *testing.T) (*Server, *book) {
 	t.Helper()
 	b := &book{}
-	s, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"), b, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Listen(netip.MustParseAddrPort("127.0.0.1:0"), b, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -57,10 +55,7 @@ func listen(t *testing.T) (*Server, *book) {
 
 func dial(t *testing.T, s *Server, service int) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", s.listeners[service].Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", s.listeners[service].Addr().String()))(t)
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(time.Minute))
 	return c

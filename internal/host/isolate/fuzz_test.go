@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func FuzzJournal(f *testing.F) {
@@ -14,9 +16,7 @@ func FuzzJournal(f *testing.F) {
 	}
 	name := filepath.Join(f.TempDir(), "77")
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if err := os.WriteFile(name, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(name, b, 0o600))
 		readJournal(name)
 	})
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // machine is a fake machine with four CPUs in a folder.
@@ -254,14 +256,9 @@ func TestTwoLeases(t *testing.T) {
 	before := m.snapshot()
 	const file = "/sys/devices/virtual/workqueue/cpumask"
 	l := m.take(3)
-	has, err := m.readCPUs(file, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	has := must.Get(m.readCPUs(file, true))(t)
 	other := []change{{Kind: cpus, Path: file, Mask: true, Before: has, After: without(has, []int{2})}}
-	if err := m.writeCPUs(file, true, other[0].After); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, m.writeCPUs(file, true, other[0].After))
 	if err := l.Release(); err != nil {
 		t.Error(err)
 	}
@@ -296,9 +293,7 @@ func TestKilled(t *testing.T) {
 			m.put(pid, strings.Replace(alive, " 30 0 0", " 31 0 0", 1)) // another process has the PID now
 			if at == "nowhere" {                                        // the process that undid it was killed as well
 				for _, j := range m.glob(Journals + "/*") {
-					if err := os.Rename(m.path(j), m.path(j)+".99999"); err != nil {
-						t.Fatal(err)
-					}
+					must.OK(t, os.Rename(m.path(j), m.path(j)+".99999"))
 				}
 			}
 			steps := m.Abandoned()
@@ -340,10 +335,7 @@ func TestRefusals(t *testing.T) {
 				return inner(op, name, value)
 			}
 			before := m.snapshot()
-			l, err := m.Begin([]int{3})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := must.Get(m.Begin([]int{3}))(t)
 			found := false
 			for _, s := range append(l.Isolate(), l.LiftGuards()) {
 				if s.Name == c.step {
@@ -375,10 +367,7 @@ func TestIsolatedAtBoot(t *testing.T) {
 	} {
 		m := newMachine(t, map[string]string{"/proc/cmdline": c.cmdline})
 		before := m.snapshot()
-		l, err := m.Begin([]int{3})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(m.Begin([]int{3}))(t)
 		_, step := l.partition(l.CPUs)
 		if step.Err != nil || !strings.HasPrefix(step.Done, c.want) {
 			t.Errorf("%s: %v", c.cmdline, step)
@@ -393,10 +382,7 @@ func TestIsolatedAtBoot(t *testing.T) {
 func TestBoundThread(t *testing.T) {
 	m := newMachine(t, nil)
 	m.thread(80, 80, 1, 0, 25, 3)
-	l, err := m.Begin([]int{3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(m.Begin([]int{3}))(t)
 	defer l.Release()
 	if s := l.replug(); s.Err == nil || !strings.Contains(s.Err.Error(), "CPU 3 is not briefly taken offline, because thread 80 of process 80 is bound to it") {
 		t.Error(s)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -35,12 +36,8 @@ func example() *Program {
 func TestPages(t *testing.T) {
 	p := example()
 	var man, config strings.Builder
-	if err := p.WriteMan(&man, "v1.0", "2026-01-02"); err != nil {
-		t.Fatal(err)
-	}
-	if err := WriteConfig(&config, p.Settings, "prog-config", "settings of an example", "All of them.", "v1.0", "2026-01-02", "prog(8)"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.WriteMan(&man, "v1.0", "2026-01-02"))
+	must.OK(t, WriteConfig(&config, p.Settings, "prog-config", "settings of an example", "All of them.", "v1.0", "2026-01-02", "prog(8)"))
 	needs.Programs(t, "mandoc")
 	for _, c := range []struct {
 		name, page string
@@ -51,17 +48,12 @@ func TestPages(t *testing.T) {
 		{"prog-config.5", config.String(), []string{"PROG-CONFIG(5)", "[a]", `mode (a string, default "one")`, "two", ".the second", "'Second' paragraph, with a \\ in it.", "A path: cat -v it.", "prog(8)"}},
 	} {
 		file := filepath.Join(t.TempDir(), c.name)
-		if err := os.WriteFile(file, []byte(c.page), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, []byte(c.page), 0o644))
 		lint, _ := exec.Command("mandoc", "-T", "lint", "-W", "warning", file).CombinedOutput()
 		if len(lint) > 0 {
 			t.Errorf("mandoc: %s\n%s", lint, c.page)
 		}
-		text, err := exec.Command("mandoc", "-T", "ascii", "-O", "width=200", file).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(exec.Command("mandoc", "-T", "ascii", "-O", "width=200", file).Output())(t)
 		plain := text[:0] // bold and underlined are a letter, a backspace and a letter
 		for i := range text {
 			if text[i] == '\b' {
@@ -125,18 +117,11 @@ source ./script; line=$1; words=(${=line}); [[ $line == *' ' ]] && words+=(""); 
 			needs.Programs(t, shell)
 			dir := t.TempDir()
 			var script strings.Builder
-			if err := example().WriteCompletion(&script, shell); err != nil {
-				t.Fatal(err)
-			}
-			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, example().WriteCompletion(&script, shell))
+			self := must.Get(os.Executable())(t)
 			for name, content := range map[string]string{"script": script.String(), "x.toml": "", "out/x": "", "bin/prog": "#!/bin/sh\nexec " + self + ` "$@"` + "\n"} {
 				os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755)
-				if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755))
 			}
 			for line, want := range completions {
 				args := []string{"-c", ask, shell, line}
@@ -169,9 +154,7 @@ source ./script; line=$1; words=(${=line}); [[ $line == *' ' ]] && words+=(""); 
 
 func TestUsage(t *testing.T) {
 	var b strings.Builder
-	if err := example().Usage(&b); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, example().Usage(&b))
 	const want = "usage:\n  prog run [-config FILE]                       does it\n  prog report DIR                               tells it\n"
 	if b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)

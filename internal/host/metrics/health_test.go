@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // A loop is stalled if it has made no pass since the previous check, which is a second old or older: more frequent checks share its result.
@@ -38,17 +40,11 @@ func TestHealthz(t *testing.T) {
 	defer func() { scrapePause = time.Second / scrapes }()
 	var log logged
 	fails := errors.New("loop 0 is stalled")
-	hide, err := Serve("127.0.0.1:0", nil, &slow{}, nil, func() error { return fails }, slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	hide := must.Get(Serve("127.0.0.1:0", nil, &slow{}, nil, func() error { return fails }, slog.New(slog.NewTextHandler(&log, nil))))(t)
 	defer hide()
 	_, url, _ := strings.Cut(strings.TrimSpace(log.String()), "url=")
 	for _, want := range []string{"503 loop 0 is stalled\n", "200 ok\n"} {
-		r, err := http.Get(strings.TrimSuffix(url, "metrics") + "healthz")
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.Get(strings.TrimSuffix(url, "metrics") + "healthz"))(t)
 		text, err := io.ReadAll(r.Body)
 		r.Body.Close()
 		if got := fmt.Sprintf("%d %s", r.StatusCode, text); got != want || err != nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // slow is a page that blocks a scrape until the test releases it.
@@ -30,10 +32,7 @@ type logged struct{ strings.Builder }
 func TestHideWaitsForScrapes(t *testing.T) {
 	s := &slow{within: make(chan struct{}), leave: make(chan struct{})}
 	var log logged
-	hide, err := Serve("127.0.0.1:0", nil, s, nil, nil, slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	hide := must.Get(Serve("127.0.0.1:0", nil, s, nil, nil, slog.New(slog.NewTextHandler(&log, nil))))(t)
 	_, url, _ := strings.Cut(strings.TrimSpace(log.String()), "url=")
 	asked := make(chan struct{})
 	go func() {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/host/metrics"
 	"github.com/rebound-nic/rebound/internal/host/metrics/registry"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // A page's histogram is the one that client_golang makes of the same values, the next one in the same memory too.
@@ -34,9 +35,7 @@ func TestPageHistogram(t *testing.T) {
 		}
 		since := time.Unix(int64(round), 5)
 		var want dto.Metric
-		if err := registry.Histogram(d, values, 7.5, int32(round%9), since, "3").Write(&want); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, registry.Histogram(d, values, 7.5, int32(round%9), since, "3").Write(&want))
 		f.Again()
 		f.Histogram(values, 7.5, int32(round%9), since, "3")
 		got := f.First()

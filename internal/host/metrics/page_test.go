@@ -16,6 +16,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func example() (*Page, func()) {
@@ -138,10 +140,7 @@ func (a *answer) WriteHeader(code int)        { a.code = code }
 func TestScrapeLeavesLittle(t *testing.T) {
 	p, fill := example()
 	var log logged
-	hide, err := ListenPage("127.0.0.1:0", nil, p, fill, nil, slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	hide := must.Get(ListenPage("127.0.0.1:0", nil, p, fill, nil, slog.New(slog.NewTextHandler(&log, nil))))(t)
 	defer hide()
 	defer func(was time.Duration) { scrapePause = was }(scrapePause)
 	scrapePause = 0
@@ -149,10 +148,7 @@ func TestScrapeLeavesLittle(t *testing.T) {
 	address, path, _ := strings.Cut(url, "/")
 	for name, accept := range map[string]string{"text": "text/plain", "protobuf": wantsProtobuf} {
 		request := []byte("GET /" + path + " HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: " + accept + "\r\n\r\n")
-		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", address))(t)
 		defer c.Close()
 		buffer := make([]byte, 1<<20)
 		scrape := func() int { // as Prometheus does: on one connection
@@ -161,10 +157,7 @@ func TestScrapeLeavesLittle(t *testing.T) {
 			}
 			n := 0
 			for !bytes.HasSuffix(buffer[:n], []byte("\r\n0\r\n\r\n")) {
-				got, err := c.Read(buffer[n:])
-				if err != nil {
-					t.Fatal(err)
-				}
+				got := must.Get(c.Read(buffer[n:]))(t)
 				n += got
 			}
 			return n

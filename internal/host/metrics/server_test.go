@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestHostAllowed(t *testing.T) {
@@ -51,17 +53,11 @@ func serveStatus(t *testing.T, hosts []string, status http.Handler) string {
 	t.Helper()
 	var log logged
 	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "x 0\n") })
-	hide, err := Serve("127.0.0.1:0", hosts, page, status, nil, slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	hide := must.Get(Serve("127.0.0.1:0", hosts, page, status, nil, slog.New(slog.NewTextHandler(&log, nil))))(t)
 	t.Cleanup(hide)
 	_, text, _ := strings.Cut(strings.TrimSpace(log.String()), "url=")
 	text, _, _ = strings.Cut(text, "\n")
-	u, err := url.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(text))(t)
 	return u.Host
 }
 
@@ -70,15 +66,9 @@ func TestMethodsAndHosts(t *testing.T) {
 	address := serve(t, []string{"listed.example"})
 	ask := func(method, host string) *http.Response {
 		t.Helper()
-		r, err := http.NewRequest(method, "http://"+address+"/metrics", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequest(method, "http://"+address+"/metrics", nil))(t)
 		r.Host = host
-		a, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(http.DefaultClient.Do(r))(t)
 		a.Body.Close()
 		return a
 	}
@@ -108,20 +98,11 @@ func TestStatusPage(t *testing.T) {
 	address := serveStatus(t, []string{"listed.example"}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "status "+r.URL.Path) }))
 	get := func(path, method, host string) (int, string, http.Header) {
 		t.Helper()
-		r, err := http.NewRequest(method, "http://"+address+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequest(method, "http://"+address+path, nil))(t)
 		r.Host = host
-		a, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(http.DefaultClient.Do(r))(t)
 		defer a.Body.Close()
-		body, err := io.ReadAll(a.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := must.Get(io.ReadAll(a.Body))(t)
 		return a.StatusCode, string(body), a.Header
 	}
 	if code, _, _ := get("/", "POST", address); code != http.StatusMethodNotAllowed {
@@ -152,10 +133,7 @@ func TestServerBounds(t *testing.T) {
 			t.Errorf("no time-out: %s", name)
 		}
 	}
-	c, err := net.Dial("tcp", serve(t, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", serve(t, nil)))(t)
 	defer c.Close()
 	go fmt.Fprintf(c, "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nX: %s\r\n\r\n", strings.Repeat("x", 64<<10))
 	a, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -169,10 +147,7 @@ func TestIdleClientsMakeRoom(t *testing.T) {
 	address := serve(t, nil)
 	var first net.Conn
 	for i := range 3 * connections {
-		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", address))(t)
 		defer c.Close()
 		if i == 0 {
 			first = c
@@ -181,10 +156,7 @@ func TestIdleClientsMakeRoom(t *testing.T) {
 	if _, err := io.ReadAll(first); err != nil && !strings.Contains(err.Error(), "reset") { // ends when the server closes it
 		t.Error(err)
 	}
-	a, err := http.Get("http://" + address + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(http.Get("http://" + address + "/metrics"))(t)
 	if a.Body.Close(); a.StatusCode != http.StatusOK {
 		t.Error(a.Status)
 	}

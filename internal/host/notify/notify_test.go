@@ -9,14 +9,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func manager(t *testing.T, name string) *net.UnixConn {
 	t.Helper()
-	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"}))(t)
 	t.Cleanup(func() { c.Close() })
 	c.SetReadDeadline(time.Now().Add(time.Minute))
 	t.Setenv("NOTIFY_SOCKET", name)
@@ -28,10 +27,7 @@ func manager(t *testing.T, name string) *net.UnixConn {
 func TestStates(t *testing.T) {
 	for _, name := range []string{filepath.Join(t.TempDir(), "notify"), "@rebound-notify-test-" + strconv.Itoa(int(time.Now().UnixNano()))} {
 		c := manager(t, name)
-		m, err := Open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(Open())(t)
 		defer m.Close()
 		if m.Every() != 1500*time.Millisecond {
 			t.Errorf("alive every %v, want half of 3s", m.Every())
@@ -44,9 +40,7 @@ func TestStates(t *testing.T) {
 			{m.Alive, "WATCHDOG=1"},
 			{m.Stopping, "STOPPING=1"},
 		} {
-			if err := s.send(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, s.send())
 			buf := make([]byte, 100)
 			n, err := c.Read(buf)
 			if err != nil || string(buf[:n]) != s.want {
@@ -62,10 +56,7 @@ func TestStates(t *testing.T) {
 // A manager that does not read its socket does not block the program permanently.
 func TestDeafManager(t *testing.T) {
 	manager(t, filepath.Join(t.TempDir(), "notify"))
-	m, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(Open())(t)
 	defer m.Close()
 	ended := make(chan error)
 	go func() {

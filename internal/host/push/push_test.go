@@ -26,6 +26,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/rebound-nic/rebound/internal/host/metrics/registry"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var start = time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC)
@@ -59,10 +60,7 @@ func (s *source) gather() ([]*dto.MetricFamily, error) {
 
 func to(t *testing.T, text string, env map[string]string) *To {
 	t.Helper()
-	r, err := Choose(text, 15*time.Second, func(name string) string { return env[name] })
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(Choose(text, 15*time.Second, func(name string) string { return env[name] }))(t)
 	return r
 }
 
@@ -94,19 +92,13 @@ func TestEachValueIsInItsBucket(t *testing.T) {
 			for format, url := range map[string]string{"OTLP": "http://h/v1/metrics", "remote-write": "http://h/api/v1/write"} {
 				o := &Options{To: to(t, url, nil), Job: "j", Instance: "i", Start: start}
 				b := o.To.batch(o)
-				families, err := s.gather()
-				if err != nil {
-					t.Fatal(err)
-				}
+				families := must.Get(s.gather())(t)
 				for _, f := range families {
 					for _, m := range f.Metric {
 						b.add(f, m, start.Add(time.Minute), false)
 					}
 				}
-				body, err := b.body()
-				if err != nil {
-					t.Fatal(err)
-				}
+				body := must.Get(b.body())(t)
 				got, zeros := fromOTLP, uint64(0)
 				if format != "OTLP" {
 					got = fromRemote
@@ -146,18 +138,10 @@ type decoded struct {
 
 func unpack(t *testing.T, body []byte) *collector.ExportMetricsServiceRequest {
 	t.Helper()
-	z, err := gzip.NewReader(bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must.Get(gzip.NewReader(bytes.NewReader(body)))(t)
+	text := must.Get(io.ReadAll(z))(t)
 	var r collector.ExportMetricsServiceRequest
-	if err := proto.Unmarshal(text, &r); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, proto.Unmarshal(text, &r))
 	return &r
 }
 
@@ -220,10 +204,7 @@ type written struct {
 
 func fromWrite(t *testing.T, body []byte) map[string]written {
 	t.Helper()
-	text, err := snappy.Decode(nil, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(snappy.Decode(nil, body))(t)
 	var symbols []string
 	all := map[string]written{}
 	fields(t, text, func(n protowire.Number, _ uint64, text []byte) {
@@ -529,9 +510,7 @@ func TestBatches(t *testing.T) {
 			}
 			return accepted(t, target, body), nil
 		})
-		if err := p.send(t.Context(), time.Now(), false); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, p.send(t.Context(), time.Now(), false))
 		if requests < 2 || series != 300 || largest > mostBytes+mostBytes/4 {
 			t.Errorf("%s: %d requests, %d series of 300, the largest has %d bytes", target, requests, series, largest)
 		}
@@ -593,10 +572,7 @@ func TestOtherTypes(t *testing.T) {
 		h.Observe(v)
 		s.Observe(v)
 	}
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must.Get(r.Gather())(t)
 	o := &Options{To: &To{url: &url.URL{Path: "/write"}}, Job: "j", Instance: "i", Start: start}
 	w, x := &remoteBatch{options: o}, &otlpBatch{options: o, compress: true}
 	for _, f := range families {

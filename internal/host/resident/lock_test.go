@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // The runtime chooses a random place for the heap. One of 120 responders had it so low that the program's variables counted as part of
@@ -41,18 +43,10 @@ var variable [1 << 16]byte
 func TestLockOfMemoryFiles(t *testing.T) {
 	at := map[string]uintptr{}
 	for _, name := range []string{"rebound-umem", "rebound-dma"} {
-		fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fd := must.Get(unix.MemfdCreate(name, unix.MFD_CLOEXEC))(t)
 		defer unix.Close(fd)
-		if err := unix.Ftruncate(fd, 1<<16); err != nil {
-			t.Fatal(err)
-		}
-		b, err := unix.Mmap(fd, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, unix.Ftruncate(fd, 1<<16))
+		b := must.Get(unix.Mmap(fd, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
 		defer unix.Munmap(b)
 		at[name] = uintptr(unsafe.Pointer(&b[0]))
 	}
@@ -81,10 +75,7 @@ func TestLock(t *testing.T) {
 			t.Errorf("the %s is not in memory: %v", name, in)
 		}
 	}
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := must.Get(os.ReadFile("/proc/self/status"))(t)
 	kilobytes, _ := strconv.Atoi(string(regexp.MustCompile(`VmLck:\s+(\d+) kB`).FindSubmatch(status)[1]))
 	if kilobytes < 2<<10 || kilobytes > 48<<10 {
 		t.Errorf("%d kB are locked", kilobytes)

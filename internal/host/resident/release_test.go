@@ -5,19 +5,15 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // After Release fewer of the program's pages are mapped, and it works as before.
 func TestRelease(t *testing.T) {
 	mapped := func() int {
-		b, err := os.ReadFile("/proc/self/status")
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, err := strconv.Atoi(string(regexp.MustCompile(`RssFile:\s+(\d+) kB`).FindSubmatch(b)[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile("/proc/self/status"))(t)
+		n := must.Get(strconv.Atoi(string(regexp.MustCompile(`RssFile:\s+(\d+) kB`).FindSubmatch(b)[1])))(t)
 		return n
 	}
 	before := mapped()

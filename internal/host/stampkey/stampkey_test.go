@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 const good = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
@@ -15,12 +17,8 @@ func TestParse(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
+		must.OK(t, os.Chmod(path, mode))
 		return path
 	}
 	for _, c := range []struct{ text, wrong string }{
@@ -54,10 +52,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestNeverPrinted(t *testing.T) {
-	k, err := Parse(good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must.Get(Parse(good))(t)
 	var log strings.Builder
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "key", k, "in", struct{ K Key }{k})
 	for _, s := range []string{fmt.Sprint(k), fmt.Sprintf("%v %+v %#v %s %q", k, k, k, k, k), fmt.Sprintf("%+v", struct{ K Key }{k}), log.String()} {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // port hands over one end of a pipe.
@@ -47,10 +48,7 @@ func claimed(t *testing.T) (fd int, name string) {
 func offer(t *testing.T, fd int, p nic.Heritable, user int) (o *Offer, stopped chan struct{}) {
 	t.Helper()
 	stopped = make(chan struct{})
-	o, err := Listen([]int{fd}, p, user, func() { close(stopped) }, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	o = must.Get(Listen([]int{fd}, p, user, func() { close(stopped) }, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() { o.Close() })
 	return o, stopped
 }
@@ -70,10 +68,7 @@ func TestTakeOver(t *testing.T) {
 		c.Close()
 	}
 	for range 2 {
-		p, err := Find(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(Find(name))(t)
 		for _, f := range p.Files {
 			unix.Close(f)
 		}
@@ -121,10 +116,7 @@ func TestRefused(t *testing.T) {
 		t.Errorf("another user: %+v, %v", p, err)
 	}
 	for _, text := range []string{"", "GET / HTTP/1.1\r\n\r\n", "\x00\x00\x00\x05hello", "\xff\xff\xff\xff", "\x00\x00\x00\x05ready"} {
-		c, err := net.Dial("unix", name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("unix", name))(t)
 		io.WriteString(c, text)
 		c.(*net.UnixConn).CloseWrite()
 		if b, err := io.ReadAll(c); len(b) != 0 {

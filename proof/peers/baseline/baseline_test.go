@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
@@ -15,9 +16,7 @@ import (
 func TestProcess(t *testing.T) {
 	here := func(f func() error) error { return f() }
 	p := &Process{Command: []string{"sh", "-c", "echo up; read x; test \"$x\" = quit && echo asked"}, Ready: "up", Quit: "quit\n", Within: here}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Start())
 	select {
 	case <-p.ended:
 		t.Fatal("it ended early")
@@ -36,18 +35,10 @@ func TestGapLoop(t *testing.T) {
 	needs.Long(t)
 	needs.Programs(t, "gcc")
 	program := filepath.Join(t.TempDir(), "gap")
-	if err := BuildGap(program); err != nil {
-		t.Fatal(err)
-	}
-	clock, err := latency.NewClock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, BuildGap(program))
+	clock := must.Get(latency.NewClock())(t)
 	began := time.Now()
-	h, err := RunGap(program, 0, time.Second, clock)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(RunGap(program, 0, time.Second, clock))(t)
 	if h.Sum < 0.5e9 || h.Sum > 1.05*float64(time.Since(began)) || h.Count < 1000 {
 		t.Errorf("%d gaps of %.2f s in all, want those of about one second", h.Count, h.Sum/1e9)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/session"
 	"github.com/rebound-nic/rebound/internal/bench/settings"
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/peers/baseline"
 	"github.com/rebound-nic/rebound/proof/peers/tables"
@@ -36,9 +37,7 @@ func inside(t *testing.T, f func(c *contest) error) {
 		}
 		done <- err
 	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, <-done)
 }
 
 // TestFloor builds the floor and tests each of its sockets: every byte of a reply is checked, including the checksums.

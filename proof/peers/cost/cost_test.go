@@ -5,15 +5,13 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 func TestRun(t *testing.T) {
 	needs.Root(t, "loading an XDP program")
-	rows, err := Run(Options{Rounds: 2, Runs: 1000, Stop: new(atomic.Bool)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.Get(Run(Options{Rounds: 2, Runs: 1000, Stop: new(atomic.Bool)}))(t)
 	if want := len(requests()) + 4*len(guarded); len(rows) != want {
 		t.Errorf("%d rows, want %d", len(rows), want)
 	}

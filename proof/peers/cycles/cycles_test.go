@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/peers/baseline"
@@ -90,13 +91,9 @@ func TestLoopsInC(t *testing.T) {
 	needs.Long(t)
 	needs.Programs(t, "gcc")
 	program := filepath.Join(t.TempDir(), "loops")
-	if err := baseline.Compile(loops, program); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, baseline.Compile(loops, program))
 	seen := map[string]int{}
-	if err := runC(program, 0, func(name, c string, all, doorbell float64) { seen[name+" "+c]++ }); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, runC(program, 0, func(name, c string, all, doorbell float64) { seen[name+" "+c]++ }))
 	for _, k := range nictest.Kinds() {
 		if seen["C, guarded "+k.String()] != 1 {
 			t.Errorf("guarded, %s: measured %d times", k, seen["C, guarded "+k.String()])

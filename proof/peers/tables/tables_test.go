@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func reported(label string, rounds ...[]int64) *report.Report {
@@ -158,13 +159,9 @@ func TestMarkdown(t *testing.T) {
 
 func TestInsert(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "README.md")
-	if err := os.WriteFile(file, []byte("a\n<!-- peers:begin -->\nold\n<!-- peers:end -->\nb\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte("a\n<!-- peers:begin -->\nold\n<!-- peers:end -->\nb\n"), 0o644))
 	for range 2 {
-		if err := Insert(file, "peers", "new\n"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, Insert(file, "peers", "new\n"))
 	}
 	if b, _ := os.ReadFile(file); string(b) != "a\n<!-- peers:begin -->\nnew\n<!-- peers:end -->\nb\n" {
 		t.Errorf("%q", b)
