@@ -1,0 +1,300 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/schedule"
+)
+
+func TestSeries(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	t.Run("ab", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-ab", "name=small,target="+far4, "-ab", "name=big,size=1514,target="+far4, "-count", "120", "-slice", "10ms", "-out", dir)...)
+		a, b := read(t, filepath.Join(dir, "01-small"), r), read(t, filepath.Join(dir, "02-big"), r)
+		if len(a.Runs) != 20 || len(b.Runs) != 20 || a.Session == "" || a.Session != b.Session || b.Traffic.FrameSize != 1514 || a.Traffic.FrameSize != 60 {
+			t.Errorf("%d and %d runs, sessions %q and %q", len(a.Runs), len(b.Runs), a.Session, b.Session)
+		}
+		if a.Schedule == nil || b.Schedule == nil || a.Schedule.Seed == "" || a.Schedule.Seed != b.Schedule.Seed {
+			t.Fatalf("schedules %+v and %+v", a.Schedule, b.Schedule)
+		}
+		seed, err := strconv.ParseUint(a.Schedule.Seed, 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, block := range schedule.Draw(seed, 2, 20) { // the measured order is the one drawn from the seed
+			first := 1
+			if a.Runs[i].Start+a.Start.UnixNano() < b.Runs[i].Start+b.Start.UnixNano() {
+				first = 0
+			}
+			if want := block.Order[0]; first != want || a.Schedule.Places[i] != slices.Index(block.Order, 0) || b.Schedule.Places[i] != slices.Index(block.Order, 1) {
+				t.Errorf("slice %d: variant %d was first, places %d and %d; want %v", i, first, a.Schedule.Places[i], b.Schedule.Places[i], block.Order)
+			}
+		}
+		if a.Counts.Sent != 120 || b.Counts.Sent != 120 {
+			t.Errorf("%d and %d probes, want 120 of each", a.Counts.Sent, b.Counts.Sent)
+		}
+	})
+	t.Run("two drivers on one interface", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-target", far4, "-ab", "driver=afpacket", "-ab", "driver=afxdp", "-count", "60", "-slice", "10ms", "-out", dir)...)
+		a, b := read(t, filepath.Join(dir, "01-driver-afpacket"), r), read(t, filepath.Join(dir, "02-driver-afxdp"), r)
+		if a.Device.Driver != "afpacket" || b.Device.Driver != "afxdp" {
+			t.Errorf("%s and %s", a.Device.Driver, b.Device.Driver)
+		}
+	})
+	t.Run("sweep and runs", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-target", far4, "-rate", "1k,4k", "-size", "60,1514", "-count", "20", "-runs", "3", "-out", dir)...)
+		if r.code != 0 {
+			t.Fatal(r)
+		}
+		for i, name := range []string{"rate-1k-size-60", "rate-1k-size-1514", "rate-4k-size-60", "rate-4k-size-1514"} {
+			rep, err := report.Read(filepath.Join(dir, fmt.Sprintf("%02d-%s", i+1, name)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(rep.Runs) != 3 || rep.Counts.Sent != 60 || !strings.Contains(r.out, name) {
+				t.Errorf("%s: %d runs, %d sent", name, len(rep.Runs), rep.Counts.Sent)
+			}
+		}
+		hasIndex(t, r, dir, "Latency by rate", 4)
+	})
+	t.Run("lossless", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		var r result
+		for range 10 { // a machine that is busy at the end of each trial reaches no rate in time, which the bench reports
+			if r = n.bench(quick("-target", far4, "-lossless", "2k", "-duration", "50ms", "-out", dir)...); !strings.Contains(r.errors, "no rate down to") {
+				break
+			}
+		}
+		if r.code != 0 || !strings.Contains(r.out, "probes per second without loss") {
+			t.Fatal(r)
+		}
+		if rep, err := report.Read(dir); err != nil || rep.Counts.Lost != 0 || rep.Traffic.Rate > 2000 || rep.Traffic.Rate < 1 {
+			t.Errorf("%+v %v", rep, err)
+		}
+	})
+	t.Run("anonymous", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "r")
+		r := n.bench(quick("-target", far4, "-count", "20", "-ab", "gateway="+far4+",name=to 8.8.4.4", "-ab", "size=100,name=b", "-anonymous", "-out", dir)...)
+		a := read(t, filepath.Join(dir, "01-to--address-"), r)
+		host, err := os.Hostname()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Host.Hostname+a.Host.Cmdline+a.Device.MAC != "" || a.Host.CPU == "" || a.Label != "to <address>" || len(a.Args) > 0 || a.Traffic.Target != far4 {
+			t.Errorf("%+v", a)
+		}
+
+		plain := filepath.Join(t.TempDir(), "plain")
+		if was := read(t, plain, n.bench(quick("-target", far4, "-count", "20", "-out", plain)...)); was.Host.Hostname != host || was.Device.MAC == "" || len(was.Args) == 0 {
+			t.Errorf("without -anonymous: %+v", was)
+		}
+		if r := n.bench("report", "-anonymous", plain); r.code != 0 || !strings.Contains(r.out, "page "+plain) {
+			t.Error(r)
+		}
+		is, err := report.Read(plain)
+		if err != nil || !is.Anonymous || is.Host.Hostname+is.Host.Cmdline+is.Device.MAC != "" || is.Main().Total.Count != 20 {
+			t.Errorf("%+v %v", is, err)
+		}
+		if page, err := os.ReadFile(filepath.Join(plain, "report.html")); err != nil || bytes.Contains(page, []byte(host)) || !bytes.Contains(page, []byte("Left out")) {
+			t.Errorf("the page still names %s, or says nothing of it: %v", host, err)
+		}
+		if r := n.bench("compare", "-v", plain, filepath.Join(dir, "01-to--address-")); r.code != 0 || !strings.Contains(r.out, "machine unnamed") {
+			t.Error(r)
+		}
+	})
+}
+
+// Hooks switch the responder's host between two settings, and each slice is measured only with its own setting.
+func TestHooks(t *testing.T) {
+	n := newNetwork(t)
+	dir := t.TempDir()
+	setting, log := filepath.Join(dir, "setting"), filepath.Join(dir, "log")
+	var mu sync.Mutex
+	sizes := map[string]map[int]bool{} // of the requests seen with each setting
+	n.udpServer(7, func(b []byte) []byte {
+		s, _ := os.ReadFile(setting)
+		mu.Lock()
+		defer mu.Unlock()
+		if sizes[string(s)] == nil {
+			sizes[string(s)] = map[int]bool{}
+		}
+		sizes[string(s)][len(b)] = true
+		return b
+	})
+	hook := "do=echo $REBOUND_VARIANT, >> " + log + "; printf $REBOUND_VARIANT > " + setting
+	out := filepath.Join(dir, "r")
+	run := func(out string, more ...string) result {
+		return n.bench(quick(append([]string{"-target", far4, "-proto", "udp", "-slice", "30ms", "-duration", "240ms", "-out", out}, more...)...)...)
+	}
+	r := run(out, "-ab", "name=quick,"+hook, "-ab", "name=slow,size=100,"+hook)
+	a, b := read(t, filepath.Join(out, "01-quick"), r), read(t, filepath.Join(out, "02-slow"), r)
+	if len(a.Runs) != 8 || len(b.Runs) != 8 {
+		t.Errorf("%d and %d runs, want 8 of each", len(a.Runs), len(b.Runs))
+	}
+	mu.Lock()
+	if q, s := sizes["quick"], sizes["slow"]; len(q) != 1 || len(s) != 1 || maps.Equal(q, s) {
+		t.Errorf("requests by setting: %v, want one size for each, and not the same", sizes)
+	}
+	mu.Unlock()
+	said, _ := os.ReadFile(log)
+	order := strings.Fields(string(said))
+	if len(order) != 16 || strings.Count(string(said), "quick,") != 8 {
+		t.Fatalf("order of the hooks: %q", said)
+	}
+	for i := 0; i < 16; i += 2 {
+		if order[i] == order[i+1] {
+			t.Errorf("pair %d has the same hook twice: %q", i/2, said)
+		}
+	}
+	if last := "last hook stays active\" variant=" + strings.TrimSuffix(order[15], ","); !strings.Contains(r.errors, last) {
+		t.Errorf("no %q in %s", last, r.errors)
+	}
+	out2 := filepath.Join(dir, "fails")
+	r = run(out2, "-ab", "name=quick,"+hook, "-ab", "name=slow,do=echo no such setting; exit 7")
+	if r.code != 1 || !strings.Contains(r.errors, "no such setting") || !strings.Contains(r.errors, "exit status 7") || !strings.Contains(r.errors, "variant=slow") {
+		t.Errorf("a hook that fails: exit %d, %s", r.code, r.errors)
+	}
+}
+
+// One measurement is divided into the runs that a comparison needs, if they are long enough.
+func TestRunsByDefault(t *testing.T) {
+	type runs struct {
+		n        int
+		count    int64 // of each run
+		duration time.Duration
+	}
+	for args, want := range map[string]runs{
+		"":                  {10, 0, time.Second},
+		"-duration 300ms":   {3, 0, 100 * time.Millisecond},
+		"-duration 1m":      {24, 0, 2500 * time.Millisecond},
+		"-count 10001":      {10, 1001, 0},
+		"-count 2999":       {2, 1500, 0},
+		"-count 900":        {1, 900, 0},
+		"-count 30 -runs 2": {2, 30, 0},
+	} {
+		o, err := new(env).runFlags(strings.Fields("10.0.0.1 " + args))
+		if err != nil {
+			t.Errorf("%q: %v", args, err)
+		} else if got := (runs{o.Runs, o.Count, o.Duration}); got != want {
+			t.Errorf("%q: %+v, want %+v", args, got, want)
+		}
+	}
+}
+
+// With -json all of stdout is one JSON value with the numbers of the report.
+func TestJSON(t *testing.T) {
+	n := newNetwork(t)
+	type printed struct {
+		Reports []struct {
+			Dir    string
+			Report *report.Report
+		}
+		Trials []json.RawMessage
+	}
+	check := func(r result, reports int) (p printed) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(r.out), &p); err != nil || r.code != 0 || len(p.Reports) != reports {
+			t.Fatalf("%v, exit %d, %d reports\n%s\n%s", err, r.code, len(p.Reports), r.out, r.errors)
+		}
+		return p
+	}
+	dir := filepath.Join(t.TempDir(), "r")
+	p := check(n.bench(quick("-target", far4, "-count", "20", "-json", "-out", dir)...), 1)
+	if p.Reports[0].Dir != dir || p.Reports[0].Report.Counts.Received != 20 || p.Reports[0].Report.Find(latency.MainSeries).Summary.P50 == 0 {
+		t.Errorf("%+v", p.Reports[0])
+	}
+	check(n.bench("report", "-json", dir, dir), 2)
+	check(n.bench(quick("-target", far4, "-count", "20", "-size", "60,100", "-json", "-out", dir+"-sweep")...), 2)
+	check(n.bench(quick("-ab", "size=60,target="+far4, "-ab", "size=100,target="+far4, "-slice", "10ms", "-count", "60", "-json", "-out", dir+"-ab")...), 2)
+}
+
+// hasIndex fails unless a command printed and wrote the page index.html with that text and a link to each of n reports.
+func hasIndex(t *testing.T, r result, dir, text string, n int) {
+	t.Helper()
+	path := filepath.Join(dir, "index.html")
+	html, err := os.ReadFile(path)
+	if err != nil || !bytes.Contains(html, []byte(text)) || !strings.Contains(r.out, "page "+path+"\n") {
+		t.Fatalf("%v; %q is in the page: %t, the page is printed: %t", err, text, bytes.Contains(html, []byte(text)), strings.Contains(r.out, "page "+path))
+	}
+	links := regexp.MustCompile(`<a href="([^"]+)"`).FindAllSubmatch(html, -1)
+	for _, l := range links {
+		if _, err := os.Stat(filepath.Join(dir, string(l[1]))); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(links) != n {
+		t.Errorf("%d links, want %d", len(links), n)
+	}
+}
+
+// A comparison beyond its limits exits with 3, an undecided one with 1.
+func TestWorse(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	n.udpEcho(8, 20*time.Millisecond)
+	// 20 ms is longer than a busy machine deschedules a thread; ten probes per slice are enough for p50 with ten pairs.
+	dir := t.TempDir()
+	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4, "-count", "200", "-slice", "20ms", "-out", dir)...)
+	if r.code != 0 {
+		t.Fatal(r)
+	}
+	hasIndex(t, r, dir, "<p class=\"lede\">c is ", 2)
+	a, c := filepath.Join(dir, "01-a"), filepath.Join(dir, "02-c")
+	for _, limit := range []struct {
+		text string
+		code int
+		says string
+	}{
+		{"p50>+900%+1s", 0, "p50"},
+		{"p50>+5%+200ns", exit.Worse, "p50"},
+		{"p99>+5%+200ns", exit.Failed, "p99 needs 1000 samples"},
+	} {
+		page := filepath.Join(t.TempDir(), "c.html")
+		code, out, said := inProcess("compare", "-html", page, "-fail-if", limit.text, a, c)
+		if code != limit.code || !strings.Contains(out+said, limit.says) {
+			t.Errorf("%s: exit %d, want %d\n%s%s", limit.text, code, limit.code, out, said)
+		}
+		if html, err := os.ReadFile(page); err != nil || !bytes.Contains(html, []byte("<svg")) {
+			t.Errorf("%v, %d bytes", err, len(html))
+		}
+	}
+}
+
+// -auto ends the measurement when there is a verdict. The reports say how many tests were planned, including those that
+// were not needed.
+func TestAutoEnds(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	n.udpEcho(8, 5*time.Millisecond)
+	dir := t.TempDir()
+	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4, "-auto", "p50", "-slice", "100ms", "-out", dir)...)
+	if r.code != 0 || !strings.HasPrefix(r.out, "c is ") || !strings.Contains(r.out, " slower at p50") {
+		t.Fatal(r)
+	}
+	for _, name := range []string{"01-a", "02-c"} {
+		rep, err := report.Read(filepath.Join(dir, name))
+		if err != nil || rep.Schedule == nil || rep.Schedule.Looks != 9 || len(rep.Runs) >= 6000 || len(rep.Schedule.Places) != len(rep.Runs) {
+			t.Fatalf("%v: %+v", err, rep.Schedule)
+		}
+		t.Logf("%d slices", len(rep.Runs))
+	}
+}

@@ -1,0 +1,93 @@
+package compare
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
+)
+
+func TestParseLimits(t *testing.T) {
+	for in, want := range map[string]string{
+		"p99>+5%+200ns":              "p99>+5%+200ns",
+		"p99>+200ns+5%":              "p99>+5%+200ns",
+		" p50 > +1.5us ":             "p50>+1500ns",
+		"p99.9>+10%,max>+1ms":        "p99.9>+10% max>+1e+06ns",
+		"mean>+2s, p99.999 > +0.5 %": "mean>+2e+09ns p99.999>+0.5%",
+		"min>+3µs":                   "min>+3000ns",
+	} {
+		ls, err := ParseLimits(in)
+		var got []string
+		for _, l := range ls {
+			got = append(got, l.String())
+		}
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%q: %q, %v; want %q", in, got, err, want)
+		}
+	}
+	for in, says := range map[string]string{
+		"":                                "no '>'",
+		"p99":                             "no '>'",
+		"p99<+5%":                         "no '>'",
+		"p99>5%":                          "sign",
+		"p99>+":                           "no unit",
+		"p99>+5":                          "no unit",
+		"p99>+5 furlongs":                 "amount above zero",
+		"p99>+x%":                         "amount above zero",
+		"p99>+0ns":                        "amount above zero",
+		"p99>+NaN%":                       "amount above zero",
+		"p99>+1e3ns":                      "amount above zero",
+		"p99>+5%+6%":                      "already",
+		"p100>+5%":                        "none of min, max",
+		"p0>+5%":                          "none of min, max",
+		"p9x>+5%":                         "none of min, max",
+		"median>+5%":                      "none of min, max",
+		"p99>+5%,":                        "no '>'",
+		"p99>+5%-200ns":                   "amount above zero",
+		"p99>+5%+200ns+3us":               "already",
+		"p1e1>+5%":                        "none of min, max",
+		"p99>>+5%":                        "sign",
+		"p99>+5%;p50>+1%":                 "no unit",
+		"p99>+infs":                       "amount above zero",
+		"p50.5.5>+5%":                     "none of min, max",
+		strings.Repeat("9", 400) + ">+5%": "none of min, max",
+	} {
+		if _, err := ParseLimits(in); !errors.Is(err, errLimit) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "p99>+5%+200ns") {
+			t.Errorf("%q: %v, want an error that says %q and shows an example", in, err, says)
+		}
+	}
+}
+
+// A limit is exceeded only if the proven shift exceeds both of its parts. A statistic without a verdict is an error: it
+// neither passes nor counts as worse.
+func TestExceeded(t *testing.T) {
+	a, b := machines(2, 8, true, steady, 0.1) // +10 %, +400 ns
+	check := func(limit string, want int, undecided string) {
+		t.Helper()
+		ls := must.Get(ParseLimits(limit))(t)
+		got, err := Against(ls, a, b).Exceeded()
+		if len(got) != want {
+			t.Errorf("%s: %q, want %d", limit, got, want)
+		}
+		if (undecided == "") != (err == nil) || err != nil && (!errors.Is(err, errUndecided) || !strings.Contains(err.Error(), undecided)) {
+			t.Errorf("%s: %v, want %q", limit, err, undecided)
+		}
+		if want == 1 && !strings.Contains(got[0], "in new, +") {
+			t.Errorf("%s: %q", limit, got[0])
+		}
+	}
+	check("p50>+5%+200ns", 1, "")
+	check("p50>+15%+200ns", 0, "")
+	check("p50>+5%+800ns", 0, "")
+	check("p50>+300ns", 1, "")
+	check("p50>+5%,p90>+5%,max>+2s", 2, "")
+	check("p99.999>+5%", 0, "1000000 samples")
+	a, b = machines(2, 8, true, steady, 0)
+	check("p50>+0.0001%", 0, "") // noise exceeds nothing
+	a, b = machines(2, 8, false, steady, 0.08)
+	check("p50>+5%", 0, "measure alternately") // beyond the limit, perhaps by drift
+	check("p50>+20%", 0, "")                   // below the limit even if none of it is drift
+	a, b = machines(2, 3, true, steady, 0.5)
+	check("p50>+5%", 0, "3 pairs of runs")
+}
