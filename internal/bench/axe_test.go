@@ -14,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/trend"
 	"github.com/rebound-nic/rebound/proof/browser"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -23,10 +24,7 @@ import (
 func TestPagesPassAxe(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	axe, err := os.ReadFile(filepath.Join(needs.NPM(t, "axe-core"), "axe.min.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	axe := must.Get(os.ReadFile(filepath.Join(needs.NPM(t, "axe-core"), "axe.min.js")))(t)
 	link := func(seed uint64, median, rate float64, size int) *report.Report {
 		r := synthetic.Link{Seed: seed, Median: median, Spread: 0.1, Runs: 9, Seconds: 3, Rate: 2000, Open: rate > 0}.Report()
 		r.Label, r.Traffic.Rate, r.Traffic.FrameSize = fmt.Sprint("point ", seed), rate, size
@@ -118,9 +116,7 @@ func TestPagesPassAxe(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		one := filepath.Join(dir, "page.html")
-		if err := os.WriteFile(one, b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(one, b.Bytes(), 0o644))
 		seen := looks
 		if l, ok := once[name]; ok {
 			seen = []look{l}

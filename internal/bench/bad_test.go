@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // Each case ends with one clear message and the right exit code, and leaves no report.
@@ -21,25 +23,16 @@ func TestBadInput(t *testing.T) {
 	}
 	spoilt := func(name, file string, change func([]byte) []byte) string {
 		to := filepath.Join(dir, name)
-		if err := os.CopyFS(to, os.DirFS(good)); err != nil {
-			t.Fatal(err)
-		}
-		b, err := os.ReadFile(filepath.Join(to, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(to, file), change(b), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.CopyFS(to, os.DirFS(good)))
+		b := must.Get(os.ReadFile(filepath.Join(to, file)))(t)
+		must.OK(t, os.WriteFile(filepath.Join(to, file), change(b), 0o644))
 		return to
 	}
 	newer := spoilt("newer", "report.json", func(b []byte) []byte { return bytes.Replace(b, []byte(`"schema": 3`), []byte(`"schema": 99`), 1) })
 	cut := spoilt("cut", "rtt.hlog", func(b []byte) []byte { return b[:len(b)-len(b)/3] })
 	notJSON := spoilt("notjson", "report.json", func(b []byte) []byte { return b[:len(b)/2] })
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, nil, 0o644))
 	run := func(args ...string) []string { return quick(append([]string{"-out", out, "-count", "20"}, args...)...) }
 	t.Run("cases", func(t *testing.T) {
 		for _, c := range []struct {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/session"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -145,14 +146,9 @@ func TestTargetInPlaceOfCommand(t *testing.T) {
 // Diagnostics require -v: without it a result fits on a screen, and starts with its headline.
 func TestDiagnosticsNeedVerbose(t *testing.T) {
 	const dir = "../../results/demo/01-kernel"
-	rep, err := report.Read(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rep := must.Get(report.Read(dir))(t)
 	var short, long strings.Builder
-	if err := errors.Join(printReport(&short, rep, false), printReport(&long, rep, true)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(printReport(&short, rep, false), printReport(&long, rep, true)))
 	if !strings.HasPrefix(short.String(), "round trip p50 ") || strings.Count(short.String(), "\n") > 12 || !strings.Contains(short.String(), "report "+dir) {
 		t.Errorf("without -v:\n%s", &short)
 	}
@@ -168,9 +164,7 @@ func TestTablesShowPlacesOfLoss(t *testing.T) {
 	tables := func() []string {
 		var sweep, search bytes.Buffer
 		found := &session.SearchResult{Trials: []session.Trial{{Counts: a.Counts}, {Counts: b.Counts}}}
-		if err := errors.Join(sweepTable(&sweep, []*report.Report{a, b}), (&env{stdout: &search}).printSearch(found, false)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(sweepTable(&sweep, []*report.Report{a, b}), (&env{stdout: &search}).printSearch(found, false)))
 		return []string{sweep.String(), search.String()}
 	}
 	for _, text := range tables() {
@@ -214,9 +208,7 @@ func TestSweepAnswer(t *testing.T) {
 	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
 	a.Label, b.Label, b.Counts.Lost = "1k/s", "10k/s", 3
 	var out bytes.Buffer
-	if err := sweepTable(&out, []*report.Report{b, a}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, sweepTable(&out, []*report.Report{b, a}))
 	a.Warnings, a.Traffic.Rate = []string{"this host could not keep to the rate asked for"}, 0.4
 	out.Reset()
 	if err := sweepTable(&out, []*report.Report{b, a}); err != nil || !strings.Contains(out.String(), "\nwarning: 1k/s: this host could not keep to the rate asked for\n") ||
@@ -238,9 +230,7 @@ func TestSearchAnswer(t *testing.T) {
 	big.Traffic.Rate, big.Traffic.FrameSize, big.Warnings = 80_000, 1514, []string{session.CutShort}
 	found := &session.SearchResult{Result: session.Result{Reports: []*report.Report{small, big}}, Trials: []session.Trial{{Rate: 1e6}, {Rate: 500_000, Passed: true}}}
 	var out bytes.Buffer
-	if err := (&env{stdout: &out}).printSearch(found, false); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, (&env{stdout: &out}).printSearch(found, false))
 	want := `^500000 probes per second without loss at 60 bytes \(336\.0 Mbit/s .*\): p50 \S+ µs, p99 \S+ µs; above that the limit is the network
 80000 probes per second without loss at 1514 bytes .*: p50 \S+ µs, p99 \S+ µs
 warning: interrupted by a signal.*

@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,9 +30,7 @@ func forNobody(t *testing.T) (program, dir string) {
 	needRoot(t)
 	root := programs.ForOthers(t, "bench", "responder")
 	dir = filepath.Join(root, "out")
-	if err := errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, nobody, nobody)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, nobody, nobody)))
 	return filepath.Join(root, "bench"), dir
 }
 
@@ -60,10 +59,7 @@ func TestDemo(t *testing.T) {
 				}
 			}
 			for _, side := range sides {
-				rep, err := report.Read(filepath.Join(out, side))
-				if err != nil {
-					t.Fatal(err)
-				}
+				rep := must.Get(report.Read(filepath.Join(out, side)))(t)
 				if c := rep.Counts; len(rep.Runs) != 2 || c.Sent == 0 || c.Lost != 0 || c.Corrupt != 0 || rep.Session == "" {
 					t.Errorf("%s: %d runs, %+v", side, len(rep.Runs), c)
 				}
@@ -111,10 +107,7 @@ func TestDemoKilled(t *testing.T) {
 // test ends, because namespaces created later, possibly by another test, could otherwise have the same inode numbers.
 func namespaces(t *testing.T, pid int) (all []os.FileInfo) {
 	t.Helper()
-	own, err := os.Stat("/proc/thread-self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := must.Get(os.Stat("/proc/thread-self/ns/net"))(t)
 	files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/ns/net")
 	for _, file := range files {
 		f, err := os.Open(file)
@@ -122,10 +115,7 @@ func namespaces(t *testing.T, pid int) (all []os.FileInfo) {
 			continue // a thread that has ended
 		}
 		t.Cleanup(func() { f.Close() })
-		info, err := f.Stat()
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(f.Stat())(t)
 		if !os.SameFile(info, own) && !slices.ContainsFunc(all, func(s os.FileInfo) bool { return os.SameFile(s, info) }) {
 			all = append(all, info)
 		}
@@ -166,8 +156,6 @@ func TestUnused(t *testing.T) {
 		if got != want {
 			t.Fatalf("unused gives %s, want %s", got, want)
 		}
-		if err := os.Mkdir(got, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Mkdir(got, 0o755))
 	}
 }

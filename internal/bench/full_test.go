@@ -19,6 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/disk"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
@@ -113,10 +114,7 @@ func TestFullDiskRun(t *testing.T) {
 		}
 	}
 	t.Run("file size limit", func(t *testing.T) {
-		self, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
+		self := must.Get(os.Executable())(t)
 		out := filepath.Join(t.TempDir(), "r")
 		c := n.prepare(append([]string{"-c", `ulimit -f 8; exec "$0" "$@"`, self}, quick("-target", far4, "-driver", "afpacket", "-count", "200", "-runs", "4", "-out", out)...)...)
 		c.Path = "/bin/sh"
@@ -150,9 +148,7 @@ func TestFullDiskPages(t *testing.T) {
 		rep := synthetic.Link{Seed: uint64(i), Median: 4000, Spread: 0.2, Seconds: 3, Rate: 200, Runs: 9}.Report()
 		rep.Start = time.Date(2026, 11, 1+i, 0, 0, 0, 0, time.UTC)
 		good = append(good, filepath.Join(saved, name))
-		if err := report.Write(good[i], rep, page.Report); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, report.Write(good[i], rep, page.Report))
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		now := float64(time.Now().Unix())
@@ -190,9 +186,7 @@ func TestFullDiskPages(t *testing.T) {
 				}
 				if c.file != "page.html" {
 					for _, name := range []string{"one", "two"} {
-						if err := os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join(saved, name))); err != nil {
-							t.Fatal(err)
-						}
+						must.OK(t, os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join(saved, name))))
 						args = append(args, filepath.Join(dir, name))
 					}
 				}
@@ -200,9 +194,7 @@ func TestFullDiskPages(t *testing.T) {
 				switch {
 				case before && filepath.Ext(file) == ".html":
 					old = []byte("another page</html>")
-					if err := os.WriteFile(file, old, 0o644); err != nil {
-						t.Fatal(err)
-					}
+					must.OK(t, os.WriteFile(file, old, 0o644))
 				case filepath.Ext(file) == ".html":
 					old = nil
 					os.Remove(file)
@@ -226,9 +218,7 @@ func TestFullDiskPages(t *testing.T) {
 // Output that cannot be printed is an error, for every command.
 func TestFullOutput(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
-	if err := report.Write(dir, synthetic.Link{Median: 4000, Spread: 0.2, Seconds: 3, Rate: 200, Runs: 9}.Report(), page.Report); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, report.Write(dir, synthetic.Link{Median: 4000, Spread: 0.2, Seconds: 3, Rate: 200, Runs: 9}.Report(), page.Report))
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Skip(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -46,9 +47,7 @@ func TestHistory(t *testing.T) {
 	}
 	dir := t.TempDir()
 	nights(t, dir, 25, nil)
-	if err := os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("no report"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("no report"), 0o644))
 	html := filepath.Join(t.TempDir(), "history.html")
 	code, out, errors := history(dir, "-out", html)
 	first := regexp.MustCompile(`^p(50|99) rose by 1\d(\.\d+)? % \(.* µs to .* µs\) with n\d\d of 2026-11-13, the last of 2 changes\n`)
@@ -103,9 +102,7 @@ func TestHistoryOfOtherTools(t *testing.T) {
 		for k := range 400 {
 			fmt.Fprintln(&b, 100+10*(i/10)+k%5)
 		}
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d.txt", i)), []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d.txt", i)), []byte(b.String()), 0o644))
 	}
 	var stdout, stderr bytes.Buffer
 	code := bench([]string{"history", "-unit", "us", "-stat", "p50", "-out", filepath.Join(dir, "h.html"), dir}, &stdout, &stderr)

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rebound-nic/rebound/internal/bench/drops"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -43,16 +44,11 @@ func TestHostileFiles(t *testing.T) {
 		t.Fatalf("%d files: %v", len(golden), err)
 	}
 	dir := filepath.Join(t.TempDir(), "d\nFORGED\x1b[2J\u202e\xff")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(dir, 0o755))
 	shown, refused := 0, 0
 	texts := regexp.MustCompile(`"[^"\n]*[A-Za-z][^"\n]*"|[A-Za-z][^\s",{}]*`)
 	for _, from := range golden {
-		b, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(from))(t)
 		b = b[:min(len(b), 200<<10)]
 		all := texts.FindAllIndex(b, -1)
 		step := max(len(all)/4, 1)
@@ -64,9 +60,7 @@ func TestHostileFiles(t *testing.T) {
 				text = string(q)
 			}
 			path := filepath.Join(dir, "f\x1b]0;t\a"+filepath.Ext(from))
-			if err := os.WriteFile(path, []byte(string(b[:at[0]])+text+string(b[at[1]:])), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(path, []byte(string(b[:at[0]])+text+string(b[at[1]:])), 0o644))
 			html := filepath.Join(dir, "p.html")
 			for _, args := range [][]string{{"report", "-unit", "us", "-html", html}, {"compare", "-unit", "us", "-html", html, path}} {
 				os.Remove(html)
@@ -93,9 +87,7 @@ func TestHostileArguments(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(text), 0o644))
 		return path
 	}
 	q, _ := json.Marshal(hostile)
@@ -158,12 +150,8 @@ func TestHostileLabels(t *testing.T) {
 	dir := t.TempDir()
 	list, sd, logs := filepath.Join(dir, "list"), filepath.Join(dir, "sd.json"), filepath.Join(dir, "logs")
 	j, _ := json.Marshal([]any{map[string]any{"targets": []string{far6}, "labels": map[string]string{"site": hostile}}})
-	if err := os.WriteFile(list, []byte(far4+" site="+word+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(sd, j, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(list, []byte(far4+" site="+word+"\n"), 0o644))
+	must.OK(t, os.WriteFile(sd, j, 0o644))
 	w := n.watch(9480, "-driver", "afpacket", "-file", list, "-file-sd", sd, "-rate", "50", "-dir", logs, "-interval", "1s")
 	found := ""
 	w.until("both targets answer", func(v map[string]float64) bool {
@@ -187,10 +175,7 @@ func TestHostileLabels(t *testing.T) {
 		t.Fatalf("no logs: %v", err)
 	}
 	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(file))(t)
 		harmlessText(t, []string{"hlog"}, string(b))
 	}
 }

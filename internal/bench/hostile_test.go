@@ -15,6 +15,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -104,9 +105,7 @@ func TestHostileReport(t *testing.T) {
 		fill(reflect.ValueOf(rep).Elem(), text)
 		rep.Metric = report.RoundTrip
 		dir := filepath.Join(parent, name)
-		if err := report.Write(dir, rep, page.Report); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, report.Write(dir, rep, page.Report))
 		return dir
 	}
 	bad, good := write("x\nFORGED\x1b[2J\u202e", hostile), write("good", "harmless")
@@ -139,10 +138,7 @@ func TestHostileReport(t *testing.T) {
 		harmlessText(t, c.args, out)
 	}
 	tags := func(path string) (count int, text string) {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(path))(t)
 		text = string(b)
 		if strings.ContainsAny(text, "\x1b\a\u202e\u2028\u009b") || strings.Contains(text, "<script>alert") {
 			t.Errorf("%s has what the report says as it is", path)

@@ -21,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
@@ -55,10 +56,7 @@ func newNetwork(t *testing.T) *network {
 	needRoot(t)
 	n := &network{t: t}
 	for _, side := range []**testbed.Namespace{&n.near, &n.far} {
-		s, err := testbed.NewNamespace()
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(testbed.NewNamespace())(t)
 		t.Cleanup(s.Close)
 		*side = s
 	}

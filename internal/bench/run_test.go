@@ -19,6 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // readReport returns the report of a bench that has succeeded.
@@ -35,15 +36,9 @@ func readReport(t *testing.T, dir string, r result) *report.Report {
 func read(t *testing.T, dir string, r result) *report.Report {
 	t.Helper()
 	rep := readReport(t, dir, r)
-	file, err := os.Open(filepath.Join(dir, report.ReportFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Open(filepath.Join(dir, report.ReportFile)))(t)
 	defer file.Close()
-	published, err := jsonschema.NewCompiler().Compile("../../docs/report.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	published := must.Get(jsonschema.NewCompiler().Compile("../../docs/report.schema.json"))(t)
 	if v, err := jsonschema.UnmarshalJSON(file); err != nil || published.Validate(v) != nil {
 		t.Errorf("%s: %v %v", dir, err, published.Validate(v))
 	}
@@ -299,10 +294,7 @@ func TestThroughRouter(t *testing.T) {
 
 // If a target stops answering, the headline and the exit status say so.
 func TestTargetThatStopsAnswering(t *testing.T) {
-	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	defer c.Close()
 	go func() {
 		b := make([]byte, 2048)
@@ -322,10 +314,7 @@ func TestTargetThatStopsAnswering(t *testing.T) {
 	if code != exit.Failed || !strings.Contains(stdout, "the target stopped answering") || !strings.Contains(stderr, "none of the last run") {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
-	rep, err := report.Read(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rep := must.Get(report.Read(dir))(t)
 	if rep.Counts.Sent != 600 || rep.Counts.Received+rep.Counts.Late != 300 {
 		t.Errorf("counts %+v", rep.Counts)
 	}

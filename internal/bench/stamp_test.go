@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func keyFile(t *testing.T) string {
@@ -16,9 +17,7 @@ func keyFile(t *testing.T) string {
 	b := make([]byte, 32)
 	rand.Read(b)
 	path := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(path, []byte(hex.EncodeToString(b)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte(hex.EncodeToString(b)), 0o600))
 	return path
 }
 

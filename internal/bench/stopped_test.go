@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // TestStoppedBench stops the bench until its ring or socket overflows. In each kind of measurement, the bench reports that
@@ -74,10 +75,7 @@ func (n *network) stopped(t *testing.T, args []string, interrupt bool) {
 		t.Fatalf("%d %v %v\n%s%s", r.code, err, folders, r.out, r.errors)
 	}
 	for _, f := range folders {
-		rep, err := report.Read(filepath.Dir(f))
-		if err != nil {
-			t.Fatal(err)
-		}
+		rep := must.Get(report.Read(filepath.Dir(f)))(t)
 		all = append(all, rep.Counts)
 	}
 	if !strings.Contains(r.out, "dropped here") {

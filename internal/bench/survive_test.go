@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/session"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // saved returns the number of runs in the log. A kill may have cut off the last line, which then does not count.
@@ -60,10 +61,7 @@ func TestKilled(t *testing.T) {
 			n.must(cmd.Process.Kill())
 			<-ended
 			was := saved(dir)
-			rep, err := report.Read(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			rep := must.Get(report.Read(dir))(t)
 			if m := rep.Main().Total.Count; len(rep.Runs) != was || m == 0 || m != rep.Counts.Received+rep.Counts.Late || rep.Counts.Sent < m {
 				t.Errorf("%d runs in the log, %d read, %d samples, %+v", was, len(rep.Runs), m, rep.Counts)
 			}
@@ -106,10 +104,7 @@ func TestKilledSearch(t *testing.T) {
 	}, cmd.said.String)
 	n.must(cmd.Process.Kill())
 	_ = cmd.Wait()
-	rep, err := report.Read(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rep := must.Get(report.Read(dir))(t)
 	if rep.Traffic.Rate == 0 || rep.Counts.Lost != 0 || !slices.Contains(rep.Warnings, session.Unended) {
 		t.Errorf("rate %v, %+v, warnings %q", rep.Traffic.Rate, rep.Counts, rep.Warnings)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/schedule"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestSeries(t *testing.T) {
@@ -34,10 +35,7 @@ func TestSeries(t *testing.T) {
 		if a.Schedule == nil || b.Schedule == nil || a.Schedule.Seed == "" || a.Schedule.Seed != b.Schedule.Seed {
 			t.Fatalf("schedules %+v and %+v", a.Schedule, b.Schedule)
 		}
-		seed, err := strconv.ParseUint(a.Schedule.Seed, 16, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		seed := must.Get(strconv.ParseUint(a.Schedule.Seed, 16, 64))(t)
 		for i, block := range schedule.Draw(seed, 2, 20) { // the measured order is the one drawn from the seed
 			first := 1
 			if a.Runs[i].Start+a.Start.UnixNano() < b.Runs[i].Start+b.Start.UnixNano() {
@@ -66,10 +64,7 @@ func TestSeries(t *testing.T) {
 			t.Fatal(r)
 		}
 		for i, name := range []string{"rate-1k-size-60", "rate-1k-size-1514", "rate-4k-size-60", "rate-4k-size-1514"} {
-			rep, err := report.Read(filepath.Join(dir, fmt.Sprintf("%02d-%s", i+1, name)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			rep := must.Get(report.Read(filepath.Join(dir, fmt.Sprintf("%02d-%s", i+1, name))))(t)
 			if len(rep.Runs) != 3 || rep.Counts.Sent != 60 || !strings.Contains(r.out, name) {
 				t.Errorf("%s: %d runs, %d sent", name, len(rep.Runs), rep.Counts.Sent)
 			}
@@ -95,10 +90,7 @@ func TestSeries(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
 		r := n.bench(quick("-target", far4, "-count", "20", "-ab", "gateway="+far4+",name=to 8.8.4.4", "-ab", "size=100,name=b", "-anonymous", "-out", dir)...)
 		a := read(t, filepath.Join(dir, "01-to--address-"), r)
-		host, err := os.Hostname()
-		if err != nil {
-			t.Fatal(err)
-		}
+		host := must.Get(os.Hostname())(t)
 		if a.Host.Hostname+a.Host.Cmdline+a.Device.MAC != "" || a.Host.CPU == "" || a.Label != "to <address>" || len(a.Args) > 0 || a.Traffic.Target != far4 {
 			t.Errorf("%+v", a)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // fork is a network with two equal-cost paths: near, a router that chooses one of two others by a hash of the ports, and
@@ -37,10 +38,7 @@ func newFork(t *testing.T) *fork {
 	needRoot(t)
 	f := &fork{network: &network{t: t}}
 	for _, s := range []**testbed.Namespace{&f.near, &f.router, &f.a, &f.b, &f.far} {
-		n, err := testbed.NewNamespace()
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(testbed.NewNamespace())(t)
 		t.Cleanup(n.Close)
 		*s = n
 		f.must(n.Do(func() error {

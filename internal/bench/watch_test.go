@@ -25,6 +25,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
@@ -257,10 +258,7 @@ func logged(t *testing.T, dir string) map[string]int64 {
 		if !regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d\.hlog$`).MatchString(filepath.Base(f)) {
 			t.Errorf("%s is no hour", f)
 		}
-		b, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(f))(t)
 		_, series, err := report.ReadHlog(bytes.NewReader(b), f)
 		if err != nil {
 			t.Fatal(err)
@@ -306,9 +304,7 @@ func TestWatchBadInput(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		f := filepath.Join(dir, name)
-		if err := os.WriteFile(f, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(f, []byte(text), 0o644))
 		return f
 	}
 	toml, sd := file("w.toml", "[probe]\nrate = \"0\"\n"), file("x.json", "[\n{\"targets\": [7]}]")

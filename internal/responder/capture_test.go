@@ -227,9 +227,7 @@ func (w *wire) capture(t *testing.T, frames [][]byte) (file string) {
 		}
 	}
 	for _, f := range frames {
-		if _, err := unix.Write(fd, f); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(unix.Write(fd, f))(t)
 	}
 	var n int
 	await.Until(t, "a reply to each request", func() bool {

@@ -36,9 +36,7 @@ func echoUDP(t *testing.T, c *net.UDPConn) int {
 		out := bytes.Repeat([]byte{byte(size), 0xa5}, size/2+1)[:size]
 		in := make([]byte, 2048)
 		c.SetDeadline(time.Now().Add(time.Minute))
-		if _, err := c.Write(out); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Write(out))(t)
 		got, err := c.Read(in)
 		if err != nil {
 			t.Fatalf("%d bytes to %v: %v", size, c.RemoteAddr(), err)
@@ -150,12 +148,7 @@ func (w *wire) metrics(t *testing.T, p *process) string {
 	if m == nil {
 		t.Fatalf("no URL in the log:\n%s", p.Log)
 	}
-	var c net.Conn
-	var err error
-	w.here.do(t, func() { c, err = net.Dial("tcp", m[2]) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := in(t, w.here, func() (net.Conn, error) { return net.Dial("tcp", m[2]) })
 	defer c.Close()
 	client := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return c, nil }}}
 	r := must.Get(client.Get(m[1]))(t)
@@ -316,18 +309,9 @@ func problems(stderr string) (out []string) {
 // Every way to fail before it answers: the exit code, one message, no ready line, nothing attached.
 func TestExitCodes(t *testing.T) {
 	w := newWire(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
 	readonly := filepath.Join(t.TempDir(), "file")
 	must.OK(t, os.WriteFile(readonly, nil, 0o600))
-	var inUse net.Listener
-	w.here.do(t, func() { inUse, err = net.Listen("tcp", "127.0.0.1:0") })
-	if err != nil {
-		t.Fatal(err)
-	}
+	inUse := in(t, w.here, func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") })
 	defer inUse.Close()
 	good := []string{"-set", "nic.driver=afpacket", "-set", "nic.device=" + port, "-set", "respond.addresses=" + ours4 + "/24"}
 	for _, c := range []struct {
@@ -404,9 +388,7 @@ func testSTAMP(t *testing.T, sets ...string) {
 	out, in := make([]byte, 44), make([]byte, 100)
 	binary.BigEndian.PutUint32(out, 0xcafe)
 	before := time.Now()
-	if _, err := c.Write(out); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Write(out))(t)
 	n, err := c.Read(in)
 	after := time.Now()
 	if err != nil || n != 44 {

@@ -76,6 +76,15 @@ func (s *space) try(t testing.TB) func(f func() error) error {
 	}
 }
 
+// in returns what f returns in a namespace.
+func in[V any](t testing.TB, s *space, f func() (V, error)) (v V) {
+	t.Helper()
+	var err error
+	s.do(t, func() { v, err = f() })
+	must.OK(t, err)
+	return v
+}
+
 // wire is a veth pair: "port" in the responder's namespace, "peer" in the other, where the kernel has addresses.
 type wire struct{ here, there *space }
 
@@ -90,30 +99,22 @@ func newWire(t testing.TB) *wire {
 	t.Helper()
 	needRoot(t)
 	w := &wire{newSpace(t), newSpace(t)}
-	check := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	address := func(l netlink.Link, cidr string) {
 		t.Helper()
-		a, err := netlink.ParseAddr(cidr)
-		check(err)
+		a := must.Get(netlink.ParseAddr(cidr))(t)
 		a.Flags = unix.IFA_F_NODAD
-		check(netlink.AddrAdd(l, a))
+		must.OK(t, netlink.AddrAdd(l, a))
 	}
 	up := func(name string) netlink.Link {
 		t.Helper()
-		l, err := netlink.LinkByName(name)
-		check(err)
-		check(netlink.LinkSetUp(l))
+		l := must.Get(netlink.LinkByName(name))(t)
+		must.OK(t, netlink.LinkSetUp(l))
 		return l
 	}
 	w.here.do(t, func() {
 		v := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: peer, PeerNamespace: netlink.NsFd(w.there.handle)}
 		v.Name = port
-		check(netlink.LinkAdd(v))
+		must.OK(t, netlink.LinkAdd(v))
 		up("lo")
 		address(up(port), kernels4+"/24")
 	})
@@ -224,26 +225,21 @@ func (p *process) end(t *testing.T) (summary string, code int) {
 	return summary, p.ProcessState.ExitCode()
 }
 
-func (w *wire) run(t *testing.T, name string, args ...string) string {
+func (w *wire) run(t *testing.T, name string, args ...string) (out string) {
 	t.Helper()
 	needs.Programs(t, name)
-	var out []byte
-	var err error
-	w.there.do(t, func() { out, err = exec.Command(name, args...).CombinedOutput() })
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
-	}
-	return string(out)
+	w.there.do(t, func() {
+		b, err := exec.Command(name, args...).CombinedOutput()
+		if out = string(b); err != nil {
+			t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+		}
+	})
+	return out
 }
 
 func (w *wire) dial(t *testing.T, to string) *net.UDPConn {
 	t.Helper()
-	var c net.Conn
-	var err error
-	w.there.do(t, func() { c, err = net.Dial("udp", to) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := in(t, w.there, func() (net.Conn, error) { return net.Dial("udp", to) })
 	t.Cleanup(func() { c.Close() })
 	return c.(*net.UDPConn)
 }

@@ -161,41 +161,21 @@ func TestOwnAddress(t *testing.T) {
 	}
 	sent := echoUDP(t, w.dial(t, kernels4+":7"))
 	w.run(t, "ping", "-c", "20", "-i", "0.01", "-W", "60", kernels4)
-	var tcp net.Listener
-	var other net.PacketConn
-	w.here.do(t, func() {
-		var err error
-		if tcp, err = net.Listen("tcp", kernels4+":7"); err != nil {
-			t.Fatal(err)
-		}
-		if other, err = net.ListenPacket("udp", kernels4+":4789"); err != nil {
-			t.Fatal(err)
-		}
-	})
+	tcp := in(t, w.here, func() (net.Listener, error) { return net.Listen("tcp", kernels4+":7") })
+	other := in(t, w.here, func() (net.PacketConn, error) { return net.ListenPacket("udp", kernels4+":4789") })
 	defer tcp.Close()
 	defer other.Close()
-	w.there.do(t, func() {
-		c, err := net.Dial("tcp", kernels4+":7")
-		if err != nil {
-			t.Errorf("TCP: %v", err)
-			return
-		}
-		c.Close()
-	})
+	in(t, w.there, func() (net.Conn, error) { return net.Dial("tcp", kernels4+":7") }).Close()
 	c := w.dial(t, kernels4+":4789")
 	c.SetDeadline(time.Now().Add(time.Minute))
 	other.SetDeadline(time.Now().Add(time.Minute))
-	if _, err := c.Write([]byte("question")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Write([]byte("question")))(t)
 	b := make([]byte, 100)
 	n, from, err := other.ReadFrom(b)
 	if err != nil || string(b[:n]) != "question" {
 		t.Fatalf("another port: %q, %v", b[:n], err)
 	}
-	if _, err := other.WriteTo([]byte("answer"), from); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(other.WriteTo([]byte("answer"), from))(t)
 	if n, err = c.Read(b); err != nil || string(b[:n]) != "answer" {
 		t.Errorf("another port: %q, %v", b[:n], err)
 	}
@@ -204,13 +184,10 @@ func TestOwnAddress(t *testing.T) {
 		t.Errorf("exit %d, program %d", code, w.xdp(t))
 	}
 	// Without the responder's program the kernel has no echo service.
-	w.there.do(t, func() {
-		u := must.Get(net.Dial("udp", kernels4+":7"))(t)
-		defer u.Close()
-		u.SetDeadline(time.Now().Add(time.Minute))
-		u.Write([]byte("anyone"))
-		if n, err := u.Read(b); err == nil {
-			t.Errorf("echo from the kernel: %q", b[:n])
-		}
-	})
+	u := w.dial(t, kernels4+":7")
+	u.SetDeadline(time.Now().Add(time.Minute))
+	u.Write([]byte("anyone"))
+	if n, err := u.Read(b); err == nil {
+		t.Errorf("echo from the kernel: %q", b[:n])
+	}
 }

@@ -216,10 +216,7 @@ func (x *planted) metrics() map[string]uint64 {
 	}
 	out := map[string]uint64{}
 	for _, m := range regexp.MustCompile(`(?m)^rebound_(device_frames_total|device_trouble_total|device_own_total|refused_total|answered_total)\{.*?(?:kind|counter|reason|direction)="(\w+)".*\} (\S+)$`).FindAllStringSubmatch(page, -1) {
-		n, err := strconv.ParseFloat(m[3], 64)
-		if err != nil {
-			x.t.Fatal(err)
-		}
+		n := must.Get(strconv.ParseFloat(m[3], 64))(x.t)
 		name := m[2]
 		if m[1] == "device_frames_total" {
 			name += "_frames"
@@ -304,9 +301,7 @@ func (x *planted) bench(count int, timeout string, steps func()) *report.Report 
 	c := exec.Command(programs.Path(x.t, "bench"), append(x.args, "-count", fmt.Sprint(count), "-timeout", timeout, "-out", dir)...)
 	said := &programs.Output{}
 	c.Stdout, c.Stderr = said, said
-	if err := c.Start(); err != nil {
-		x.t.Fatal(err)
-	}
+	must.OK(x.t, c.Start())
 	ended := false
 	defer func() {
 		if !ended {
@@ -320,10 +315,7 @@ func (x *planted) bench(count int, timeout string, steps func()) *report.Report 
 	if err != nil {
 		x.t.Fatalf("%v\n%s", err, said)
 	}
-	rep, err := report.Read(dir)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	rep := must.Get(report.Read(dir))(x.t)
 	return rep
 }
 

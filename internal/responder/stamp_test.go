@@ -36,19 +36,10 @@ func TestReflector(t *testing.T) {
 	}
 	for _, to := range []string{ours4, ours6} {
 		ask := func(port int) func(packet []byte, within time.Duration) []byte {
-			var c net.Conn
-			w.there.do(t, func() {
-				var err error
-				if c, err = net.Dial("udp", net.JoinHostPort(to, fmt.Sprint(port))); err != nil {
-					t.Fatal(err)
-				}
-			})
-			t.Cleanup(func() { c.Close() })
+			c := w.dial(t, net.JoinHostPort(to, fmt.Sprint(port)))
 			return func(packet []byte, within time.Duration) []byte {
 				c.SetDeadline(time.Now().Add(within))
-				if _, err := c.Write(packet); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(c.Write(packet))(t)
 				b := make([]byte, 2000)
 				n, err := c.Read(b)
 				if err != nil {

@@ -199,9 +199,7 @@ func (h *hosts) start(far bool, lines string) (*exec.Cmd, *output) {
 	if far {
 		side = h.far
 	}
-	if err := side.Do(c.Start); err != nil {
-		h.t.Fatal(err)
-	}
+	must.OK(h.t, side.Do(c.Start))
 	h.t.Cleanup(func() { unix.Kill(-c.Process.Pid, unix.SIGKILL) })
 	return c, out
 }

@@ -120,9 +120,7 @@ func (b *bed) busy(f func() error) {
 			time.Sleep(10 * time.Microsecond)
 		}
 	}
-	if err := <-done; err != nil {
-		b.t.Fatal(err)
-	}
+	must.OK(b.t, <-done)
 }
 
 func (b *bed) ReadStats(s *nic.Stats) error {
@@ -253,16 +251,10 @@ func (d *second) send(b []byte) {
 
 func (b *bed) device(i int, mac [6]byte, size int, wire sim.Wire) (d nic.Port) {
 	m := models[i]
-	p, err := sim.New(m.model(mac), sim.Options{Name: m.name})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	p := must.Get(sim.New(m.model(mac), sim.Options{Name: m.name}))(b.t)
 	p.Connect(wire)
 	b.ports = append(b.ports, p)
-	fn, err := p.Function()
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	fn := must.Get(p.Function())(b.t)
 	o := nic.Options{Device: "sim", RingSize: size, MAC: mac, Log: slog.New(slog.DiscardHandler)}
 	if m.medium != ethernet {
 		o.MAC = [6]byte{}

@@ -72,10 +72,7 @@ func TestReplyToATrace(t *testing.T) {
 
 // While some of a target's paths are dead, the loop sleeps after their probes, and polls after those of the others.
 func TestDeadPathIsNotPolledFor(t *testing.T) {
-	clock, err := latency.NewClock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	clock := must.Get(latency.NewClock())(t)
 	f, _ := tracedFlow(t, probe.UDP)
 	f.paths, f.missed = make([]uint32, 2), make([]int, 2)
 	l := newLoop(clock, 1<<16, time.Second, false, new(atomic.Bool))

@@ -63,9 +63,7 @@ func dial(t *testing.T, s *Server, service int) net.Conn {
 
 func say(t *testing.T, c net.Conn, text, answer string) {
 	t.Helper()
-	if _, err := c.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Write([]byte(text)))(t)
 	b := make([]byte, len(answer))
 	if _, err := io.ReadFull(c, b); err != nil || string(b) != answer {
 		t.Fatalf("%q was answered by %q, %v; want %q", text, b, err, answer)
@@ -76,9 +74,7 @@ func TestPingpong(t *testing.T) {
 	s, b := listen(t)
 	c := dial(t, s, 0)
 	say(t, c, "0000:00002a:abcdef:fe8000000000000008160efffe0c9ba3\x00", "0000:000001:000000:fe80000000000000005262fffe000001\x00")
-	if _, err := c.Write([]byte("done\x00")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Write([]byte("done\x00")))(t)
 	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("after \"done\": %d bytes, %v", n, err)
 	}
@@ -141,9 +137,7 @@ func TestRubbish(t *testing.T) {
 		version + "\x00\x00\x10\x00\x00\x00\x00\x405\x00" + "0000:0000:00002a:f1e2d3:00001234:00007f0011223344:00000000\x00", // without a GID
 	} {
 		c := dial(t, s, 0)
-		if _, err := c.Write([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Write([]byte(text)))(t)
 		if _, err := io.Copy(io.Discard, c); err != nil && !strings.Contains(err.Error(), "reset") {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -178,9 +172,7 @@ func TestSilentClientsMakeRoom(t *testing.T) {
 	if _, err := io.Copy(io.Discard, first); err != nil && !strings.Contains(err.Error(), "reset") { // ends when the server closes it
 		t.Error(err)
 	}
-	if _, err := test.Write([]byte(keys)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(test.Write([]byte(keys)))(t)
 	if _, err := io.ReadFull(test, make([]byte, 2*len(keys)-len("0000:0000:"))); err != nil {
 		t.Errorf("a client in its test was disconnected: %v", err)
 	}

@@ -92,9 +92,7 @@ func newMachine(t *testing.T, files map[string]string) *machine {
 func (m *machine) put(name, text string) {
 	m.t.Helper()
 	file := m.path(name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text+"\n"), 0o644)); err != nil {
-		m.t.Fatal(err)
-	}
+	must.OK(m.t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text+"\n"), 0o644)))
 }
 
 func (m *machine) thread(pid, tid, parent, flags, start int, cpus ...int) {
@@ -115,10 +113,7 @@ func (m *machine) snapshot() map[string]string {
 		}
 		all[rel] = "folder"
 		if !d.IsDir() {
-			b, err := os.ReadFile(name)
-			if err != nil {
-				m.t.Fatal(err)
-			}
+			b := must.Get(os.ReadFile(name))(m.t)
 			all[rel] = strings.TrimSpace(string(b))
 		}
 		return nil
@@ -209,10 +204,7 @@ func taken() map[string]string {
 
 func (m *machine) take(cpus ...int) *Lease {
 	m.t.Helper()
-	l, err := m.Begin(cpus)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	l := must.Get(m.Begin(cpus))(m.t)
 	for _, s := range append(l.Isolate(), l.LiftGuards()) {
 		if s.Name != "tick" && s.Err != nil {
 			m.t.Error(s)

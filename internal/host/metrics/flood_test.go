@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // pipes is a listener without a network, so that the test controls time.
@@ -91,9 +93,7 @@ func TestSlowReadersMakeRoom(t *testing.T) {
 		for range 3 * connections {
 			c := p.dial()
 			defer c.Close()
-			if _, err := io.WriteString(c, request); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(io.WriteString(c, request))(t)
 			go func() { // reads nothing of the page, and notices that it is disconnected
 				for err := error(nil); err == nil; {
 					time.Sleep(10 * time.Millisecond)
@@ -125,9 +125,7 @@ func TestHalfRequestsMakeRoom(t *testing.T) {
 		for range 3 * connections {
 			c := p.dial()
 			defer c.Close()
-			if _, err := io.WriteString(c, request[:20]); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(io.WriteString(c, request[:20]))(t)
 			go func() {
 				io.Copy(io.Discard, c)
 				ended.Add(1)

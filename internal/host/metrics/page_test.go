@@ -152,9 +152,7 @@ func TestScrapeLeavesLittle(t *testing.T) {
 		defer c.Close()
 		buffer := make([]byte, 1<<20)
 		scrape := func() int { // as Prometheus does: on one connection
-			if _, err := c.Write(request); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(c.Write(request))(t)
 			n := 0
 			for !bytes.HasSuffix(buffer[:n], []byte("\r\n0\r\n\r\n")) {
 				got := must.Get(c.Read(buffer[n:]))(t)
