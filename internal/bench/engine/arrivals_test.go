@@ -32,8 +32,7 @@ func TestArrivalsAreTimedFromTheSchedule(t *testing.T) {
 			return nil
 		}
 		s, rec := stream(t, f, 10000, 20*time.Second, func(o *Options) { o.Arrivals = x.arrivals })
-		var stop atomic.Bool
-		must.OK(t, s.Run(Limit{Count: 400}, &stop))
+		must.OK(t, s.Run(Limit{Count: 400}, new(atomic.Bool)))
 		get := series(rec)
 		half := (stall / 2).Nanoseconds()
 		if corrected := get(latency.MainSeries).CountAbove(half); corrected < x.least {
@@ -55,8 +54,7 @@ func TestBurstsAreSentTogether(t *testing.T) {
 	f := &fake{}
 	f.onSend = func(n int, b []byte) error { f.reply(b, 0); return nil }
 	s, _ := stream(t, f, 1000, 20*time.Second, func(o *Options) { o.Arrivals = burst })
-	var stop atomic.Bool
-	must.OK(t, s.Run(Limit{Count: 50}, &stop))
+	must.OK(t, s.Run(Limit{Count: 50}, new(atomic.Bool)))
 	for i := range 50 {
 		first, at := s.window.slots[i/10*10].intended, s.window.slots[i].intended
 		if at != first {

@@ -72,8 +72,7 @@ func TestAwayAtTheEnd(t *testing.T) {
 			}
 		}
 		s, rec := stream(t, f, rate, 20*time.Millisecond, nil)
-		var stop atomic.Bool
-		must.OK(t, s.Run(Limit{Count: 1}, &stop))
+		must.OK(t, s.Run(Limit{Count: 1}, new(atomic.Bool)))
 		if c := s.Counts(); c.Unanswered() != 0 || c.Received+c.Late != 1 || series(rec)(latency.MainSeries).Count != 1 {
 			t.Errorf("rate %v: %+v, %d lost", rate, c, c.Unanswered())
 		}

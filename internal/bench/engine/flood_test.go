@@ -89,8 +89,7 @@ func TestFlood(t *testing.T) {
 				return nil
 			}
 		})
-		var stop atomic.Bool
-		must.OK(t, s.Run(Limit{Count: probes}, &stop))
+		must.OK(t, s.Run(Limit{Count: probes}, new(atomic.Bool)))
 		c := s.Counts()
 		if c.Sent != probes || c.Received != probes || c.Unanswered() != 0 || c.Unsent != 0 || c.Late != 0 || series(rec)("rtt").Count != probes {
 			t.Errorf("rate %v: %+v, want %d sent and received", rate, c, probes)

@@ -76,8 +76,7 @@ func TestDelayVariation(t *testing.T) {
 			return nil
 		}
 		s, rec := stream(t, f, 0, 20*time.Second, nil)
-		var stop atomic.Bool
-		must.OK(t, s.Run(Limit{Count: 20}, &stop))
+		must.OK(t, s.Run(Limit{Count: 20}, new(atomic.Bool)))
 		if h = series(rec)(ipdvSeries); h.Count != 19 {
 			t.Fatalf("%d differences of 20 round trips", h.Count)
 		}

@@ -21,8 +21,7 @@ func TestTimestamps(t *testing.T) {
 		return nil
 	}
 	s, rec := stream(t, f, 0, 20*time.Second, func(o *Options) { o.Stamps = NewStamper(f, nic.Timestamping{RxSoftware: true, TxSoftware: true}) })
-	var stop atomic.Bool
-	must.OK(t, s.Run(Limit{Count: 10}, &stop))
+	must.OK(t, s.Run(Limit{Count: 10}, new(atomic.Bool)))
 	get := series(rec)
 	if h := get(latency.KernelSeries); h.Count != 10 || h.Min != 3000 || h.Max != 3000 {
 		t.Errorf("kernel: %d, %d to %d", h.Count, h.Min, h.Max)
@@ -31,7 +30,7 @@ func TestTimestamps(t *testing.T) {
 		t.Errorf("the card stamped no reply, yet there are %d pairs", h.Count)
 	}
 	f.stamp.Hardware = true
-	must.OK(t, s.Run(Limit{Count: 5}, &stop))
+	must.OK(t, s.Run(Limit{Count: 5}, new(atomic.Bool)))
 	if h := series(rec)(latency.HardwareSeries); h.Count != 5 || h.Max != 2500 {
 		t.Errorf("hardware: %d, max %d", h.Count, h.Max)
 	}
@@ -59,8 +58,7 @@ func testLateTimestamps(t *testing.T, first int) {
 	s, rec := stream(t, f, 0, time.Second, func(o *Options) {
 		o.Stamps = NewStamper(f, nic.Timestamping{RxHardware: true, TxHardware: true})
 	})
-	var stop atomic.Bool
-	must.OK(t, s.Run(Limit{Count: 10}, &stop))
+	must.OK(t, s.Run(Limit{Count: 10}, new(atomic.Bool)))
 	if h := series(rec)(latency.HardwareSeries); h.Count != 10 || h.Min != 2500 {
 		t.Errorf("%d pairs of 10, from %d ns", h.Count, h.Min)
 	}

@@ -28,8 +28,7 @@ func TestCoordinatedOmission(t *testing.T) {
 		return nil
 	}
 	s, rec := stream(t, f, 10000, 20*time.Second, nil)
-	var stop atomic.Bool
-	must.OK(t, s.Run(Limit{Count: 400}, &stop))
+	must.OK(t, s.Run(Limit{Count: 400}, new(atomic.Bool)))
 	get := series(rec)
 	half := (stall / 2).Nanoseconds()
 	corrected, actual, lag := get(latency.MainSeries).CountAbove(half), get(latency.UncorrectedSeries).CountAbove(half), get(latency.LagSeries).CountAbove(half)
@@ -58,8 +57,7 @@ func TestFarStall(t *testing.T) {
 		return nil
 	}
 	s, rec := stream(t, f, 10000, 20*time.Second, nil)
-	var stop atomic.Bool
-	must.OK(t, s.Run(Limit{Count: 400}, &stop))
+	must.OK(t, s.Run(Limit{Count: 400}, new(atomic.Bool)))
 	get := series(rec)
 	if a := get(latency.MainSeries).CountAbove(10_000_000); a < 99 {
 		t.Errorf("corrected: %d above 10 ms", a)
@@ -97,8 +95,7 @@ func TestClosedLoop(t *testing.T) {
 		return nil
 	}
 	s, rec := stream(t, f, 0, time.Second, nil) // the test waits three times this long, and no machine delays a thread for so long
-	var stop atomic.Bool
-	must.OK(t, s.Run(Limit{Count: 20}, &stop))
+	must.OK(t, s.Run(Limit{Count: 20}, new(atomic.Bool)))
 	want := Counts{Sent: 20, Received: 17, Late: 1, Spoiled: 1, Duplicates: 1, Corrupt: 2}
 	if c := s.Counts(); c != want || c.Unanswered() != 1 {
 		t.Errorf("%+v lost %d, want %+v lost 1", c, c.Unanswered(), want)
@@ -124,14 +121,13 @@ func TestRingFull(t *testing.T) {
 		return nil
 	}
 	s, _ := stream(t, f, 0, 20*time.Second, nil)
-	var stop atomic.Bool
-	must.OK(t, s.Run(Limit{Count: 5}, &stop))
+	must.OK(t, s.Run(Limit{Count: 5}, new(atomic.Bool)))
 	if c := s.Counts(); c.Sent != 5 || c.Received != 5 || s.Full != 3 {
 		t.Errorf("%+v, full %d", c, s.Full)
 	}
 	f.onSend = func(int, []byte) error { return nic.ErrFull }
 	s, _ = stream(t, f, 0, 5*time.Millisecond, nil)
-	if err := s.Run(Limit{Count: 5}, &stop); !errors.Is(err, ErrSend) || !errors.Is(err, nic.ErrFull) {
+	if err := s.Run(Limit{Count: 5}, new(atomic.Bool)); !errors.Is(err, ErrSend) || !errors.Is(err, nic.ErrFull) {
 		t.Errorf("a ring that stays full: %v", err)
 	}
 	if c := s.Counts(); c.Sent != 1 || c.Unsent != 1 || c.Unanswered() != 0 {
@@ -170,8 +166,7 @@ func TestRefusedByThePort(t *testing.T) {
 func TestTooLate(t *testing.T) {
 	f := &fake{onSend: func(int, []byte) error { spin(20 * time.Microsecond); return nil }}
 	s, _ := stream(t, f, 1e6, time.Millisecond, nil)
-	var stop atomic.Bool
-	must.OK(t, s.Run(Limit{Count: 100_000, Behind: time.Millisecond}, &stop))
+	must.OK(t, s.Run(Limit{Count: 100_000, Behind: time.Millisecond}, new(atomic.Bool)))
 	if c := s.Counts(); c.Sent > 1000 || testClock.Nanoseconds(s.Behind) < 1_000_000 {
 		t.Errorf("%d sent, %d ns behind", c.Sent, testClock.Nanoseconds(s.Behind))
 	}
@@ -185,8 +180,7 @@ func TestGapOfTheMeasuredPart(t *testing.T) {
 		slow := false
 		f.onSend = func(n int, b []byte) error { slow = n == 0; f.reply(b, 0); return nil }
 		s, _ := stream(t, f, rate, 20*time.Second, func(o *Options) { o.Port = held{f, &slow} })
-		var stop atomic.Bool
-		must.OK(t, s.Run(Limit{Warmup: heldFor + 5*time.Millisecond, Count: 10}, &stop))
+		must.OK(t, s.Run(Limit{Warmup: heldFor + 5*time.Millisecond, Count: 10}, new(atomic.Bool)))
 		var counts [polling.Buckets]uint64
 		s.Gap.Load(&counts)
 		n := int64(0)
@@ -225,8 +219,7 @@ func TestWarmupStaysOut(t *testing.T) {
 		f := &fake{}
 		f.onSend = func(n int, b []byte) error { f.reply(b, 0); return nil }
 		s, rec := stream(t, f, rate, 20*time.Second, nil)
-		var stop atomic.Bool
-		must.OK(t, s.Run(Limit{Warmup: 100 * time.Millisecond, Count: 30}, &stop))
+		must.OK(t, s.Run(Limit{Warmup: 100 * time.Millisecond, Count: 30}, new(atomic.Bool)))
 		n := series(rec)(latency.MainSeries).Count
 		if c := s.Counts(); n != 30 || c.Sent != 30 || s.Warmup == 0 || int64(f.sent) != 30+s.Warmup {
 			t.Errorf("rate %v: %d recorded, %d sent, warm-up %d, %+v", rate, n, f.sent, s.Warmup, c)
@@ -263,8 +256,7 @@ func TestQuestionsAreAnswered(t *testing.T) {
 			return []byte("answer")
 		}
 	})
-	var stop atomic.Bool
-	must.OK(t, s.Run(Limit{Count: 3}, &stop))
+	must.OK(t, s.Run(Limit{Count: 3}, new(atomic.Bool)))
 	if answers != 4 {
 		t.Errorf("%d answers, want 4", answers)
 	}
@@ -293,8 +285,7 @@ func TestEveryStallIsRecorded(t *testing.T) {
 				}
 			}
 			s, _ := stream(t, f, rate, 20*time.Second, nil)
-			var stop atomic.Bool
-			must.OK(t, s.Run(Limit{Count: 100}, &stop))
+			must.OK(t, s.Run(Limit{Count: 100}, new(atomic.Bool)))
 			if n := latency.FromHot(&s.Gap, testClock).CountAbove(int64(stall) * 95 / 100); n < 4 {
 				t.Errorf("rate %v, %s: %d of 5 stalls are recorded", rate, where, n)
 			}
@@ -307,8 +298,7 @@ func TestPauseBetweenRunsIsNoGap(t *testing.T) {
 	f := &fake{}
 	f.onSend = func(n int, b []byte) error { f.reply(b, 0); return nil }
 	s, _ := stream(t, f, 0, 20*time.Second, nil)
-	var stop atomic.Bool
-	must.OK(t, s.Run(Limit{Count: 3}, &stop))
+	must.OK(t, s.Run(Limit{Count: 3}, new(atomic.Bool)))
 	var before, after [polling.Buckets]uint64
 	s.Gap.Load(&before)
 	must.OK(t, s.Discard())

@@ -39,8 +39,7 @@ func TestCountsOfAWire(t *testing.T) {
 		a, b := sim.Pair()
 		w := &wired{far: b, near: sim.Impair(a, i)}
 		s, rec := stream(t, w, 20_000, time.Second, nil)
-		var stop atomic.Bool
-		must.OK(t, s.Run(Limit{Count: 4000}, &stop))
+		must.OK(t, s.Run(Limit{Count: 4000}, new(atomic.Bool)))
 		got, did := s.Counts(), w.near.Counts()
 		if uint64(got.Unanswered()) != did.Lost || uint64(got.Duplicates) != did.Duplicated || uint64(got.Reordered) != did.Reordered || did.Frames != 4000 {
 			t.Errorf("%s: the bench counts %d lost, %d duplicates, %d reordered; the wire did %+v", name, got.Unanswered(), got.Duplicates, got.Reordered, did)

@@ -1,6 +1,7 @@
 package probe_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
 var (
@@ -27,35 +29,35 @@ func flow(p probe.Proto, v6 bool, size int) probe.Flow {
 	return f
 }
 
-// naive is the algorithm of RFC 1071 §4.1, over a pseudo-header and a message.
-func naive(parts ...[]byte) uint16 {
-	s := uint32(0)
-	for _, b := range parts {
-		for i := 0; i < len(b); i += 2 {
-			s += uint32(b[i]) << 8
-			if i+1 < len(b) {
-				s += uint32(b[i+1])
-			}
-		}
-	}
-	for s > 0xffff {
-		s = s>>16 + s&0xffff
-	}
-	return uint16(s)
-}
-
 func pseudo(b []byte, v6 bool, next byte, length int) []byte {
 	if v6 {
-		p := append([]byte(nil), b[22:54]...)
+		p := bytes.Clone(b[22:54])
 		return append(p, 0, 0, byte(length>>8), byte(length), 0, 0, 0, next)
 	}
-	p := append([]byte(nil), b[26:34]...)
+	p := bytes.Clone(b[26:34])
 	return append(p, 0, next, byte(length>>8), byte(length))
+}
+
+// l4sum sums a frame's segment, with its pseudo-header unless the protocol next has none.
+func l4sum(b []byte, v6 bool, next byte) uint16 {
+	segment := b[l4(v6):]
+	if next == 1 {
+		return oracle.Sum(segment)
+	}
+	return oracle.Sum(append(pseudo(b, v6, next, len(segment)), segment...))
+}
+
+// l4 is where a frame's segment starts.
+func l4(v6 bool) int {
+	if v6 {
+		return 54
+	}
+	return 34
 }
 
 // answer turns a request into its reply as a host would, without any code of the package.
 func answer(f probe.Flow, req []byte) []byte {
-	b := append([]byte(nil), req...)
+	b := bytes.Clone(req)
 	v6 := f.Src.Is6()
 	copy(b[0:6], req[6:12])
 	copy(b[6:12], req[0:6])
@@ -71,7 +73,7 @@ func answer(f probe.Flow, req []byte) []byte {
 		b[22] = 61
 		be.PutUint16(b[18:], 0x4711) // the host's own identification
 		b[24], b[25] = 0, 0
-		be.PutUint16(b[24:], ^naive(b[14:34]))
+		be.PutUint16(b[24:], ^oracle.Sum(b[14:34]))
 	}
 	at, next := l4+6, byte(17)
 	switch {
@@ -95,11 +97,7 @@ func answer(f probe.Flow, req []byte) []byte {
 		p[40] = 63
 	}
 	b[at], b[at+1] = 0, 0
-	sums := [][]byte{b[l4:]}
-	if next != 1 {
-		sums = append(sums, pseudo(b, v6, next, len(b)-l4))
-	}
-	s := ^naive(sums...)
+	s := ^l4sum(b, v6, next)
 	if s == 0 && next == 17 {
 		s = 0xffff
 	}
@@ -125,6 +123,12 @@ func kinds() (all []kind) {
 	return all
 }
 
+func (k kind) codec(t testing.TB) (probe.Flow, *probe.Codec) {
+	t.Helper()
+	f := flow(k.proto, k.v6, k.size)
+	return f, must.Get(probe.New(f))(t)
+}
+
 func (k kind) String() string { return fmt.Sprintf("%v/v6=%t/%d", k.proto, k.v6, k.size) }
 
 func TestRequestsAreValid(t *testing.T) {
@@ -132,17 +136,13 @@ func TestRequestsAreValid(t *testing.T) {
 		c := must.Get(probe.New(flow(k.proto, k.v6, k.size)))(t)
 		for _, seq := range []uint32{0, 1, 0xffff, 0x10000, 0xffffffff} {
 			b := c.Build(seq, 42)
-			l4, next := 34, b[23]
+			next := b[23]
 			if k.v6 {
-				l4, next = 54, b[20]
-			} else if naive(b[14:34]) != 0xffff {
-				t.Errorf("%v: IP checksum %x", k, naive(b[14:34]))
+				next = b[20]
+			} else if oracle.Sum(b[14:34]) != 0xffff {
+				t.Errorf("%v: IP checksum %x", k, oracle.Sum(b[14:34]))
 			}
-			sums := [][]byte{b[l4:]}
-			if next != 1 {
-				sums = append(sums, pseudo(b, k.v6, next, len(b)-l4))
-			}
-			if got := naive(sums...); got != 0xffff || len(b) != k.size {
+			if got := l4sum(b, k.v6, next); got != 0xffff || len(b) != k.size {
 				t.Errorf("%v: probe %d of %d bytes sums to %#x", k, seq, len(b), got)
 			}
 		}
@@ -151,8 +151,7 @@ func TestRequestsAreValid(t *testing.T) {
 
 func TestGoodReplies(t *testing.T) {
 	for _, k := range kinds() {
-		f := flow(k.proto, k.v6, k.size)
-		c, _ := probe.New(f)
+		f, c := k.codec(t)
 		for _, seq := range []uint32{0, 1, 0xffff, 0x10000, 0xffffffff} {
 			reply := answer(f, c.Build(seq, 42))
 			c.Build(seq+1, 43) // a Codec keeps no state of an earlier probe
@@ -174,8 +173,7 @@ func TestEveryWrongByteIsFound(t *testing.T) {
 		if k.size > 200 {
 			continue
 		}
-		f := flow(k.proto, k.v6, k.size)
-		c, _ := probe.New(f)
+		f, c := k.codec(t)
 		good := answer(f, c.Build(7, 42))
 		free := func(i int, x byte) bool {
 			return k.v6 && (i == 14 && x>>4 == good[14]>>4 || i > 14 && i < 18 || i == 21 && x != 0)
@@ -215,14 +213,10 @@ func TestEveryWrongByteIsFound(t *testing.T) {
 // A reply with a correct checksum but the payload of another probe is corrupt.
 func TestPayloadOfAnotherProbe(t *testing.T) {
 	for _, k := range []kind{{probe.ICMP, false, 98}, {probe.UDP, true, 128}} {
-		f := flow(k.proto, k.v6, k.size)
-		c, _ := probe.New(f)
-		l4 := 34
-		if k.v6 {
-			l4 = 54
-		}
-		other := append([]byte(nil), c.Build(8, 0)...)
-		req := append([]byte(nil), c.Build(7, 0)...)
+		f, c := k.codec(t)
+		l4 := l4(k.v6)
+		other := bytes.Clone(c.Build(8, 0))
+		req := bytes.Clone(c.Build(7, 0))
 		copy(req[l4+16:], other[l4+16:])
 		var r probe.Reply
 		if v := c.Check(answer(f, req), &r); v != probe.Corrupt || r.Field != probe.Payload {
@@ -236,14 +230,10 @@ func TestUnsummed(t *testing.T) {
 		if k.proto == probe.ICMP {
 			continue
 		}
-		f := flow(k.proto, k.v6, k.size)
-		c, _ := probe.New(f)
+		f, c := k.codec(t)
 		b := answer(f, c.Build(7, 42))
-		l4 := 34
-		if k.v6 {
-			l4 = 54
-		}
-		be.PutUint16(b[l4+6:], naive(pseudo(b, k.v6, 17, len(b)-l4))) // CHECKSUM_PARTIAL as seen on a veth pair
+		l4 := l4(k.v6)
+		be.PutUint16(b[l4+6:], oracle.Sum(pseudo(b, k.v6, 17, len(b)-l4))) // CHECKSUM_PARTIAL as seen on a veth pair
 		var r probe.Reply
 		if v := c.Check(b, &r); v != probe.Unsummed {
 			t.Errorf("%v: partial checksum: %v %v", k, v, r.Field)
@@ -294,14 +284,10 @@ func TestForeign(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for _, k := range []kind{{probe.UDP, false, 100}, {probe.ICMP, false, 100}, {probe.UDP, true, 100}, {probe.STAMP, true, 150}} {
-		f := flow(k.proto, k.v6, k.size)
-		c, _ := probe.New(f)
-		req := append([]byte(nil), c.Build(1, 0)...)
-		l4 := 34
-		if k.v6 {
-			l4 = 54
-		}
-		b := append([]byte(nil), req[:l4]...)
+		_, c := k.codec(t)
+		req := bytes.Clone(c.Build(1, 0))
+		l4 := l4(k.v6)
+		b := bytes.Clone(req[:l4])
 		copy(b[0:6], here[:])
 		if k.v6 {
 			b[20] = 58
@@ -351,8 +337,7 @@ func TestSizes(t *testing.T) {
 
 func TestNoAllocation(t *testing.T) {
 	for _, k := range []kind{{probe.ICMP, false, 98}, {probe.UDP, true, 1514}, {probe.STAMP, false, 150}} {
-		f := flow(k.proto, k.v6, k.size)
-		c, _ := probe.New(f)
+		f, c := k.codec(t)
 		reply := answer(f, c.Build(7, 42))
 		var r probe.Reply
 		if n := testing.AllocsPerRun(100, func() { c.Build(7, 42); c.Check(reply, &r) }); n != 0 {
@@ -364,23 +349,18 @@ func TestNoAllocation(t *testing.T) {
 // Whatever arrives, Check does not crash, and does not accept a frame that differs from the reply in a fixed byte.
 func FuzzCheck(f *testing.F) {
 	for i, k := range kinds() {
-		fl := flow(k.proto, k.v6, k.size)
-		c, _ := probe.New(fl)
+		fl, c := k.codec(f)
 		f.Add(i, answer(fl, c.Build(7, 42)))
 	}
 	f.Fuzz(func(t *testing.T, i int, b []byte) {
 		all := kinds()
 		k := all[uint(i)%uint(len(all))]
-		fl := flow(k.proto, k.v6, k.size)
-		c, _ := probe.New(fl)
+		fl, c := k.codec(t)
 		var r probe.Reply
 		switch v := c.Check(b, &r); v {
 		case probe.Good, probe.Unsummed:
 			want := answer(fl, c.Build(r.Seq, r.Stamped.T1))
-			l4 := 34
-			if k.v6 {
-				l4 = 54
-			}
+			l4 := l4(k.v6)
 			if len(b) != len(want) || string(b[:12]) != string(want[:12]) {
 				t.Fatalf("%v: %x passes for %x", k, b, want)
 			}
@@ -395,8 +375,7 @@ func FuzzCheck(f *testing.F) {
 // fields that a network or a host may choose may change: TOS, identification, DF and hop limit.
 func TestEveryWrongWordIsFound(t *testing.T) {
 	for _, k := range []kind{{probe.ICMP, false, 98}, {probe.ICMP, true, 98}, {probe.UDP, false, 99}, {probe.UDP, true, 99}} {
-		f := flow(k.proto, k.v6, k.size)
-		c, _ := probe.New(f)
+		f, c := k.codec(t)
 		good := answer(f, c.Build(7, 42))
 		l4, at := 34, 24 // at: the IPv4 header checksum
 		free := map[int]bool{14: true, 18: true, 22: true}
@@ -412,27 +391,23 @@ func TestEveryWrongWordIsFound(t *testing.T) {
 			if i == at || i == sumAt {
 				continue
 			}
-			b := append([]byte(nil), good...)
+			b := bytes.Clone(good)
 			b[i] ^= 0x01
 			b[i+1] ^= 0x10
 			if free[i] { // the other half of the word is fixed
-				b = append([]byte(nil), good...)
+				b = bytes.Clone(good)
 				b[map[int]int{14: 15, 16: 16, 18: 18, 20: 21, 22: 22}[i]] ^= 0x10
 			}
 			if at > 0 {
 				b[at], b[at+1] = 0, 0
-				be.PutUint16(b[at:], ^naive(b[14:34]))
+				be.PutUint16(b[at:], ^oracle.Sum(b[14:34]))
 			}
 			b[sumAt], b[sumAt+1] = 0, 0
-			sums := [][]byte{b[l4:]}
-			if k.proto != probe.ICMP || k.v6 {
-				next := byte(17)
-				if k.proto == probe.ICMP {
-					next = 58
-				}
-				sums = append(sums, pseudo(b, k.v6, next, len(b)-l4))
+			next := b[23]
+			if k.v6 {
+				next = map[probe.Proto]byte{probe.ICMP: 58, probe.UDP: 17}[k.proto]
 			}
-			be.PutUint16(b[sumAt:], ^naive(sums...))
+			be.PutUint16(b[sumAt:], ^l4sum(b, k.v6, next))
 			var r probe.Reply
 			v := c.Check(b, &r)
 			if free[i] != (v == probe.Good) || !free[i] && v != probe.Corrupt && v != probe.Foreign || r.Field == probe.L4Checksum || r.Field == probe.IPChecksum {
