@@ -122,9 +122,39 @@ func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 	return s
 }
 
+// anHour are the options of a matrix of the last hour, compared with the same hour of the day before.
+var anHour = MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
+
+// matrix is that of an hour of a server.
+func matrix(t *testing.T, server *httptest.Server, o MatrixOptions) *page.Matrix {
+	t.Helper()
+	return must.Get((&Server{Base: server.URL}).Matrix(context.Background(), o))(t)
+}
+
+// always is a mesh that was always scraped, and has every metric.
+func always(t *testing.T) *httptest.Server { return mesh(t, time.Unix(0, 0), "") }
+
+// altered is a mesh whose answers change changes.
+func altered(t *testing.T, change func(query string, answer []byte) []byte) *httptest.Server {
+	truth := always(t)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query := r.FormValue("query")
+		got, err := http.Post(truth.URL+r.URL.Path, "application/x-www-form-urlencoded", strings.NewReader(r.Form.Encode()))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer got.Body.Close()
+		var answer bytes.Buffer
+		answer.ReadFrom(got.Body)
+		w.Write(change(query, answer.Bytes()))
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
 func TestMatrix(t *testing.T) {
-	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
-	m := must.Get((&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o))(t)
+	m := matrix(t, always(t), anHour)
 	if strings.Join(m.From, " ") != "a b c" || strings.Join(m.To, " ") != "icmp:a icmp:b icmp:c" || len(m.Cells) != 6 {
 		t.Fatalf("%v to %v, %d cells", m.From, m.To, len(m.Cells))
 	}
@@ -170,9 +200,9 @@ func TestMatrix(t *testing.T) {
 		change func(*MatrixOptions)
 		says   string
 	}{{func(o *MatrixOptions) { o.ToName = "site" }, "without the label site"}, {func(o *MatrixOptions) { o.FromName = "host" }, "has no data"}} {
-		o := o
+		o := anHour
 		c.change(&o)
-		if _, err := (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := (&Server{Base: always(t).URL}).Matrix(context.Background(), o); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%v, want %s", err, c.says)
 		}
 	}
@@ -181,28 +211,14 @@ func TestMatrix(t *testing.T) {
 // Without label names, rows are the nodes that watches report for themselves and columns are the targets' nodes, both
 // with zones.
 func TestMatrixOfAFleet(t *testing.T) {
-	truth := mesh(t, time.Unix(0, 0), "")
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if query := r.FormValue("query"); strings.HasPrefix(query, "count by (instance, node, zone) (last_over_time(rebound_fleet_self_info{}[3600s]))") {
-			json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "vector", "result": []any{
-				map[string]any{"metric": map[string]string{"instance": "a", "node": "node-a", "zone": "x"}, "value": []any{0, "1"}}}}})
-			return
+	const self = `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"instance":"a","node":"node-a","zone":"x"},"value":[0,"1"]}]}}`
+	s := altered(t, func(query string, answer []byte) []byte {
+		if strings.HasPrefix(query, "count by (instance, node, zone) (last_over_time(rebound_fleet_self_info{}[3600s]))") {
+			return []byte(self)
 		}
-		got, err := http.Post(truth.URL+r.URL.Path, "application/x-www-form-urlencoded", strings.NewReader(r.Form.Encode()))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer got.Body.Close()
-		var text bytes.Buffer
-		text.ReadFrom(got.Body)
-		w.Write(bytes.ReplaceAll(text.Bytes(), []byte(`"target":"icmp:c"`), []byte(`"node":"node-c","zone":"y","target":"icmp:c"`)))
-	}))
-	defer s.Close()
-	m, err := (&Server{Base: s.URL}).Matrix(context.Background(), MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12})
-	if err != nil {
-		t.Fatal(err)
-	}
+		return bytes.ReplaceAll(answer, []byte(`"target":"icmp:c"`), []byte(`"node":"node-c","zone":"y","target":"icmp:c"`))
+	})
+	m := matrix(t, s, MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12})
 	if strings.Join(m.From, " ") != "b c node-a" || strings.Join(m.To, " ") != "icmp:a icmp:b node-c" || len(m.Cells) != 6 {
 		t.Errorf("%v to %v, %d cells", m.From, m.To, len(m.Cells))
 	}
@@ -213,9 +229,8 @@ func TestMatrixOfAFleet(t *testing.T) {
 
 // A watch that started minutes ago is evaluated from the available data, within the default range of an hour.
 func TestMatrixOfAYoungWatch(t *testing.T) {
-	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
 	for _, age := range []time.Duration{50 * time.Minute, 7 * time.Minute, 90 * time.Second} {
-		m := must.Get((&Server{Base: mesh(t, now.Add(-age), "").URL}).Matrix(context.Background(), o))(t)
+		m := matrix(t, mesh(t, now.Add(-age), ""), anHour)
 		var html, text bytes.Buffer
 		must.OK(t, errors.Join(page.WriteMatrix(&html, m), page.PrintMatrix(&text, m)))
 		if c := m.Cells[page.Pair{From: "a", To: "icmp:b"}]; math.Abs(c.P50-53.5e3) > 2e3 || c.Sent < int64(age.Seconds()/4) || c.Why == "no replies" {
@@ -232,9 +247,8 @@ func TestMatrixOfAYoungWatch(t *testing.T) {
 
 // Without a counter of lost probes, the loss of a path is a range from none to all probes without a reply.
 func TestMatrixWithoutLossCounters(t *testing.T) {
-	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
 	for _, missing := range []string{"rebound_lost_total", "rebound_lost_uncertain_total"} {
-		m := must.Get((&Server{Base: mesh(t, time.Unix(0, 0), missing).URL}).Matrix(context.Background(), o))(t)
+		m := matrix(t, mesh(t, time.Unix(0, 0), missing), anHour)
 		if c := m.Cells[page.Pair{From: "b", To: "icmp:a"}]; c.Lost != 3600 || c.LostUncertain != 3600 {
 			t.Errorf("without %s: %+v", missing, c)
 		}
@@ -250,15 +264,7 @@ func TestMatrixWithoutLossCounters(t *testing.T) {
 // Counters that are scraped at different times, or were reset by a restart, may add up to more probes than were sent.
 // Then lost probes are limited to those sent, and a note says so.
 func TestCountersDisagree(t *testing.T) {
-	truth := mesh(t, time.Unix(0, 0), "")
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		query := r.FormValue("query")
-		got, err := http.Post(truth.URL+r.URL.Path, "application/x-www-form-urlencoded", strings.NewReader(r.Form.Encode()))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer got.Body.Close()
+	s := altered(t, func(query string, text []byte) []byte {
 		var answer struct {
 			Status string `json:"status"`
 			Data   struct {
@@ -266,7 +272,7 @@ func TestCountersDisagree(t *testing.T) {
 				Result []map[string]any `json:"result"`
 			} `json:"data"`
 		}
-		if err := json.NewDecoder(got.Body).Decode(&answer); err != nil {
+		if err := json.Unmarshal(text, &answer); err != nil {
 			t.Error(err)
 		}
 		for _, each := range answer.Data.Result {
@@ -277,11 +283,13 @@ func TestCountersDisagree(t *testing.T) {
 				}
 			}
 		}
-		json.NewEncoder(w).Encode(answer)
-	}))
-	defer s.Close()
-	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
-	m := must.Get((&Server{Base: s.URL}).Matrix(context.Background(), o))(t)
+		text, err := json.Marshal(answer)
+		if err != nil {
+			t.Error(err)
+		}
+		return text
+	})
+	m := matrix(t, s, anHour)
 	for pair, c := range m.Cells {
 		if parts := c.Lost + c.Late + c.SendFailed + c.CorruptOnly; c.Sent != 3600 || parts != c.Sent || c.LostLeast() != 0 {
 			t.Errorf("%v: %+v: the parts add up to %d", pair, c.Counts, parts)
@@ -369,8 +377,9 @@ func TestMatrixCalibration(t *testing.T) {
 
 // The loss of a cell with several series covers all of them, including a silent one.
 func TestMatrixOfSeveralSeries(t *testing.T) {
-	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "instance"}
-	m := must.Get((&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o))(t)
+	o := anHour
+	o.ToName = "instance"
+	m := matrix(t, always(t), o)
 	if c := m.Cells[page.Pair{From: "b", To: "b"}]; len(m.Cells) != 3 || c.Sent != 7200 || c.Lost != 3600 || c.Samples != 3600 || c.Silent {
 		t.Errorf("%d cells, %+v", len(m.Cells), c)
 	}
@@ -384,15 +393,15 @@ func TestMatrixOfSeveralSeries(t *testing.T) {
 
 // If a matrix has more paths than its windows can decide, it says how many windows it needs.
 func TestMatrixNeedsWindows(t *testing.T) {
-	o := MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 8, FromName: "instance", ToName: "target"}
-	m, err := (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o)
-	if err != nil || slices.ContainsFunc(m.Notes, func(n string) bool { return strings.Contains(n, "-windows") }) || m.Cells[page.Pair{From: "a", To: "icmp:c"}].Verdict != compare.Slower {
-		t.Errorf("6 paths in 8 windows: %v %q", err, m.Notes)
+	o := anHour
+	o.Windows = 8
+	m := matrix(t, always(t), o)
+	if slices.ContainsFunc(m.Notes, func(n string) bool { return strings.Contains(n, "-windows") }) || m.Cells[page.Pair{From: "a", To: "icmp:c"}].Verdict != compare.Slower {
+		t.Errorf("6 paths in 8 windows: %q", m.Notes)
 	}
 	o.Windows = 4
-	if m, err = (&Server{Base: mesh(t, time.Unix(0, 0), "").URL}).Matrix(context.Background(), o); err != nil ||
-		!slices.Contains(m.Notes, "no path can have a verdict: 6 paths need 8 windows, set -windows 8") {
-		t.Errorf("4 windows: %v %q", err, m.Notes)
+	if m = matrix(t, always(t), o); !slices.Contains(m.Notes, "no path can have a verdict: 6 paths need 8 windows, set -windows 8") {
+		t.Errorf("4 windows: %q", m.Notes)
 	}
 	if least := compare.RunsAmong(1_000_000, matrixStats); least < 13 || least > 16 {
 		t.Errorf("a million paths need %d windows", least)
@@ -402,7 +411,7 @@ func TestMatrixNeedsWindows(t *testing.T) {
 // A comparison loads as received only the probes that were answered in time.
 func TestLoadCountsPlaces(t *testing.T) {
 	s := &Source{Labels: []Label{{"instance", "a"}, {"target", "icmp:b"}}, Metric: DefaultMetric, From: now.Add(-time.Hour), To: now, Windows: 12}
-	l := must.Get(Load(context.Background(), &Server{Base: mesh(t, time.Unix(0, 0), "").URL}, s))(t)
+	l := must.Get(Load(context.Background(), &Server{Base: always(t).URL}, s))(t)
 	if c := l.Counts; c.Sent != 3600 || c.Lost != 0 || c.Late != 7 || c.SendFailed != 5 || c.DroppedHere != 3 || c.Received != 3588 {
 		t.Errorf("%+v", c)
 	}

@@ -2,10 +2,8 @@ package series
 
 import (
 	"bytes"
-	"net/netip"
 	"testing"
 
-	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -35,8 +33,7 @@ func (m *moody) Recv(buf []byte) (n int, at int64, err error) {
 // A late reply to a probe sent before a hook changed something does not count as an answer to a new probe.
 func TestAnswered(t *testing.T) {
 	m := &moody{}
-	s := &Series{wire: m, flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"),
-		Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
+	s := datagrams(m, nil, 0)
 	must.OK(t, s.Answered())
 	m.queue, m.silent = [][]byte{m.last}, 2
 	if err := s.Answered(); err != nil || m.silent >= 0 {

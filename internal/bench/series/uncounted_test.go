@@ -40,6 +40,13 @@ func (c *card) ReadStats(s *nic.Stats) error {
 	return nil
 }
 
+// datagrams is a series of UDP probes over a wire to a card.
+func datagrams(w engine.Port, c *card, timeout time.Duration) *Series {
+	return &Series{Settings: settings.Settings{Message: true, Timeout: timeout}, wire: w, port: &port{device: c},
+		flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+			SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
+}
+
 // If a responder's metrics cannot be read while the bench runs, or if its device has no drop counter, the report has a
 // range and a note with a remedy.
 func TestUnreadMetrics(t *testing.T) {
@@ -67,9 +74,8 @@ func TestUnreadMetrics(t *testing.T) {
 			fmt.Fprint(w, strings.ReplaceAll(c.page, "%d", fmt.Sprint(readings)))
 		}))
 		defer page.Close()
-		s := &Series{Settings: settings.Settings{Message: true, Timeout: 1500 * time.Millisecond, Responder: page.URL}, wire: &moody{silent: 3},
-			port: &port{device: &card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}}}, flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram,
-				Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
+		s := datagrams(&moody{silent: 3}, &card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}}, 1500*time.Millisecond)
+		s.Settings.Responder = page.URL
 		must.OK(t, s.Prepare(clock, Recording{}, 1000))
 		must.OK(t, s.Run(engine.Limit{Count: 20}, new(atomic.Bool)))
 		rep := s.Report(Circumstances{Clock: clock, Slack: time.Hour}) // a busy machine does not reach a rate
@@ -99,10 +105,7 @@ func TestCardDrops(t *testing.T) {
 		{"restarted", card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}, restarts: 1}, "between 0 and 3", 0},
 		{"not counted", card{info: nic.Info{Driver: "virtio", Backend: nic.Silicon, NoDropCounter: true}}, "between 0 and 3", 0},
 	} {
-		m := &moody{silent: 3}
-		s := &Series{Settings: settings.Settings{Message: true, Timeout: 1500 * time.Millisecond}, wire: m, port: &port{device: &c.card},
-			flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
-				SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
+		s := datagrams(&moody{silent: 3}, &c.card, 1500*time.Millisecond)
 		must.OK(t, s.Prepare(clock, Recording{}, 1000))
 		must.OK(t, s.Run(engine.Limit{Count: 20}, new(atomic.Bool)))
 		n, drops := s.Counts()
@@ -143,9 +146,7 @@ func (w *interrupted) Send(b []byte) error {
 func TestInterruptedDrops(t *testing.T) {
 	clock := must.Get(latency.NewClock())(t)
 	w := &interrupted{moody: moody{silent: 3}, probes: 20}
-	s := &Series{Settings: settings.Settings{Message: true, Timeout: time.Minute}, wire: w,
-		port: &port{device: &card{info: nic.Info{Driver: "afpacket", Backend: nic.Socket}, drops: 3}}, flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram,
-			Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
+	s := datagrams(w, &card{info: nic.Info{Driver: "afpacket", Backend: nic.Socket}, drops: 3}, time.Minute)
 	must.OK(t, s.Prepare(clock, Recording{}, 1000))
 	must.OK(t, s.Run(engine.Limit{}, &w.stop))
 	n, drops := s.Counts()
