@@ -178,6 +178,16 @@ func (n *network) bench(args ...string) result {
 	return n.prepare(args...).begin().wait()
 }
 
+// inside is bench in this process, for arguments with which it starts nothing.
+func (n *network) inside(args ...string) (r result) {
+	n.t.Helper()
+	n.must(n.near.Do(func() error {
+		r.code, r.out, r.errors = inProcess(args...)
+		return nil
+	}))
+	return r
+}
+
 // measure runs a bench with quick's settings, which must answer every probe, and returns its report.
 func (n *network) measure(t *testing.T, args ...string) (*report.Report, result) {
 	t.Helper()
