@@ -52,8 +52,7 @@ func TestWrongCard(t *testing.T) {
 		})
 	}
 	for _, o := range []mlx4sim.Options{{Link: mlx4sim.AnyLink}, {BootReads: 20}, {Abandoned: 2}, {NoPortEvents: true}} { // these are as they should be
-		x := newRig(t, o)
-		x.Open(nic.Options{})
+		x := openRig(t, o, nic.Options{})
 		x.Exchange(3, 98)
 		x.Close()
 	}
@@ -74,10 +73,8 @@ func TestRecovery(t *testing.T) {
 		"reset":         {func(x *rig) { x.Fn.Reset() }, "bus mastering is off", 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) { // one after the other: each has two goroutines that poll
-			x := newRig(t, mlx4sim.Options{})
-			x.Open(nic.Options{})
+			x := openRig(t, mlx4sim.Options{}, nic.Options{})
 			x.Recovers(func() { c.spoil(x) }, c.says, c.resets, c.sendRecoveries)
-			x.Close()
 		})
 	}
 }
@@ -102,22 +99,18 @@ func TestDiesDuringCommand(t *testing.T) {
 		x.Counts(func(s nic.Stats) bool { return s.Resets == 1 })
 		x.Answers(98)
 	})
-	x.Close()
 }
 
 // After a command that firmware never completes, the watchdog restarts the card, and it answers again.
 func TestStuckCommand(t *testing.T) {
 	var stuck atomic.Bool
-	x := newRig(t, mlx4sim.Options{Withhold: func(op uint16) bool { return op == 0x043 && stuck.Load() }})
-	x.Open(nic.Options{})
+	x := openRig(t, mlx4sim.Options{Withhold: func(op uint16) bool { return op == 0x043 && stuck.Load() }}, nic.Options{})
 	x.RecoversFromStuckCommand(stuck.Store, func() error { _, err := x.Dev.Link(); return err }, "QUERY_PORT")
-	x.Close()
 }
 
 // If pushed WQEs are never sent, the queue switches to doorbells and reports that.
 func TestBlueFlameGivenUp(t *testing.T) {
-	x := newRig(t, mlx4sim.Options{})
-	x.Open(nic.Options{})
+	x := openRig(t, mlx4sim.Options{}, nic.Options{})
 	x.model.Pause(true) // as if nothing had arrived
 	x.Served(func() {
 		for range 10 {
@@ -134,13 +127,11 @@ func TestBlueFlameGivenUp(t *testing.T) {
 	if s := x.Stats(); s.Resets != 0 || s.Extra["send_queue_resets"] != 1 {
 		t.Errorf("%+v", s)
 	}
-	x.Close()
 }
 
 // When the link goes down and up, events report it, and no repair is attempted.
 func TestLinkEvents(t *testing.T) {
-	x := newRig(t, mlx4sim.Options{})
-	x.Open(nic.Options{})
+	x := openRig(t, mlx4sim.Options{}, nic.Options{})
 	x.Exchange(5, 98)
 	must.OK(t, x.Serve(func() {
 		for _, up := range []bool{false, true} {
@@ -153,7 +144,6 @@ func TestLinkEvents(t *testing.T) {
 	if s := x.Stats(); s.Resets != 0 || s.Extra["port_changes"] < 2 {
 		t.Errorf("%+v", s)
 	}
-	x.Close()
 }
 
 func TestWrongOptions(t *testing.T) {

@@ -20,8 +20,7 @@ import (
 func TestEveryID(t *testing.T) {
 	for _, p := range []mlx4sim.Profile{mlx4sim.ConnectX3, mlx4sim.ConnectX3Pro} {
 		for _, s := range []mlx4sim.Steering{mlx4sim.DeviceManaged, mlx4sim.MACTable} {
-			x := newRig(t, mlx4sim.Options{Profile: p, Steering: s})
-			x.Open(nic.Options{Queues: 2})
+			x := openRig(t, mlx4sim.Options{Profile: p, Steering: s}, nic.Options{Queues: 2})
 			for _, n := range []int{60, 98, 224, 225, 1514} {
 				x.Exchange(20, n)
 			}
@@ -59,7 +58,6 @@ func TestSteeringByTable(t *testing.T) {
 	if c := x.model.Counters(); c.Filtered != 1 {
 		t.Errorf("%d frames were kept out by the device, want 1", c.Filtered)
 	}
-	x.Close()
 }
 
 // Frames that are accepted: those for us, broadcast, and the groups of the addresses that are answered for; no other
@@ -83,7 +81,6 @@ func TestLetIn(t *testing.T) {
 				o.Match = &fastpath.Config{Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")}}
 			}
 			x.Open(o)
-			defer x.Close()
 			for mac, want := range c.want {
 				for _, vlan := range []int{-1, 0, 5, 4095} {
 					f := request(mac, 80, vlan)
@@ -106,9 +103,7 @@ func TestLetIn(t *testing.T) {
 }
 
 func TestVLAN(t *testing.T) {
-	x := newRig(t, mlx4sim.Options{})
-	x.Open(nic.Options{MTU: 9000})
-	defer x.Close()
+	x := openRig(t, mlx4sim.Options{}, nic.Options{MTU: 9000})
 	for _, n := range []int{60, 220, 221, 1514, 9014} {
 		x.Ping(ourMAC, n, 7)
 		x.Settle()
@@ -120,9 +115,7 @@ func TestVLAN(t *testing.T) {
 }
 
 func TestRSS(t *testing.T) {
-	x := newRig(t, mlx4sim.Options{})
-	x.Open(nic.Options{Queues: 4})
-	defer x.Close()
+	x := openRig(t, mlx4sim.Options{}, nic.Options{Queues: 4})
 	x.Exchange(64, 98) // one flow
 	used := func() (n int) {
 		for q := range 4 {
@@ -211,7 +204,6 @@ func TestPushMax(t *testing.T) {
 	x := newRig(t, mlx4sim.Options{})
 	x.own.MaxInline = 98
 	x.Open(nic.Options{})
-	defer x.Close()
 	x.Exchange(20, 98)
 	x.Exchange(30, 99)
 	s := x.Stats()

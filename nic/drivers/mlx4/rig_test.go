@@ -38,4 +38,12 @@ func newRigOf(t testing.TB, m *mlx4sim.Model, around sim.Model) *rig {
 	return x
 }
 
+// openRig is newRig with an open driver.
+func openRig(t testing.TB, o mlx4sim.Options, n nic.Options) *rig {
+	t.Helper()
+	x := newRig(t, o)
+	x.Open(n)
+	return x
+}
+
 func list(notes []string) string { return strings.Join(notes, "\n") }

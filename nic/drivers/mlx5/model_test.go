@@ -22,7 +22,6 @@ func TestPushModes(t *testing.T) {
 			x := newRig(t, mlx5sim.Options{})
 			x.own.Push = c.push
 			x.Open(nic.Options{})
-			defer x.Close()
 			i := x.Dev.Info()
 			if i.Push != c.want {
 				t.Errorf("push %q, want %q\n%s", i.Push, c.want, list(i.Notes))
@@ -75,7 +74,6 @@ func TestPushMax(t *testing.T) {
 	x := newRig(t, mlx5sim.Options{})
 	x.own.MaxInline = 98
 	x.Open(nic.Options{})
-	defer x.Close()
 	x.Exchange(20, 98)
 	x.Exchange(30, 99)
 	s := x.Stats()
@@ -123,7 +121,6 @@ func TestFirmwareThatDoesNotStart(t *testing.T) {
 	x := newRig(t, mlx5sim.Options{Initializing: 50}) // slow, not dead
 	x.Open(nic.Options{})
 	x.Exchange(3, 98)
-	x.Close()
 }
 
 func TestPortOfAnother(t *testing.T) {
@@ -146,8 +143,7 @@ func TestPortOfAnother(t *testing.T) {
 
 // Firmware's pages are requested and returned while frames are answered, and all are back when the driver has closed.
 func TestPagesUnderTraffic(t *testing.T) {
-	x := newRig(t, mlx5sim.Options{})
-	x.Open(nic.Options{})
+	x := openRig(t, mlx5sim.Options{}, nic.Options{})
 	start, _ := x.model.Pages()
 	for _, n := range []int{700, -500, 3, -100} {
 		x.Exchange(5, 98)
@@ -173,7 +169,6 @@ func TestPagesUnderTraffic(t *testing.T) {
 	if s.Extra["page_requests"] != 4 || s.Extra["firmware_pages"] != uint64(start) {
 		t.Errorf("%v", s.Extra)
 	}
-	x.Close()
 }
 
 // Device faults under traffic are logged, counted and repaired: a send queue by a reset of the queue, everything else
@@ -192,10 +187,8 @@ func TestRecovery(t *testing.T) {
 		"reset":         {func(x *rig) { x.Fn.Reset() }, "bus mastering is off", 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) { // one after the other: each has two goroutines that poll
-			x := newRig(t, mlx5sim.Options{})
-			x.Open(nic.Options{})
+			x := openRig(t, mlx5sim.Options{}, nic.Options{})
 			x.Recovers(func() { c.spoil(x) }, c.says, c.resets, c.sendRecoveries)
-			x.Close()
 		})
 	}
 }
@@ -203,10 +196,8 @@ func TestRecovery(t *testing.T) {
 // After a command that firmware never completes, the watchdog restarts the card, and it answers again.
 func TestStuckCommand(t *testing.T) {
 	var stuck atomic.Bool
-	x := newRig(t, mlx5sim.Options{Withhold: func(op uint16) bool { return op == 0x770 && stuck.Load() }})
-	x.Open(nic.Options{})
+	x := openRig(t, mlx5sim.Options{Withhold: func(op uint16) bool { return op == 0x770 && stuck.Load() }}, nic.Options{})
 	x.RecoversFromStuckCommand(stuck.Store, func() error { return x.Dev.ReadStats(new(nic.Stats)) }, "QUERY_VPORT_COUNTER")
-	x.Close()
 }
 
 func TestWrongOptions(t *testing.T) {

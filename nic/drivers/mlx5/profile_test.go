@@ -21,8 +21,7 @@ func TestEveryID(t *testing.T) {
 	for _, p := range mlx5sim.Profiles() {
 		modelled[p.Device()] = true
 		t.Run(fmt.Sprintf("%04x", p.Device()), func(t *testing.T) {
-			x := newRig(t, mlx5sim.Options{Profile: p})
-			x.Open(nic.Options{Queues: 2})
+			x := openRig(t, mlx5sim.Options{Profile: p}, nic.Options{Queues: 2})
 			x.Exchange(40, 60)
 			x.Exchange(40, 98)
 			x.Exchange(40, 700)
@@ -73,7 +72,6 @@ func TestVirtualFunction(t *testing.T) {
 		if s := x.Stats(); s.Extra["firmware_pages"] != 0 {
 			t.Errorf("%d pages were given where the host gives them", s.Extra["firmware_pages"])
 		}
-		x.Close()
 	})
 	t.Run("drawn", func(t *testing.T) {
 		x := newRig(t, mlx5sim.Options{Profile: mlx5sim.ConnectXVF})
@@ -97,7 +95,6 @@ func TestVirtualFunction(t *testing.T) {
 			x.Await(func() bool { return strings.Contains(x.Logs.String(), "was restarted") })
 		})
 		answered()
-		x.Close()
 	})
 }
 
@@ -107,9 +104,7 @@ func TestLoopback(t *testing.T) {
 	for _, p := range []mlx5sim.Profile{mlx5sim.ConnectX6Dx, mlx5sim.ConnectX4LxVF} {
 		for _, off := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%04x, off %v", p.Device(), off), func(t *testing.T) {
-				x := newRig(t, mlx5sim.Options{Profile: p, NoLoopback: off})
-				x.Open(nic.Options{Queues: 2})
-				defer x.Close()
+				x := openRig(t, mlx5sim.Options{Profile: p, NoLoopback: off}, nic.Options{Queues: 2})
 				must.OK(t, x.Dev.Send(request(ourMAC, 98, -1)))
 				x.Settle()
 				check.Equal(t, x.Received(), 1, "a frame for our own address did not go out: %d")
@@ -119,9 +114,7 @@ func TestLoopback(t *testing.T) {
 }
 
 func TestLoopbackOfOldFirmware(t *testing.T) {
-	x := newRig(t, mlx5sim.Options{})
-	x.Open(nic.Options{Queues: 2})
-	defer x.Close()
+	x := openRig(t, mlx5sim.Options{}, nic.Options{Queues: 2})
 	must.OK(t, x.Dev.Send(request(ourMAC, 98, -1)))
 	x.Port.Settle(10000)
 	buf := make([]byte, 2048)
@@ -133,8 +126,7 @@ func TestLoopbackOfOldFirmware(t *testing.T) {
 // A card with a real-time clock, with or without a free-running one, is opened and answers.
 func TestClocks(t *testing.T) {
 	for _, c := range []mlx5sim.Clock{mlx5sim.FreeRunning, mlx5sim.RealTime, mlx5sim.BothClocks} {
-		x := newRig(t, mlx5sim.Options{Clock: c})
-		x.Open(nic.Options{})
+		x := openRig(t, mlx5sim.Options{Clock: c}, nic.Options{})
 		x.Exchange(20, 98)
 		x.Close()
 	}

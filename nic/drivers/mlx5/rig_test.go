@@ -32,4 +32,12 @@ func newRig(t testing.TB, o mlx5sim.Options) *rig {
 	return x
 }
 
+// openRig is newRig with an open driver.
+func openRig(t testing.TB, o mlx5sim.Options, n nic.Options) *rig {
+	t.Helper()
+	x := newRig(t, o)
+	x.Open(n)
+	return x
+}
+
 func list(notes []string) string { return strings.Join(notes, "\n") }

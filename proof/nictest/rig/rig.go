@@ -62,9 +62,11 @@ type Rig[D nic.Device] struct {
 	OwnMAC bool // use the device's own address instead of OurMAC
 
 	driver Driver[D]
+	opened bool
 }
 
-// New returns a rig whose driver is not open. At the end of the test it fails for each violation that the model reported.
+// New returns a rig whose driver is not open. At the end of the test it closes a driver that is open, and fails for each violation that the
+// model reported.
 func New[D nic.Device](t testing.TB, name string, m sim.Model, d Driver[D]) *Rig[D] {
 	x := &Rig[D]{TB: t, driver: d}
 	x.Port = must.Get(sim.New(m, sim.Options{Name: name}))(t)
@@ -72,6 +74,9 @@ func New[D nic.Device](t testing.TB, name string, m sim.Model, d Driver[D]) *Rig
 	near, x.Far = sim.Pair()
 	x.Port.Connect(near)
 	t.Cleanup(func() {
+		if x.opened {
+			x.Close()
+		}
 		if v := x.Port.Violations(); len(v) > 0 {
 			t.Errorf("violations:\n%s", strings.Join(v[:min(len(v), 10)], "\n"))
 		}
@@ -110,7 +115,7 @@ func (x *Rig[D]) TryOpen(o nic.Options) (err error) {
 	fn := must.Get(x.Port.Function())(x)
 	x.Fn = fn
 	x.Busy(func() { x.Dev, err = x.driver.Open(fn, o) })
-	if err != nil {
+	if x.opened = err == nil; err != nil {
 		x.Released()
 	}
 	return err
@@ -139,6 +144,7 @@ func responder(t testing.TB, mac [6]byte, address string) *fastpath.Responder {
 // Close closes the driver, which releases the device.
 func (x *Rig[D]) Close() {
 	x.Helper()
+	x.opened = false
 	x.Busy(func() { must.Close(x, x.Dev) })
 	x.Released()
 }
