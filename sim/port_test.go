@@ -47,9 +47,7 @@ func openEcho(t *testing.T, fn pci.Function) *echo {
 	}
 	bar, err := fn.BAR(0)
 	must(err)
-	if v := bar.Read32(0); v != toysim.Magic {
-		t.Fatalf("magic: %#x", v)
-	}
+	must.Equal(t, bar.Read32(0), toysim.Magic, "magic: %#x")
 	e := &echo{fn: fn}
 	e.arena, err = dma.NewArena(fn, 1<<21)
 	must(err)
@@ -133,9 +131,7 @@ func TestEchoInProcess(t *testing.T) {
 			if got := far.Recv(0); !bytes.Equal(got, want) {
 				t.Fatalf("frame %d: got %x, want %x", i, got, want)
 			}
-			if c := p.Counts().Since(before); c != (sim.Counts{MMIOWrite: 2, DMARead: 3, DMAWrite: 3}) {
-				t.Fatalf("transactions of one reply: %+v", c)
-			}
+			must.Equal(t, p.Counts().Since(before), (sim.Counts{MMIOWrite: 2, DMARead: 3, DMAWrite: 3}), "transactions of one reply: %+v")
 		}
 		e.close(t)
 		if n := p.Mappings(); n != 0 || p.BusMaster() {

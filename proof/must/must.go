@@ -4,6 +4,8 @@ package must
 import (
 	"io"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // OK ends the test if err is not nil.
@@ -11,6 +13,14 @@ func OK(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Equal is check.Equal, and ends the test if got is not want.
+func Equal[V comparable](t testing.TB, got, want V, format string) {
+	t.Helper()
+	if check.Equal(t, got, want, format); got != want {
+		t.FailNow()
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
@@ -108,9 +109,7 @@ func TestEvents(t *testing.T) {
 		x.m.Post(amazon.Event{Group: 9, Syndrome: 7})
 	}
 	x.Port.Settle(10)
-	if n := x.m.Counters().Events; n != testDepth {
-		t.Fatalf("%d events sent", n)
-	}
+	must.Equal(t, x.m.Counters().Events, testDepth, "%d events sent")
 	x.Set(amazon.RegAENQDB, 2*testDepth)
 	x.Port.Settle(10)
 	if e := x.AENQ.Bytes; x.m.Counters().Events != 2*testDepth || e[4] != 0 || le.Uint16(e) != 9 || le.Uint16(e[2:]) != 7 {

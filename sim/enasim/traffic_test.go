@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
@@ -51,9 +52,7 @@ func TestTransmitHost(t *testing.T) {
 		if c := q.take(); c == nil || le.Uint16(c) != uint16(i%testDepth) || le.Uint16(c[6:]) != q.tail {
 			t.Fatalf("frame %d: completion %x", i, c)
 		}
-		if c := x.Port.Counts().Since(before); c != (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}) {
-			t.Fatalf("transactions: %+v", c)
-		}
+		must.Equal(t, x.Port.Counts().Since(before), (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}), "transactions: %+v")
 	}
 	f := frame(3000, 1)
 	x.set(featMTU, fields{20: uint32(9000)})
@@ -162,9 +161,7 @@ func TestReceive(t *testing.T) {
 		if s&(rxFirst|rxLast|rxChecked|0x1fff) != rxFirst|rxLast|rxChecked|l3IPv4|l4UDP<<8 || s&rxL3Err != 0 || s&rxL4Err != 0 != (i%3 == 1) {
 			t.Fatalf("frame %d: status %#x", i, s)
 		}
-		if c := x.Port.Counts().Since(before); c != (sim.Counts{DMAWrite: 2}) {
-			t.Fatalf("transactions: %+v", c)
-		}
+		must.Equal(t, x.Port.Counts().Since(before), (sim.Counts{DMAWrite: 2}), "transactions: %+v")
 		q.offer(buf, 2048, i%testDepth)
 		x.Port.Step()
 	}

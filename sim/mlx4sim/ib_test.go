@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/rdma"
 )
 
@@ -62,9 +63,7 @@ func (x *rig) activate(lid uint16) {
 			x.Fatalf("state %d: status %x", s, status)
 		}
 	}
-	if s := x.portInfo().U("state"); s != stateActive {
-		x.Fatalf("the port is in state %d", s)
-	}
+	must.Equal(x, x.portInfo().U("state"), stateActive, "the port is in state %d")
 }
 
 func datagramTo(lid uint16, qpn, qkey uint32, gid []byte) []byte {

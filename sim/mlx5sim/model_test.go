@@ -137,9 +137,7 @@ func TestPageRequest(t *testing.T) {
 			break
 		}
 	}
-	if last[0] != stNoRes {
-		t.Fatalf("status %xh with no page left", last[0])
-	}
+	must.Equal(t, last[0], stNoRes, "status %xh with no page left")
 	ask := func(want int32) {
 		t.Helper()
 		for i := 0; i < 32; i++ {

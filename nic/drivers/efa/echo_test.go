@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
@@ -76,9 +77,7 @@ func TestBurst(t *testing.T) {
 func TestUnknownSender(t *testing.T) {
 	for _, s := range []nic.Service{nic.EchoUD, nic.EchoSRD, nic.STAMPSRD} {
 		x := start(t, efasim.Options{}, s)
-		if n := x.m.Objects().AHs; n != 0 {
-			t.Fatalf("%d address handles before the first message", n)
-		}
+		must.Equal(t, x.m.Objects().AHs, 0, "%d address handles before the first message")
 		x.send(message(1, 64))
 		x.until("the first message", func() bool { return x.recv(1) != nil })
 		if n := x.m.Objects().AHs; n != 1 {

@@ -213,9 +213,7 @@ func TestRefusals(t *testing.T) {
 			if c.edit != nil {
 				c.edit((*uint64)(b.Queue.rx[0].at))
 			}
-			if n := b.Poll(r); n != 0 {
-				t.Fatalf("answered %d", n)
-			}
+			must.Equal(t, b.Poll(r), 0, "answered %d")
 			if b.fault.Load() != c.fault || b.badRx.Load() != c.bad || b.sqDB[0] != 0 {
 				t.Errorf("fault %d, %d bad, doorbell %d; want fault %d, %d bad", b.fault.Load(), b.badRx.Load(), b.sqDB[0], c.fault, c.bad)
 			}

@@ -186,9 +186,7 @@ func TestInfiniBandNeighbours(t *testing.T) {
 		return ip6(from, solicited, 58, 255, append(m, option...), 2)
 	}
 	source := append([]byte{1, 3, 0, 0}, address(fabric.HostQP, host)...)
-	if n := x.fabric.Multicast(solicitedGroup, solicit(far6, source...)); n != 1 {
-		t.Fatalf("%d members of the solicited-node group", n)
-	}
+	must.Equal(t, x.fabric.Multicast(solicitedGroup, solicit(far6, source...)), 1, "%d members of the solicited-node group")
 	k = one("solicitation")
 	m := k.Payload[44:]
 	if len(m) != 48 || m[0] != 136 || m[4] != 0x60 || !bytes.Equal(m[24:], append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) || k.DLID != 1 || k.DQP != fabric.HostQP {

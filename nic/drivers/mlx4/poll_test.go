@@ -253,9 +253,7 @@ func TestSlotWaitsForSend(t *testing.T) {
 		b.txNext = next
 		b.Poll(r)
 	}
-	if got := slotsGiven(); got != 0 {
-		t.Fatalf("%d slots were given back before any send completed", got)
-	}
+	must.Equal(t, slotsGiven(), 0, "%d slots were given back before any send completed")
 	b.arrive(0)
 	b.Poll(r)
 	if got := slotsGiven(); got < 64 || got > b.txAsked {

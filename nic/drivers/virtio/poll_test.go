@@ -285,9 +285,7 @@ func FuzzUsed(f *testing.F) {
 		}
 		b.restart()
 		b.arrive(20)
-		if n := b.Poll(r); n != 20 {
-			t.Fatalf("%d replies of 20 after a reset", n)
-		}
+		must.Equal(t, b.Poll(r), 20, "%d replies of 20 after a reset")
 	})
 }
 
@@ -334,9 +332,7 @@ func TestReplyBesideSend(t *testing.T) {
 	both(t, func(t *testing.T, packed bool) {
 		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
 		must.OK(t, b.send(b.frame))
-		if id := b.receive(b.frame); id != 0 {
-			t.Fatalf("the device took buffer %d first", id)
-		}
+		must.Equal(t, b.receive(b.frame), 0, "the device took buffer %d first")
 		if n := b.Poll(r); n != 0 || b.txFull.Load() != 1 {
 			t.Errorf("%d replies, %d dropped", n, b.txFull.Load())
 		}

@@ -24,9 +24,7 @@ func TestRing(t *testing.T) {
 		r.Add(trace.Entry{Kind: trace.Command, Name: fmt.Sprint(n), Status: uint32(n % 2), In: request, Out: request})
 	}
 	all := r.Entries()
-	if len(all) != trace.Size {
-		t.Fatalf("%d entries, want %d", len(all), trace.Size)
-	}
+	must.Equal(t, len(all), trace.Size, "%d entries")
 	for i, e := range all {
 		n := 2*trace.Size + 5 + i
 		kept := 64 * (n % 2)
