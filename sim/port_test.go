@@ -39,39 +39,25 @@ const entries = 4
 
 func openEcho(t *testing.T, fn pci.Function) *echo {
 	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	bar, err := fn.BAR(0)
-	must(err)
+	bar := must.Get(fn.BAR(0))(t)
 	must.Equal(t, bar.Read32(0), toysim.Magic, "magic: %#x")
 	e := &echo{fn: fn}
-	e.arena, err = dma.NewArena(fn, 1<<21)
-	must(err)
-	e.rx, err = e.arena.Alloc(16*entries, 64)
-	must(err)
-	e.tx, err = e.arena.Alloc(16*entries, 64)
-	must(err)
-	e.buf, err = e.arena.Alloc(2048*entries, 64)
-	must(err)
+	e.arena = must.Get(dma.NewArena(fn, 1<<21))(t)
+	e.rx = must.Get(e.arena.Alloc(16*entries, 64))(t)
+	e.tx = must.Get(e.arena.Alloc(16*entries, 64))(t)
+	e.buf = must.Get(e.arena.Alloc(2048*entries, 64))(t)
 	for i := range uint64(entries) {
 		binary.LittleEndian.PutUint64(e.rx.Bytes[16*i:], e.buf.IOVA+2048*i)
 	}
-	must(fn.SetBusMaster(true))
+	must.OK(t, fn.SetBusMaster(true))
 	for off, v := range map[uint64]uint32{0x20: uint32(e.rx.IOVA), 0x24: uint32(e.rx.IOVA >> 32), 0x28: entries, 0x2c: 2048,
 		0x30: uint32(e.tx.IOVA), 0x34: uint32(e.tx.IOVA >> 32), 0x38: entries} {
 		bar.Write32(off, v)
 	}
 	bar.Write32(4, 1)
-	bells, err := fn.BAR(2)
-	must(err)
-	rx, err := bells.Pointer(0, 4)
-	must(err)
-	tx, err := bells.Pointer(0x40, 4)
-	must(err)
+	bells := must.Get(fn.BAR(2))(t)
+	rx := must.Get(bells.Pointer(0, 4))(t)
+	tx := must.Get(bells.Pointer(0x40, 4))(t)
 	e.rxTail, e.txTail = (*uint32)(rx), (*uint32)(tx)
 	mmio.Store32(e.rxTail, entries)
 	return e

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/amazon/amazontest"
@@ -220,8 +221,7 @@ func (q *qpair) push(f fields) {
 	b[2], b[3] = ctrl1Meta, ctrl2First|ctrl2Last|ctrl2Comp
 	f.Put(b)
 	b[3] ^= amazon.Phase(uint32(q.sent), qDepth) ^ 1
-	at, err := q.x.llq.Pointer(q.llq+uint64(q.size)*uint64(q.sent%qDepth), uint64(q.size))
-	q.x.Must(err)
+	at := must.Get(q.x.llq.Pointer(q.llq+uint64(q.size)*uint64(q.sent%qDepth), uint64(q.size)))(q.x)
 	mmio.CopyWC(at, pointer(b), q.size/64)
 	q.sent++
 }

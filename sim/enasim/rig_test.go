@@ -6,6 +6,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/amazon/amazontest"
 	"github.com/rebound-nic/rebound/sim/simtest"
@@ -127,8 +128,7 @@ func (q *ring) pushEntry(size int, header []byte, descs ...[4]uint32) {
 		}
 	}
 	copy(b[32:], header)
-	at, err := q.x.mem.Pointer(q.llq+uint64(size)*uint64(q.tail%q.entries), uint64(size))
-	q.x.Must(err)
+	at := must.Get(q.x.mem.Pointer(q.llq+uint64(size)*uint64(q.tail%q.entries), uint64(size)))(q.x)
 	mmio.CopyWC(at, pointer(b), size/64)
 	q.tail++
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
@@ -92,8 +93,7 @@ func TestStrictDoorbells(t *testing.T) {
 	// An entry whose last 64 bytes are missing.
 	x.OK(opDestroySQ, fields{4: q.idx, 6: uint8(dirTX << 5)})
 	q2 := x.queue(dirTX, true, 0)
-	at, err := x.mem.Pointer(q2.llq, 64)
-	x.Must(err)
+	at := must.Get(x.mem.Pointer(q2.llq, 64))(x)
 	b := unsafeBytes(at, 64)
 	le.PutUint32(b, tx0|txPhase)
 	le.PutUint32(b[12:], 96<<24)

@@ -97,8 +97,7 @@ func (k *Kernel) Kill() { k.must(k.context.Close()) }
 // Event reports an asynchronous event to the open context.
 func (k *Kernel) Event(kind uint32) {
 	e := abi.AsyncEventDesc{EventType: kind}
-	_, err := unix.Write(k.context.events[1], verbs.Bytes(&e))
-	k.must(err)
+	must.Get(unix.Write(k.context.events[1], verbs.Bytes(&e)))(k)
 }
 
 func data(attrs []verbs.Attr, id uint16) []byte {

@@ -70,26 +70,21 @@ func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
 	k := &Kernel{TB: t, model: port, Port: p}
 	k.host = must.Get(Open(fn, nic.Options{MAC: p.MAC, MTU: p.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{}))(t)
 	// The kernel's rules again, in a table after that for user contexts.
-	own, err := k.host.createTable(1, rootLogSize)
-	k.must(err)
-	g, err := own.group(0, rootGroupBit-1, maskMAC)
-	k.must(err)
+	own := must.Get(k.host.createTable(1, rootLogSize))(k)
+	g := must.Get(own.group(0, rootGroupBit-1, maskMAC))(k)
 	for i, mac := range [][6]byte{p.MAC, broadcast} {
 		k.must(own.set(uint32(i), g, match{mac: mac}, destTIR, k.host.queues[0].tir))
 	}
 	if k.host.caps.userContexts { // an event queue that user contexts may use
-		b, err := k.host.card.Block(eqEntries*eqeSize, 4096)
-		k.must(err)
+		b := must.Get(k.host.card.Block(eqEntries*eqeSize, 4096))(k)
 		for i := eqeOwner; i < len(b.Bytes); i += eqeSize {
 			b.Bytes[i] = 1
 		}
 		in := command(opCreateEQ, 0, 0x110).set("uid", 0x00, 15, 0, sharedUID)
 		in.at(0x10).set("log_eq_size", 0x0C, 28, 24, log2(eqEntries)).set("uar_page", 0x0C, 23, 0, k.host.uar.number)
-		k.eqn, err = k.host.create(in.pages(b.IOVA, len(b.Bytes)), opDestroyEQ, 7)
-		k.must(err)
+		k.eqn = must.Get(k.host.create(in.pages(b.IOVA, len(b.Bytes)), opDestroyEQ, 7))(k)
 	}
-	k.bypass, err = k.host.createTable(0, rootLogSize)
-	k.must(err)
+	k.bypass = must.Get(k.host.createTable(0, rootLogSize))(k)
 	k.must(k.host.run(k.bypass.command(opModifyFlowTable, 0x40).set("modify_field_select", 0x0C, 15, 0, 1).
 		set("table_miss_action", 0x18, 27, 24, 1).set("table_miss_id", 0x1C, 23, 0, own.id)))
 	k.must(k.host.run(k.bypass.command(opSetFlowRoot, 0x40)))
@@ -132,8 +127,7 @@ func (k *Kernel) Kill() { k.must(k.context.Close()) }
 // Event reports an asynchronous event to the open context.
 func (k *Kernel) Event(kind uint32) {
 	e := abi.AsyncEventDesc{EventType: kind}
-	_, err := unix.Write(k.context.events[1], verbs.Bytes(&e))
-	k.must(err)
+	must.Get(unix.Write(k.context.events[1], verbs.Bytes(&e)))(k)
 }
 
 func (c *context) attr(attrs []verbs.Attr, id uint16) *verbs.Attr {
