@@ -15,19 +15,14 @@ import (
 func imageRoot(t *testing.T, o options, root string) (entry []string) {
 	t.Helper()
 	stage := filepath.Join(o.out, "stage-"+o.arch)
-	text, err := os.ReadFile(filepath.Join(stage, "Containerfile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := value(os.ReadFile(filepath.Join(stage, "Containerfile")))(t)
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		switch {
 		case len(f) == 0 || f[0] == "#" || line == "FROM scratch\n":
 		case f[0] == "COPY" && len(f) == 3:
 			to := filepath.Join(root, f[2])
-			if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(filepath.Dir(to), 0o755))
 			if out, err := exec.Command("cp", "-p", filepath.Join(stage, f[1]), to).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
@@ -50,23 +45,9 @@ func TestContainer(t *testing.T) {
 	root := t.TempDir()
 	entry := imageRoot(t, o, root)
 	space := fmt.Sprintf("rebound-ctr-%d", os.Getpid())
-	sh := func(script string) error {
-		if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w\n%s", script, err, out)
-		}
-		return nil
-	}
-	t.Cleanup(func() { sh("ip netns del " + space + "; ip netns del " + space + "-far") })
-	if err := sh(fmt.Sprintf("ip netns add %[1]s; ip netns add %[1]s-far; ip -n %[1]s link add eth1 type veth peer name peer0 netns %[1]s-far; "+
-		"ip -n %[1]s link set eth1 up; ip -n %[1]s-far addr add 10.9.0.1/24 dev peer0; ip -n %[1]s-far link set peer0 up", space)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(root, "proc"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(root, "sys"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	wire(t, space)
+	must(t, os.MkdirAll(filepath.Join(root, "proc"), 0o755))
+	must(t, os.MkdirAll(filepath.Join(root, "sys"), 0o755))
 	cmd := exec.Command("nsenter", "--net=/run/netns/"+space, "unshare", "-m", "sh", "-ec", fmt.Sprintf(
 		"mount -t proc proc %[1]s/proc; mount -t sysfs sysfs %[1]s/sys; exec chroot %[1]s %[2]s -set nic.device=eth1 -set respond.addresses=10.9.0.2/24",
 		root, strings.Join(entry, " ")))
@@ -76,9 +57,7 @@ func TestContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	lines := bufio.NewReader(out)
 	if line, err := lines.ReadString('\n'); err != nil || !strings.HasPrefix(line, "ready driver=xdp device=eth1") {
 		cmd.Process.Kill()

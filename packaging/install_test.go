@@ -62,10 +62,7 @@ func TestInstall(t *testing.T) {
 	b := m.boot(t)
 	show := func(property string) string {
 		t.Helper()
-		v, err := b.sh("systemctl show -P " + property + " " + unit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := value(b.sh("systemctl show -P " + property + " " + unit))(t)
 		return v
 	}
 	journal := func() string { return b.journal(unit) }

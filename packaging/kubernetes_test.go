@@ -15,10 +15,7 @@ import (
 // manifests returns the documents of a file.
 func manifests(t *testing.T, file string) (docs [][]byte) {
 	t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := value(os.ReadFile(file))(t)
 	for _, doc := range bytes.Split(b, []byte("\n---\n")) {
 		if doc = bytes.TrimPrefix(doc, []byte("---\n")); bytes.Contains(doc, []byte("\nkind: ")) {
 			docs = append(docs, doc)
@@ -40,14 +37,9 @@ func TestKubernetesSettings(t *testing.T) {
 			t.Errorf("%s: exit code %d\n%s", file, code, out)
 		}
 	}
-	b, err := os.ReadFile("kubernetes/sriov/plugin-config.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := value(os.ReadFile("kubernetes/sriov/plugin-config.yaml"))(t)
 	var m struct{ Data map[string]string }
-	if err := yaml.Unmarshal(b, &m); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal(b, &m))
 	var c struct {
 		ResourceList []struct {
 			ResourcePrefix, ResourceName string
@@ -58,10 +50,7 @@ func TestKubernetesSettings(t *testing.T) {
 		t.Fatalf("%v in %s", err, m.Data["config.json"])
 	}
 	r := c.ResourceList[0]
-	deployment, err := os.ReadFile("kubernetes/sriov/deployment.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	deployment := value(os.ReadFile("kubernetes/sriov/deployment.yaml"))(t)
 	name := r.ResourcePrefix + "/" + r.ResourceName
 	variable := "PCIDEVICE_" + strings.ToUpper(strings.NewReplacer("/", "_", ".", "_").Replace(name))
 	for _, want := range []string{name + `: "1"`, "$(" + variable + ")"} {

@@ -55,18 +55,14 @@ func debianRoot(t *testing.T) string {
 	if _, err := os.Stat(file); err == nil {
 		return file
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(dir, 0o755))
 	fresh := fmt.Sprintf("%s.%d.tar", file, os.Getpid())
 	defer os.Remove(fresh)
 	out, err := exec.Command("timeout", "600", "mmdebstrap", "--variant=minbase", "--include=systemd,systemd-sysv,dbus,iproute2", suite, fresh).CombinedOutput()
 	if err != nil {
 		t.Skipf("a Debian %s cannot be had: mmdebstrap: %v\n%s", suite, err, out)
 	}
-	if err := os.Rename(fresh, file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(fresh, file))
 	return file
 }
 
@@ -105,9 +101,7 @@ func (m *machine) must(t *testing.T, args ...string) string {
 func (m *machine) write(t *testing.T, name, content string) {
 	t.Helper()
 	file := filepath.Join(m.root, name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(content), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(content), 0o644)))
 }
 
 // booted is a machine whose systemd runs.
@@ -138,15 +132,10 @@ func (m *machine) boot(t *testing.T) *booted {
 	script := `for g in "$@"; do [ "$g" = -- ] && break; echo $$ >"$g/cgroup.procs" || exit 1; shift; done; shift; exec "$@"`
 	all := slices.Concat([]string{"--net=/run/netns/" + m.space, "sh", "-c", script, "sh"}, groups, []string{"--"}, args)
 	cmd := exec.Command("nsenter", all...)
-	console, err := os.Create(filepath.Join(t.TempDir(), "console"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	console := value(os.Create(filepath.Join(t.TempDir(), "console")))(t)
 	defer console.Close()
 	cmd.Stdout, cmd.Stderr = console, console
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() { cmd.Wait(); close(ended) }()
 	b := &booted{machine: m}
@@ -242,10 +231,7 @@ func initOf(pid int) int {
 // on hosts with both.
 func ownGroups(t *testing.T) (groups []string) {
 	t.Helper()
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	mounts := value(os.ReadFile("/proc/self/mounts"))(t)
 	for line := range strings.Lines(string(mounts)) {
 		f := strings.Fields(line)
 		if f[2] != "cgroup2" && !(f[2] == "cgroup" && strings.Contains(f[3], "name=systemd")) {

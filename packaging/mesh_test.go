@@ -124,9 +124,7 @@ func TestMesh(t *testing.T) {
 		fmt.Fprintf(&groups, "- targets: [%s]\n  labels: {to: h%d, node: h%[2]d, zone: z%d}\n", responder(i), i, i%2)
 	}
 	fleet := filepath.Join(dir, "fleet.yml")
-	if err := os.WriteFile(fleet, []byte(groups.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(fleet, []byte(groups.String()), 0o644))
 	var scrape []string
 	for i := 1; i <= n; i++ {
 		address := kernel(i) + ":9470"
@@ -135,14 +133,9 @@ func TestMesh(t *testing.T) {
 			"-listen", address, "-core", strconv.Itoa(i%runtime.NumCPU()), "-driver", "afpacket", "-dir", filepath.Join(dir, fmt.Sprintf("logs-%d", i)), "-interval", "1s", "-schema", "3", "-log-level", "warn"))
 	}
 	every := max(*meshTime/2/12, 2*time.Second)
-	rules, err := filepath.Abs("prometheus/fleet.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := value(filepath.Abs("prometheus/fleet.rules.yml"))(t)
 	config := fmt.Sprintf("global:\n  scrape_interval: %v\n  scrape_timeout: %[1]v\n  evaluation_interval: %[1]v\nrule_files: [%[3]s]\nscrape_configs:\n  - job_name: rebound-watch\n    static_configs:\n%[2]s  - job_name: prometheus\n    static_configs:\n      - targets: [\"127.0.0.1:9090\"]\n", every, strings.Join(scrape, ""), rules)
-	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o644))
 	server := run(hub, "", "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address=127.0.0.1:9090", "--enable-feature=native-histograms", "--log.level=error")
 

@@ -89,6 +89,14 @@ func (s *scraped) eventually(expression string, good func(map[string]float64) bo
 	}
 }
 
+// wire makes a namespace, with an interface eth1 whose other end is in the namespace with -far behind its name, until the test ends.
+func wire(t *testing.T, space string) {
+	t.Helper()
+	t.Cleanup(func() { sh(fmt.Sprintf("ip netns del %[1]s; ip netns del %[1]s-far", space)) })
+	must(t, sh(fmt.Sprintf("ip netns add %[1]s; ip netns add %[1]s-far; ip -n %[1]s link set lo up; ip -n %[1]s link add eth1 type veth peer name peer0 netns %[1]s-far; "+
+		"ip -n %[1]s link set eth1 up; ip -n %[1]s-far addr add 10.9.0.1/24 dev peer0; ip -n %[1]s-far link set peer0 up", space)))
+}
+
 // Debian's Prometheus scrapes a confined responder, and its quantile of the turnaround equals the responder's own.
 // promtool accepts the page. Each dashboard panel has a valid query, and one that is not about errors has data.
 func TestScrape(t *testing.T) {
@@ -99,27 +107,14 @@ func TestScrape(t *testing.T) {
 	o := packaged(t)
 	s := &scraped{t, fmt.Sprintf("rebound-prom-%d", os.Getpid())}
 	far := s.space + "-far"
-	script := fmt.Sprintf("ip netns add %[1]s; ip netns add %[2]s; ip -n %[1]s link set lo up; ip -n %[1]s link add eth1 type veth peer name peer0 netns %[2]s; "+
-		"ip -n %[1]s link set eth1 up; ip -n %[2]s addr add 10.9.0.1/24 dev peer0; ip -n %[2]s link set peer0 up", s.space, far)
-	t.Cleanup(func() {
-		exec.Command("ip", "netns", "del", s.space).Run()
-		exec.Command("ip", "netns", "del", far).Run()
-	})
-	if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	wire(t, s.space)
 
 	responder := s.in(filepath.Join(o.out, "stage-"+o.arch, "rebound-responder"), "-set", "nic.device=eth1", "-set", "respond.addresses=10.9.0.2/24", "-set",
 		"nic.driver=afpacket", "-set", "stats.listen=127.0.0.1:9469", "-set", "trust.confine=require")
 	var log strings.Builder
 	responder.Stderr = &log
-	stdout, err := responder.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := responder.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdout := value(responder.StdoutPipe())(t)
+	must(t, responder.Start())
 	t.Cleanup(func() {
 		if responder.ProcessState == nil {
 			responder.Process.Kill()
@@ -131,28 +126,18 @@ func TestScrape(t *testing.T) {
 		t.Fatalf("%q, %v\n%s", line, err, log.String())
 	}
 
-	config, err := os.ReadFile("prometheus/prometheus.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := value(os.ReadFile("prometheus/prometheus.yml"))(t)
 	text := strings.NewReplacer("10.0.0.10:9469", "127.0.0.1:9469", "scrape_interval: 15s", "scrape_interval: 1s\n  evaluation_interval: 1s").Replace(string(config))
 	dir := t.TempDir()
-	rules, err := os.ReadFile("prometheus/rebound.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := value(os.ReadFile("prometheus/rebound.rules.yml"))(t)
 	for name, content := range map[string]string{"prometheus.yml": text, "rebound.rules.yml": string(rules)} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
 	}
 	server := s.in("prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address=127.0.0.1:9090", "--enable-feature=native-histograms", "--log.level=warn")
 	var serverLog strings.Builder
 	server.Stderr = &serverLog
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start())
 	t.Cleanup(func() { server.Process.Signal(syscall.SIGTERM); server.Wait() })
 
 	s.eventually(`up{job="rebound"}`, func(v map[string]float64) bool { return len(v) == 1 && v["map[__name__:up job:rebound]"] == 1 })
@@ -190,10 +175,7 @@ func TestScrape(t *testing.T) {
 	if recorded == nil {
 		t.Fatalf("no count of turnarounds on the page:\n%s", page)
 	}
-	all, err := strconv.ParseFloat(string(recorded[1]), 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := value(strconv.ParseFloat(string(recorded[1]), 64))(t)
 	s.eventually(`sum(histogram_count(rebound_turnaround_seconds))`, func(v map[string]float64) bool { return v["map[]"] >= all })
 	quantiles := map[string]float64{}
 	for name, q := range map[string]string{"p50": "0.5", "p90": "0.9", "p99": "0.99"} {
@@ -204,9 +186,7 @@ func TestScrape(t *testing.T) {
 	}
 	panels(t, s, "prometheus/dashboard.json", "Refused")
 
-	if err := responder.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, responder.Process.Signal(syscall.SIGTERM))
 	var summary strings.Builder
 	lines.WriteTo(&summary)
 	if err := responder.Wait(); err != nil {
@@ -230,10 +210,7 @@ func TestScrape(t *testing.T) {
 
 func panels(t *testing.T, s *scraped, dashboard string, trouble ...string) {
 	t.Helper()
-	b, err := os.ReadFile(dashboard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := value(os.ReadFile(dashboard))(t)
 	var d struct {
 		Panels []struct {
 			ID      int
@@ -242,9 +219,7 @@ func panels(t *testing.T, s *scraped, dashboard string, trouble ...string) {
 			Targets []struct{ Expr, RefID string }
 		}
 	}
-	if err := json.Unmarshal(b, &d); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(b, &d))
 	ids := map[int]bool{}
 	for _, p := range d.Panels {
 		if ids[p.ID] || p.GridPos.W == 0 || p.GridPos.X+p.GridPos.W > 24 {

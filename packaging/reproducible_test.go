@@ -30,13 +30,9 @@ func TestReproducible(t *testing.T) {
 		second.env = second.env[1:]
 	}
 	defer syscall.Umask(syscall.Umask(0o027))
-	if err := clone(second.root); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clone(second.root))
 	time.Sleep(time.Second) // build times would differ, because they have a resolution of one second
-	if _, err := second.make(); err != nil {
-		t.Fatal(err)
-	}
+	value(second.make())(t)
 	files := 0
 	err := filepath.WalkDir(first.out, func(path string, e os.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -83,15 +79,10 @@ func TestSBOM(t *testing.T) {
 		"rebound-responder": {[]string{"std", "github.com/cilium/ebpf", "golang.org/x/sys", "github.com/BurntSushi/toml"}, []string{"github.com/goreleaser/nfpm/v2", "github.com/santhosh-tekuri/jsonschema/v6"}},
 		"rebound-simnic":    {[]string{"std", "golang.org/x/sys"}, []string{"github.com/prometheus/client_golang"}},
 	} {
-		f, err := os.Open(filepath.Join(o.out, "stage-"+o.arch, program+".cdx.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := value(os.Open(filepath.Join(o.out, "stage-"+o.arch, program+".cdx.json")))(t)
 		defer f.Close()
 		var bom cdx.BOM
-		if err := cdx.NewBOMDecoder(f, cdx.BOMFileFormatJSON).Decode(&bom); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cdx.NewBOMDecoder(f, cdx.BOMFileFormatJSON).Decode(&bom))
 		there := map[string]cdx.Component{}
 		for _, c := range *bom.Components {
 			there[c.Name] = c
@@ -131,10 +122,7 @@ func TestDebianVersion(t *testing.T) {
 // package's.
 func TestTar(t *testing.T) {
 	o := packaged(t)
-	sums, err := o.sums()
-	if err != nil {
-		t.Fatal(err)
-	}
+	sums := value(o.sums())(t)
 	defer os.Remove(sums) // TestReproducible compares the folder
 	run := func(name string, args ...string) string {
 		t.Helper()
@@ -177,17 +165,9 @@ func TestImage(t *testing.T) {
 	if err != nil || len(images) != 1 {
 		t.Fatalf("%q, %v", images, err)
 	}
-	img, err := tarball.ImageFromPath(images[0], nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := checked.Image(img); err != nil {
-		t.Fatal(err)
-	}
-	config, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	img := value(tarball.ImageFromPath(images[0], nil))(t)
+	must(t, checked.Image(img))
+	config := value(img.ConfigFile())(t)
 	if config.Architecture != o.arch || !slices.Equal(config.Config.Entrypoint, []string{"/usr/bin/rebound-responder", "-config", "/etc/rebound/config.toml"}) {
 		t.Errorf("%s, %q", config.Architecture, config.Config.Entrypoint)
 	}

@@ -67,9 +67,7 @@ func newPod(t *testing.T) *pod {
 	p.root = filepath.Join(p.bundle, "rootfs")
 	p.entry = imageRoot(t, packaged(t), p.root)
 	for _, d := range []string{"proc", "sys", "dev"} {
-		if err := os.Mkdir(filepath.Join(p.root, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(filepath.Join(p.root, d), 0o755))
 	}
 	t.Cleanup(func() {
 		exec.Command("sh", "-c", "ip netns del "+p.space+"; ip netns del "+p.space+"-far").Run()
@@ -167,9 +165,7 @@ func TestKubernetesPod(t *testing.T) {
 				}
 			}
 		}
-		if err := yaml.Unmarshal(doc, &d); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.Unmarshal(doc, &d))
 		if d.Kind != "DaemonSet" || d.Spec.Template.Spec.Containers[0].Name != "responder" {
 			continue
 		}
@@ -200,10 +196,7 @@ func TestKubernetesPod(t *testing.T) {
 // reports which is missing.
 func TestKubernetesCapabilities(t *testing.T) {
 	p := newPod(t)
-	b, err := os.ReadFile("../docs/kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := value(os.ReadFile("../docs/kubernetes.md"))(t)
 	found := map[string]bool{}
 	for line := range strings.Lines(string(b)) {
 		f := strings.Split(line, "|")

@@ -100,10 +100,7 @@ func packaged(t *testing.T) options {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("needs git: the version of a package is that of a commit")
 	}
-	o, err := made()
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := value(made())(t)
 	return o
 }
 
