@@ -1,12 +1,10 @@
 package cards_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -22,6 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/proof/programs"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 	"github.com/rebound-nic/rebound/sim/enasim"
@@ -159,24 +158,6 @@ func init() {
 	ladders = append(ladders, l)
 }
 
-// text is a log that is safe for concurrent use.
-type text struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *text) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *text) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // Whatever a card refuses, the driver falls back, reports it once with the reason in the log and in Info, and answers
 // requests.
 func TestLadder(t *testing.T) {
@@ -198,7 +179,7 @@ func TestLadder(t *testing.T) {
 				}
 				fn = uncached{fn}
 			}
-			var log text
+			var log programs.Output
 			queues := max(c.queues, 1)
 			dev := must.Get(c.open(fn, nic.Options{RingSize: 128, Queues: queues, Log: slog.New(slog.NewTextHandler(&log, nil))}))(t)
 			info := dev.Info()
