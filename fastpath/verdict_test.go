@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // One valid frame of each protocol, one change each, and the reason for which Strict refuses it. Offsets are those of
@@ -256,9 +258,7 @@ func TestVerdicts(t *testing.T) {
 			}
 			cfg := config(Strict)
 			fast, slow := responder(t, cfg), responder(t, cfg)
-			if err := judge(&cfg, fast, slow, f); err != nil {
-				t.Error(err)
-			}
+			check.OK(t, judge(&cfg, fast, slow, f))
 			for way, r := range map[string]*Responder{"snippet": fast, "Slow": slow} {
 				for v, n := range r.Stats() {
 					if n != 0 && Verdict(v) != c.want {

@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"golang.org/x/sys/unix"
 )
@@ -53,11 +54,7 @@ func TestDemo(t *testing.T) {
 			if uid != 0 {
 				sides = []string{"01-kernel", "02-responder"}
 			}
-			for _, want := range []string{"ready driver=", "p50", "kernel", sides[1][3:], "report " + filepath.Join(out, "01-kernel")} {
-				if !strings.Contains(r.out, want) {
-					t.Errorf("stdout has no %q:\n%s", want, r.out)
-				}
-			}
+			check.Contains(t, r.out, "ready driver=", "p50", "kernel", sides[1][3:], "report "+filepath.Join(out, "01-kernel"))
 			for _, side := range sides {
 				rep := must.Get(report.Read(filepath.Join(out, side)))(t)
 				if c := rep.Counts; len(rep.Runs) != 2 || c.Sent == 0 || c.Lost != 0 || c.Corrupt != 0 || rep.Session == "" {

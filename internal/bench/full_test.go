@@ -200,11 +200,10 @@ func TestFullDiskPages(t *testing.T) {
 					os.Remove(file)
 				}
 				disk.Fill(t, dir, free)
-				var stdout, stderr bytes.Buffer
-				code := bench(args, &stdout, &stderr)
-				saysFull(t, result{code: code, out: stdout.String(), errors: stderr.String()}, dir, c.prints)
-				if c.name == "report" && strings.Count(stdout.String(), "p99.9 ") < 2 {
-					t.Errorf("the second report is not printed:\n%s", &stdout)
+				code, stdout, stderr := inProcess(args...)
+				saysFull(t, result{code: code, out: stdout, errors: stderr}, dir, c.prints)
+				if c.name == "report" && strings.Count(stdout, "p99.9 ") < 2 {
+					t.Errorf("the second report is not printed:\n%s", stdout)
 				}
 				if now, _ := os.ReadFile(file); !bytes.Equal(now, old) {
 					t.Errorf("%s was changed: %d bytes, %d before", file, len(now), len(old))

@@ -104,9 +104,8 @@ func TestHistoryOfOtherTools(t *testing.T) {
 		}
 		must.OK(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d.txt", i)), []byte(b.String()), 0o644))
 	}
-	var stdout, stderr bytes.Buffer
-	code := bench([]string{"history", "-unit", "us", "-stat", "p50", "-out", filepath.Join(dir, "h.html"), dir}, &stdout, &stderr)
-	if code != 0 || !strings.Contains(stdout.String(), "p50 rose by 9.8 % (102.0 µs to 112.1 µs) with 10.txt") || !strings.Contains(stdout.String(), "in the order in which they were named") {
-		t.Errorf("exit %d\n%s%s", code, &stdout, &stderr)
+	code, stdout, stderr := inProcess("history", "-unit", "us", "-stat", "p50", "-out", filepath.Join(dir, "h.html"), dir)
+	if code != 0 || !strings.Contains(stdout, "p50 rose by 9.8 % (102.0 µs to 112.1 µs) with 10.txt") || !strings.Contains(stdout, "in the order in which they were named") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 }

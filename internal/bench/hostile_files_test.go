@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -64,9 +63,8 @@ func TestHostileFiles(t *testing.T) {
 			html := filepath.Join(dir, "p.html")
 			for _, args := range [][]string{{"report", "-unit", "us", "-html", html}, {"compare", "-unit", "us", "-html", html, path}} {
 				os.Remove(html)
-				var stdout, stderr bytes.Buffer
-				code := bench(append(args, path), &stdout, &stderr)
-				harmlessText(t, append(args, from, text), stdout.String()+stderr.String())
+				code, stdout, stderr := inProcess(append(args, path)...)
+				harmlessText(t, append(args, from, text), stdout+stderr)
 				harmlessPage(t, html)
 				if code == 0 {
 					shown++
@@ -95,15 +93,14 @@ func TestHostileArguments(t *testing.T) {
 	for i, text := range []string{raw + " = 1", string(q) + " = 1", "[probe]\n" + string(q) + " = 1", "[" + string(q) + "]\nx = 1", "[probe]\nproto = " + string(q), "[probe]\nrate = " + string(q),
 		"[targets]\nlist = [" + string(q) + "]", "[targets]\nfile = " + string(q), "[targets]\nfile_sd = [" + string(q) + "]", "[keep]\ndir = \"/proc/\u202e\\u001b\"", "x = \"" + raw, "[probe]\nproto = \"" + long + "\"", long + " = 1"} {
 		watchArgs := []string{"watch", "-config", file(fmt.Sprintf("%d\x1b[2J.toml", i), text)}
-		var stdout, stderr bytes.Buffer
-		code := bench(watchArgs, &stdout, &stderr)
+		code, stdout, stderr := inProcess(watchArgs...)
 		if code != 2 && code != 1 {
-			t.Errorf("%.60q: exit %d\n%s", text, code, &stderr)
+			t.Errorf("%.60q: exit %d\n%s", text, code, stderr)
 		}
-		if stderr.Len() > 64<<10 {
-			t.Errorf("%.60q: a message of %d bytes", text, stderr.Len())
+		if len(stderr) > 64<<10 {
+			t.Errorf("%.60q: a message of %d bytes", text, len(stderr))
 		}
-		harmlessText(t, watchArgs, stdout.String()+stderr.String())
+		harmlessText(t, watchArgs, stdout+stderr)
 	}
 	j, _ := json.Marshal([]any{map[string]any{"targets": []string{hostile}}})
 	k, _ := json.Marshal([]any{map[string]any{"targets": []string{"127.0.0.1"}, "labels": map[string]string{hostile: "x"}}})
@@ -121,15 +118,14 @@ func TestHostileArguments(t *testing.T) {
 		{"matrix", "-prom", raw}, {"matrix", "-prom", "http://127.0.0.1:1", "-label", raw}, {"matrix", "-prom", "http://127.0.0.1:1", "-at", raw}, {"matrix", raw}, {"suspects", "-prom", raw}, {"suspects", "-prom", "http://127.0.0.1:1", "-label", raw}, {"suspects", raw},
 		{"demo", raw}, {"demo", "-driver", raw}, {"version", raw}, {"manual", raw}, {"completion", raw}, {"config", raw}, {"compare", "-fail-if", raw, "a", "b"},
 	} {
-		var stdout, stderr bytes.Buffer
-		code := bench(args, &stdout, &stderr)
+		code, stdout, stderr := inProcess(args...)
 		if code != 2 && code != 1 {
-			t.Errorf("%.60q: exit %d\n%s", args, code, &stderr)
+			t.Errorf("%.60q: exit %d\n%s", args, code, stderr)
 		}
-		if stderr.Len() > 64<<10 {
-			t.Errorf("%.60q: a message of %d bytes", args, stderr.Len())
+		if len(stderr) > 64<<10 {
+			t.Errorf("%.60q: a message of %d bytes", args, len(stderr))
 		}
-		harmlessText(t, args, stdout.String()+stderr.String())
+		harmlessText(t, args, stdout+stderr)
 	}
 }
 

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -73,10 +72,9 @@ func TestHostilePrometheus(t *testing.T) {
 		defer s.Close()
 		out := filepath.Join(t.TempDir(), "matrix.html")
 		for _, args := range [][]string{{"matrix", "-prom", s.URL, "-out", out}, {"compare", "prom:" + s.URL + "?target=a&from=now-1h&to=now", "prom:" + s.URL + "?target=b&from=now-1h&to=now"}} {
-			var stdout, stderr bytes.Buffer
-			code := bench(args, &stdout, &stderr)
-			harmlessText(t, args, stdout.String()+stderr.String())
-			t.Logf("%s of %s: exit %d\n%s%s", args[0], status, code, &stdout, &stderr)
+			code, stdout, stderr := inProcess(args...)
+			harmlessText(t, args, stdout+stderr)
+			t.Logf("%s of %s: exit %d\n%s%s", args[0], status, code, stdout, stderr)
 		}
 		if b, err := os.ReadFile(out); err == nil && (strings.Contains(string(b), "<script>alert") || strings.ContainsAny(string(b), "\x1b\a\u202e\u009b")) {
 			t.Errorf("%s has what the server says as it is", out)
@@ -129,11 +127,10 @@ func TestHostileReport(t *testing.T) {
 		{[]string{"report", good}, 0},
 		{[]string{"history", "-out", historyPage, bad, good}, 0},
 	} {
-		var stdout, stderr bytes.Buffer
-		code := bench(c.args, &stdout, &stderr)
-		out := stdout.String() + stderr.String()
+		code, stdout, stderr := inProcess(c.args...)
+		out := stdout + stderr
 		if code != c.code {
-			t.Errorf("%q: exit %d, want %d\n%s", c.args, code, c.code, &stderr)
+			t.Errorf("%q: exit %d, want %d\n%s", c.args, code, c.code, stderr)
 		}
 		harmlessText(t, c.args, out)
 	}

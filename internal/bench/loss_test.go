@@ -18,6 +18,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // impairer echoes UDP in the target's namespace, impairs some of the replies, and counts them.
@@ -158,9 +159,7 @@ func TestDroppedHere(t *testing.T) {
 			c := n.prepare(slices.Concat(i.probes(dir, 4000, 5000), how, ring)...)
 			const held = 2000
 			done := i.serve(false, 100, held, func() {
-				if err := stopProcess(c.Process.Pid); err != nil {
-					t.Error(err)
-				}
+				check.OK(t, stopProcess(c.Process.Pid))
 				before := n.arrived()
 				for k, r := range i.held {
 					i.send(r)
@@ -169,9 +168,7 @@ func TestDroppedHere(t *testing.T) {
 					}
 				}
 				await.Holds(func() bool { return n.arrived() >= before+held+held/50 })
-				if err := c.Process.Signal(syscall.SIGCONT); err != nil {
-					t.Error(err)
-				}
+				check.OK(t, c.Process.Signal(syscall.SIGCONT))
 			})
 			r := c.begin().wait()
 			i.conn.Close()

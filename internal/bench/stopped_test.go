@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -44,17 +45,13 @@ func (n *network) stopped(t *testing.T, args []string, interrupt bool) {
 	resumed := make(chan struct{})
 	done := i.serve(false, 100, held, func() {
 		defer close(resumed)
-		if err := stopProcess(c.Process.Pid); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, stopProcess(c.Process.Pid))
 		before := n.arrived()
 		for _, r := range i.held {
 			i.send(r)
 		}
 		await.Holds(func() bool { return n.arrived() >= before+held })
-		if err := c.Process.Signal(syscall.SIGCONT); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, c.Process.Signal(syscall.SIGCONT))
 	})
 	c.begin()
 	if interrupt {
@@ -114,9 +111,7 @@ func TestStoppedWatch(t *testing.T) {
 			done := i.serve(false, 100, held, func() {
 				defer close(resumed)
 				<-started
-				if err := stopProcess(w.Process.Pid); err != nil {
-					t.Error(err)
-				}
+				check.OK(t, stopProcess(w.Process.Pid))
 				before := n.arrived()
 				for range fill {
 					i.send(i.held[0])
@@ -125,9 +120,7 @@ func TestStoppedWatch(t *testing.T) {
 					i.send(r)
 				}
 				await.Holds(func() bool { return n.arrived() >= before+fill+held })
-				if err := w.Process.Signal(syscall.SIGCONT); err != nil {
-					t.Error(err)
-				}
+				check.OK(t, w.Process.Signal(syscall.SIGCONT))
 			})
 			w = n.watch(9480+at, append([]string{"-target", target, "-rate", "1000", "-timeout", "1s"}, how...)...)
 			close(started)

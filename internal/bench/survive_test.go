@@ -68,12 +68,10 @@ func TestKilled(t *testing.T) {
 			if n := rep.Device.Counters["tx_frames"]; int64(n) < rep.Counts.Sent || rep.Order == nil || rep.Order.Extent != 0 {
 				t.Errorf("the device counted %d frames of %d, order %+v: not those of the last part", n, rep.Counts.Sent, rep.Order)
 			}
-			var stdout, stderr bytes.Buffer
 			want := fmt.Sprintf("unfinished: %d of ", was)
 			for _, args := range [][]string{{"report", dir}, {"compare", dir, dir}} {
-				stdout.Reset()
-				if code := bench(args, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), want) {
-					t.Errorf("%s: exit %d, want 0 and %q\n%s%s", args[0], code, want, &stdout, &stderr)
+				if code, stdout, stderr := inProcess(args...); code != 0 || !strings.Contains(stdout, want) {
+					t.Errorf("%s: exit %d, want 0 and %q\n%s%s", args[0], code, want, stdout, stderr)
 				}
 			}
 			if page, err := os.ReadFile(filepath.Join(dir, report.HTMLFile)); err != nil || !strings.Contains(string(page), "Unfinished: ") {
@@ -109,9 +107,8 @@ func TestKilledSearch(t *testing.T) {
 		t.Errorf("rate %v, %+v, warnings %q", rep.Traffic.Rate, rep.Counts, rep.Warnings)
 	}
 	for _, args := range [][]string{{"report", dir}, {"compare", dir, dir}} {
-		var stdout, stderr bytes.Buffer
-		if code := bench(args, &stdout, &stderr); code != 0 || args[0] == "report" && !strings.Contains(stdout.String(), session.Unended) {
-			t.Errorf("%s: exit %d\n%s%s", args[0], code, &stdout, &stderr)
+		if code, stdout, stderr := inProcess(args...); code != 0 || args[0] == "report" && !strings.Contains(stdout, session.Unended) {
+			t.Errorf("%s: exit %d\n%s%s", args[0], code, stdout, stderr)
 		}
 	}
 }
@@ -171,9 +168,8 @@ func TestKilledWatch(t *testing.T) {
 		}))
 	}
 	for _, args := range [][]string{{"report", "-series", "icmp:" + far4, logs}, {"compare", "-series", "icmp:" + far4, logs, logs}} {
-		var stdout, stderr bytes.Buffer
-		if code := bench(args, &stdout, &stderr); code != 0 {
-			t.Errorf("%s: exit %d\n%s%s", args[0], code, &stdout, &stderr)
+		if code, stdout, stderr := inProcess(args...); code != 0 {
+			t.Errorf("%s: exit %d\n%s%s", args[0], code, stdout, stderr)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/prom"
 	"github.com/rebound-nic/rebound/internal/bench/suspects"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // A dead host is named, on stdout and with -listen in the log and on the metrics page, until it answers again; while
@@ -126,9 +127,5 @@ func TestOtherExplanations(t *testing.T) {
 	r.MustRegister(j)
 	w := httptest.NewRecorder()
 	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-	for _, line := range []string{"rebound_fleet_other_explanations 1\n", `rebound_fleet_paths{state="working"} 4` + "\n"} {
-		if !strings.Contains(w.Body.String(), line) {
-			t.Errorf("no %q in\n%s", line, w.Body)
-		}
-	}
+	check.Contains(t, w.Body.String(), "rebound_fleet_other_explanations 1\n", `rebound_fleet_paths{state="working"} 4`+"\n")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -59,9 +60,7 @@ func TestLendsAddresses(t *testing.T) {
 			}
 		}
 	})
-	if err := release(); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, release())
 	if got := w.addresses(t); !slices.Equal(got, own) {
 		t.Errorf("after release the interface has %v", got)
 	}
@@ -95,9 +94,7 @@ func TestLentAddressesAfterKill(t *testing.T) {
 	}
 	holder.Process.Kill()
 	holder.Wait()
-	if err := second.Wait(); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, second.Wait())
 	if got := w.addresses(t); !slices.Equal(got, []string{kernels4 + "/24"}) {
 		t.Errorf("the interface has %v", got)
 	}

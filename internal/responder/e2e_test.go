@@ -263,7 +263,7 @@ func TestInterfaceFails(t *testing.T) {
 			want string
 		}{
 			"down": {netlink.LinkSetDown, "interface is down"},
-			"gone": {netlink.LinkDel, "device is gone"},
+			"gone": {netlink.LinkDel, "starting again does not help"},
 		} {
 			if driver == "xdp" && name == "down" {
 				continue // its program answers again when the interface is up

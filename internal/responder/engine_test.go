@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -113,7 +114,5 @@ func TestAdvise(t *testing.T) {
 			t.Errorf("%v: %v", err, got)
 		}
 	}
-	if err := advise(nil); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, advise(nil))
 }

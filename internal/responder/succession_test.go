@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -45,9 +46,7 @@ func TestTakeOver(t *testing.T) {
 				p = next
 			}
 			enough.Store(true)
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			check.OK(t, <-ended)
 			if _, code := p.stop(t, unix.SIGTERM); code != exitDone {
 				t.Errorf("exit %d\n%s", code, p.Log)
 			}
@@ -102,9 +101,7 @@ func TestTakeOverRefused(t *testing.T) {
 			}
 			w.run(t, "ping", "-c", "3", "-i", "0.01", "-W", "60", ours4)
 			for c, n := w.dial(t, ours4+":7"), uint64(1); n <= 3; n++ {
-				if err := echo(c, n); err != nil {
-					t.Error(err)
-				}
+				check.OK(t, echo(c, n))
 			}
 			if _, code := p.stop(t, unix.SIGTERM); code != exitDone {
 				t.Errorf("exit %d\n%s", code, p.Log)

@@ -20,6 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/browser"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -158,11 +159,7 @@ func TestPlotsAreSaved(t *testing.T) {
 		b.Click(fmt.Sprintf(button, "Percentiles", 0))
 		name := "plain-against-2-3-4-Percentiles"
 		svg := b.Downloaded(name + ".svg")
-		for _, want := range []string{`xmlns="http://www.w3.org/2000/svg"`, ">Percentiles<", ">plain<", "99.9%", "stroke-width"} {
-			if !strings.Contains(string(svg), want) {
-				t.Errorf("the SVG lacks %q", want)
-			}
-		}
+		check.Contains(t, string(svg), `xmlns="http://www.w3.org/2000/svg"`, ">Percentiles<", ">plain<", "99.9%", "stroke-width")
 		for _, bad := range []string{"var(--", "class=", "data-name"} {
 			if strings.Contains(string(svg), bad) {
 				t.Errorf("the SVG has %q, which means nothing outside of the page", bad)

@@ -14,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -76,11 +77,7 @@ func TestSimReports(t *testing.T) {
 	var out, page, single bytes.Buffer
 	must.OK(t, errors.Join(PrintComparison(&out, c), Comparison(&page, c), Report(&single, a)))
 	text := strings.Join(strings.Fields(out.String()), " ")
-	for _, want := range []string{"mmio write 1.000 2.000", "dma read 2.000 2.000", "not a card's", "round trip in the model"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, out.String())
-		}
-	}
+	check.Contains(t, text, "mmio write 1.000 2.000", "dma read 2.000 2.000", "not a card's", "round trip in the model")
 	for name, p := range map[string]string{"compare": page.String(), "report": single.String()} {
 		if !strings.Contains(p, "not a card") && !strings.Contains(p, "not of a card") || !strings.Contains(p, "mmio write") {
 			t.Errorf("%s page does not call the time a model's, or has no bus transactions", name)
@@ -137,9 +134,7 @@ func FuzzReport(f *testing.F) {
 		// Every report that can be read can be shown.
 		var out bytes.Buffer
 		c := compare.Reports(rep, rep)
-		if err := errors.Join(PrintComparison(&out, c), Comparison(&out, c), Report(&out, rep), PrintReport(&out, rep)); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, errors.Join(PrintComparison(&out, c), Comparison(&out, c), Report(&out, rep), PrintReport(&out, rep)))
 	})
 }
 
@@ -172,9 +167,7 @@ func FuzzFolder(f *testing.F) {
 		}
 		var out bytes.Buffer
 		c := compare.Reports(rep, rep)
-		if err := errors.Join(PrintComparison(&out, c), Comparison(&out, c), Report(&out, rep), PrintReport(&out, rep)); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, errors.Join(PrintComparison(&out, c), Comparison(&out, c), Report(&out, rep), PrintReport(&out, rep)))
 		rep.FarGaps(rep)
 	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
@@ -106,9 +107,7 @@ func testFullDisk(t *testing.T, write func(string, *report.Report, report.Page) 
 		t.Skipf("tmpfs cannot be mounted: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(mount, 0); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, unix.Unmount(mount, 0))
 	})
 	dir := filepath.Join(mount, "report")
 	small := synthetic.Link{Seed: 9, Median: 4000, Spread: 0.001, Seconds: 2, Rate: 20}.Report()

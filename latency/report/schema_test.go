@@ -14,6 +14,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -109,9 +110,7 @@ func TestSchema(t *testing.T) {
 	for _, rep := range []*report.Report{full, report.New("responder", report.Turnaround)} {
 		var b bytes.Buffer
 		must.OK(t, report.WriteJSON(&b, rep))
-		if err := valid(b.Bytes()); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, valid(b.Bytes()))
 		for was, is := range map[string]string{`"schema": 3`: `"schema": "3"`, `"tool"`: `"tol"`, `"counts": {`: `"counts": {"sentt": 1,`} {
 			if bad := strings.Replace(b.String(), was, is, 1); bad == b.String() || valid([]byte(bad)) == nil {
 				t.Errorf("%s passes", is)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/latency/whole"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -46,18 +47,14 @@ func TestWrite(t *testing.T) {
 		t.Error(err)
 	}
 	is("")
-	if err := whole.Write(path, text("one")); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, whole.Write(path, text("one")))
 	is("one")
 	must.OK(t, os.Chmod(path, 0o640))
 	if err := whole.Write(path, fails); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 	is("one")
-	if err := whole.Write(path, text("two")); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, whole.Write(path, text("two")))
 	is("two")
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("%v, %v: another mode than before", info, err)
@@ -72,9 +69,7 @@ func TestWriteElsewhere(t *testing.T) {
 	dir := t.TempDir()
 	target, link, pipe := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
 	must.OK(t, errors.Join(os.WriteFile(target, []byte("old"), 0o644), os.Symlink(target, link), unix.Mkfifo(pipe, 0o600)))
-	if err := whole.Write(link, text("new")); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, whole.Write(link, text("new")))
 	if b, err := os.ReadFile(target); string(b) != "new" {
 		t.Errorf("%q, %v", b, err)
 	}
@@ -86,9 +81,7 @@ func TestWriteElsewhere(t *testing.T) {
 		b, _ := os.ReadFile(pipe)
 		read <- string(b)
 	}()
-	if err := whole.Write(pipe, text("through")); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, whole.Write(pipe, text("through")))
 	if got := <-read; got != "through" {
 		t.Errorf("the pipe has %q", got)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -126,9 +127,7 @@ func freeze(t *testing.T, dir string) {
 	for _, name := range all {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 		if line, err := os.ReadFile(name); err == nil && pid != os.Getpid() && bytes.Contains(line, []byte(dir+"/monitor")) {
-			if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-				t.Error(err)
-			}
+			check.OK(t, unix.Kill(pid, unix.SIGSTOP))
 			return
 		}
 	}

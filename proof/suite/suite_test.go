@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -209,11 +210,7 @@ func TestJobsFail(t *testing.T) {
 	if got := total.String(); got != "0 passed, 3 failed, 1 skipped" {
 		t.Errorf("%s\n%s", got, out)
 	}
-	for _, want := range []string{"why\n", "killed after 300ms", "no such file", "needs no-such-program"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
-	}
+	check.Contains(t, out, "why\n", "killed after 300ms", "no such file", "needs no-such-program")
 }
 
 func TestInterruptedRunStartsNothingMore(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"golang.org/x/sys/unix"
 )
@@ -56,9 +57,7 @@ func TestFails(t *testing.T) {
 func TestBackground(t *testing.T) {
 	pid := filepath.Join(t.TempDir(), "pid")
 	h := Hook{Command: "sleep 1000 & echo $! > " + pid, Within: time.Minute}
-	if err := h.Run(); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, h.Run())
 	killAlive(t, pid)
 }
 
@@ -68,9 +67,7 @@ func TestBoundEndsWithHook(t *testing.T) {
 	grace = 6 * time.Second
 	pid := filepath.Join(t.TempDir(), "pid")
 	h := Hook{Command: "sleep 1000 & echo $! > " + pid, Within: 5 * time.Second}
-	if err := h.Run(); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, h.Run())
 	killAlive(t, pid)
 }
 

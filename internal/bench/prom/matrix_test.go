@@ -20,6 +20,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/page"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
@@ -272,9 +273,7 @@ func TestCountersDisagree(t *testing.T) {
 				Result []map[string]any `json:"result"`
 			} `json:"data"`
 		}
-		if err := json.Unmarshal(text, &answer); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, json.Unmarshal(text, &answer))
 		for _, each := range answer.Data.Result {
 			values, _ := each["values"].([]any)
 			for i, v := range values {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -46,9 +47,7 @@ func listen(t *testing.T) (*Server, *book) {
 	b := &book{}
 	s := must.Get(Listen(netip.MustParseAddrPort("127.0.0.1:0"), b, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, s.Close())
 	})
 	return s, b
 }
@@ -197,9 +196,7 @@ func TestBounds(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
+	check.OK(t, <-closed)
 	s.listeners = nil // closed already
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -222,17 +223,13 @@ func TestTakeAndRelease(t *testing.T) {
 	before := m.snapshot()
 	l := m.take(3)
 	m.want("taken", taken())
-	if err := l.Join(); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, l.Join())
 	// A thread that started meanwhile inherited its parent's CPUs; what another process set meanwhile is left alone.
 	m.thread(70, 70, 40, 0, 99, m.threads[40]...)
 	m.thread(71, 71, 1, 0, 99, 1)
 	m.thread(72, 72, 40, pfNoSetAffinity, 99, 2) // the kernel's own, of CPU 2
 	m.put("/proc/irq/1/smp_affinity_list", "1")
-	if err := l.Release(); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, l.Release())
 	m.want("released", map[string]string{"thread 70": "2-3", "thread 71": "1", "thread 72": "2", "/proc/irq/1/smp_affinity_list": "1,3"})
 	m.put("/proc/irq/1/smp_affinity_list", "0-3")
 	for _, tid := range []int{70, 71, 72} {
@@ -251,13 +248,9 @@ func TestTwoLeases(t *testing.T) {
 	has := must.Get(m.readCPUs(file, true))(t)
 	other := []change{{Kind: cpus, Path: file, Mask: true, Before: has, After: without(has, []int{2})}}
 	must.OK(t, m.writeCPUs(file, true, other[0].After))
-	if err := l.Release(); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, l.Release())
 	m.want("one released", map[string]string{file: "b"})
-	if err := m.undo(other); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, m.undo(other))
 	m.same(before)
 }
 
@@ -341,9 +334,7 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("no step %s", c.step)
 			}
 			m.want("taken", map[string]string{"/proc/irq/1/smp_affinity_list": "0-2", "thread 1": "0-2"})
-			if err := l.Release(); err != nil {
-				t.Error(err)
-			}
+			check.OK(t, l.Release())
 			m.same(before)
 		})
 	}
@@ -364,9 +355,7 @@ func TestIsolatedAtBoot(t *testing.T) {
 		if step.Err != nil || !strings.HasPrefix(step.Done, c.want) {
 			t.Errorf("%s: %v", c.cmdline, step)
 		}
-		if err := l.Release(); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, l.Release())
 		m.same(before)
 	}
 }

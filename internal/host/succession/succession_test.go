@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -93,9 +94,7 @@ func TestTakeOver(t *testing.T) {
 	if err != nil || string(position) != "position" {
 		t.Errorf("position %q, %v", position, err)
 	}
-	if err := <-finished; err != nil {
-		t.Error(err)
-	}
+	check.OK(t, <-finished)
 	end := os.NewFile(uintptr(p.Files[0]), "pipe")
 	if _, err := end.WriteString("hello"); err != nil {
 		t.Error(err)
@@ -129,9 +128,7 @@ func TestRefused(t *testing.T) {
 		t.Error("stopped")
 	default:
 	}
-	if err := o.Finish(); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, o.Finish())
 }
 
 func TestNobodyThere(t *testing.T) {
