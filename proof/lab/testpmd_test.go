@@ -98,6 +98,7 @@ type pmdRun struct {
 	tall      int                 // frames sent by then that were longer than a wide LLQ entry
 	mlx5      [2]mlx5sim.Counters // at the last call of countsFromHere
 	zipped    uint64              // compressed completions at the last call of zipped
+	costs     []sim.Counts        // of a thousand echo replies each: testpmd's, and then our responder's
 	log       func(string, ...any)
 }
 
@@ -154,6 +155,12 @@ func (c *pmdCard) run(t *testing.T) {
 		}
 		script += l.script()
 	}
+	files := map[string][]byte{"console": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/console")}
+	if c.ours != "" {
+		script += c.ours
+		do["ours"] = cost
+		files["responder"] = build(t, dir, "github.com/rebound-nic/rebound/cmd/responder")
+	}
 	var sockets []string
 	for i := range 2 {
 		near, far := sim.Pair()
@@ -167,7 +174,7 @@ func (c *pmdCard) run(t *testing.T) {
 	r, err := k.Run(t.Context(), Machine{
 		Limit: 5*time.Minute + time.Duration(forwarded())*time.Millisecond,
 		Dir:   dir, Sockets: sockets, IOMMU: true, Layers: []string{dpdk},
-		Files:  map[string][]byte{"console": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/console")},
+		Files:  files,
 		Script: script,
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s", time.Since(start).Seconds(), key)
@@ -202,6 +209,9 @@ func (c *pmdCard) run(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if c.ours != "" {
+		p.compare(t)
+	}
 	steps, names := 0, []string{}
 	for _, l := range c.lives {
 		steps, names = steps+len(l.steps), append(names, l.name)
@@ -232,18 +242,34 @@ func TestLabTestpmd(t *testing.T) {
 	guests(t)
 	for i := range pmdCards {
 		c := &pmdCards[i]
-		beside(t, c.card.name+"/F4testpmd", func(t *testing.T) { c.run(t) })
+		beside(t, c.card.name+"/F4testpmd"+c.suffix, func(t *testing.T) { c.run(t) })
 	}
 }
 
 // pmdCard is a card, with the tests of DPDK's driver for it.
 type pmdCard struct {
 	card       *card
+	suffix     string                  // of the test's name
 	model      func([6]byte) sim.Model // nil for the card's default
 	vendor     string
 	bifurcated bool // the function stays with Linux's driver
 	lives      []pmdLife
+	ours       string // script that says "ours" once our responder answers on function 0, after testpmd's lives
 }
+
+// oursBeside starts our responder beside Linux's driver, where testpmd was.
+const oursBeside = `
+rm -f /dev/hugepages/*
+dev=$(ls /sys/bus/pci/devices/${addrs%% *}/net)
+up
+: >/tmp/out
+responder -set nic.device=$dev -set nic.driver=$driver -set respond.addresses=10.9.0.1/24 >/tmp/out 2>/tmp/err &
+pid=$!
+await_ready
+show ours cat /tmp/out /tmp/err
+say ours
+stop
+`
 
 const pmdApp = "--rxq=2 --txq=2 --nb-cores=1 --enable-rx-cksum"
 
@@ -256,15 +282,24 @@ var pmdCards = []pmdCard{
 		{name: "off", devargs: ",llq_policy=0", app: pmdApp, steps: append(slices.Clone(pmdShort), pushed(false, 0))},
 		{name: "large", devargs: ",llq_policy=3", app: pmdApp, steps: append(slices.Clone(pmdShort), pushed(true, 224))},
 	}},
-	{card: mlx5Card, model: connectX5, vendor: "0x15b3", bifurcated: true, lives: []pmdLife{
+	// With user contexts: testpmd creates its queues, tables and rules by DEVX, as our driver does.
+	{card: mlx5Card, model: connectX5, vendor: "0x15b3", bifurcated: true, ours: "addrs=${addrs# } driver=mlx5\n" + oursBeside, lives: []pmdLife{
 		// The driver never reports a wrong checksum, only right or unknown. At an MTU of 9000 a receive WQE has eight
 		// buffers, so a ring of 256 has only 32 frames.
 		{name: "mlx5", app: pmdApp + " --rxd=1024 --txd=1024", steps: append(pmdSteps(pmdAble{tso: true, vlan: true, linkSwitch: true, rss: "udp", restart: true, jumbo: 96, cleared: true}), zipped(true))},
-		{name: "plain", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Clone(pmdShort), zipped(false))},
+		{name: "plain", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Insert(slices.Clone(pmdShort), 1, pmdCost), zipped(false))},
+	}},
+	// Without user contexts it uses queue pairs for raw packets.
+	{card: mlx5Card, suffix: "Verbs", model: connectX5WithoutUCTX, vendor: "0x15b3", bifurcated: true, lives: []pmdLife{
+		{name: "verbs", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Clone(pmdShort), zipped(false))},
 	}},
 }
 
 func connectX5(mac [6]byte) sim.Model {
+	return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5, UCTX: true})
+}
+
+func connectX5WithoutUCTX(mac [6]byte) sim.Model {
 	return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5})
 }
 
@@ -285,6 +320,9 @@ var pmdShort = []pmdStep{
 	{name: "echo", commands: []string{"set fwd icmpecho", "start"}, do: inTurn(echoes(0, 1514, 300), echoes(1, 1514, 300))},
 	{name: "forward", commands: []string{"stop", "set fwd io", "start"}, do: forwards(2000, 1514)},
 }
+
+// pmdCost is after the first step, while testpmd answers pings.
+var pmdCost = pmdStep{name: "cost", do: cost}
 
 // forwarded is how many frames testpmd forwards in each direction: 10,000, or the value of REBOUND_LAB_FRAMES.
 func forwarded() int {

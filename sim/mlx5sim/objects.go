@@ -126,6 +126,7 @@ type objects struct {
 	mkeys    set[*mkey]
 	sqs      set[*sq]
 	rqs      set[*rq]
+	ownTD    plain // transport domain 0
 	tiss     set[*tis]
 	tirs     set[*tir]
 	rqts     set[*rqt]

@@ -246,10 +246,19 @@ type tir struct {
 	selfLB    uint32 // self_lb_en: bit 0 permits unicast, bit 1 multicast from the same transport domain
 }
 
+// domain returns a transport domain. Domain 0 is the card's own, and always there: DPDK's driver creates its first TIR in it, before its queues
+// tell it another.
+func (m *Model) domain(id uint32) (*plain, *refusal) {
+	if id == 0 {
+		return &m.obj.ownTD, nil
+	}
+	return m.obj.tds.get(id)
+}
+
 func (m *Model) createTIR(c *call) *refusal {
 	in := c.in
 	t := &tir{td: in.U32("transport_domain"), selfLB: in.U32("self_lb_en")}
-	td, r := m.obj.tds.get(t.td)
+	td, r := m.domain(t.td)
 	if r != nil {
 		return r
 	}
@@ -313,7 +322,9 @@ func (m *Model) destroyTIR(c *call) *refusal {
 	if r != nil {
 		return r
 	}
-	m.obj.tds.m[t.td].held--
+	if td, r := m.domain(t.td); r == nil {
+		td.held--
+	}
 	if t.indirect {
 		m.obj.rqts.m[t.rqtn].held--
 	} else {

@@ -46,6 +46,8 @@ func vportCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	const who = head + "08.31 other_vport 08.15:0 vport_number "
 	return map[uint16]*command{
+		// No virtual functions. DPDK's driver asks.
+		0x740: ready(command{name: "QUERY_ESW_FUNCTIONS", in: plainIn, out: lay(128, ""), run: (*Model).accept}),
 		0x750: ready(command{name: "QUERY_VPORT_STATE", in: lay(16, who), out: lay(16, "0c.31:16 max_tx_speed 0c.7:4 admin_state 0c.3:0 state"), run: (*Model).queryVportState}),
 		0x751: ready(command{name: "MODIFY_VPORT_STATE", in: lay(16, who+"0c.31:16 max_tx_speed 0c.7:4 admin_state"), out: plainOut, run: (*Model).modifyVportState}),
 		0x754: ready(command{name: "QUERY_NIC_VPORT_CONTEXT", in: lay(16, who+"0c.26:24 allowed_list_type"), out: lay(272, "").With(0x10, vportContext), run: (*Model).queryVport}),
