@@ -3,6 +3,7 @@ package ena_test
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -276,13 +277,7 @@ func TestOpenRefuses(t *testing.T) {
 		{enasim.Options{Unsupported: 1<<2 | 1<<7}, nic.Options{}, ena.Options{}, "queue"},
 	} {
 		_, port, _, fn := device(t, c.o)
-		d, err := ena.Open(fn, c.open, c.own)
-		if err == nil {
-			d.Close()
-		}
-		if err == nil || !strings.Contains(err.Error(), c.text) {
-			t.Errorf("%+v, %+v: error %v, expected one with %q", c.o, c.open, err, c.text)
-		}
+		check.Fails(t, fmt.Sprintf("%+v, %+v", c.o, c.open), check.Err(ena.Open(fn, c.open, c.own)), nil, c.text)
 		if c.o.Width != 0 {
 			port.ForgetViolations() // the answer address must be set before the width can be read
 		}

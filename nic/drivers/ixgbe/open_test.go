@@ -2,13 +2,13 @@ package ixgbe_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
@@ -109,15 +109,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"a group address", plain, nic.Options{MAC: [6]byte{1}}, nil, "unicast"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			fn := c.fn(t)
-			d, err := ixgbe.Open(fn, c.opt)
-			if err == nil {
-				d.Close()
-				t.Fatal("opened")
-			}
-			if c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("error %q: expected %v, naming %q", err, c.is, c.says)
-			}
+			check.Fails(t, "Open", check.Err(ixgbe.Open(c.fn(t), c.opt)), c.is, c.says)
 		})
 	}
 }

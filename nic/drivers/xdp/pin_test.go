@@ -244,21 +244,7 @@ func TestPinRefuses(t *testing.T) {
 	try := func(what string, e *veth.End, own xdp.Options, kind error, says ...string) {
 		t.Helper()
 		e.Do(func() {
-			d, err := xdp.Open(nic.Options{Device: e.Name, Match: v.Config()}, own)
-			if err == nil {
-				d.Close()
-				t.Errorf("%s: it opened", what)
-				return
-			}
-			t.Logf("%s: %v", what, err)
-			if kind != nil && !errors.Is(err, kind) {
-				t.Errorf("%s: %v is not %v", what, err, kind)
-			}
-			for _, s := range says {
-				if !strings.Contains(err.Error(), s) {
-					t.Errorf("%s: %v, want %q", what, err, s)
-				}
-			}
+			check.Fails(t, what, check.Err(xdp.Open(nic.Options{Device: e.Name, Match: v.Config()}, own)), kind, says...)
 		})
 	}
 	open(t, &v.Host, v.Config(), xdp.Options{Pin: "a"}).Close()
