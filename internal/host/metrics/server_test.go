@@ -61,28 +61,30 @@ func serveStatus(t *testing.T, hosts []string, status http.Handler) string {
 	return u.Host
 }
 
+// ask requests a path of a server, with a Host header.
+func ask(t *testing.T, method, address, path, host string) (answer *http.Response, body string) {
+	t.Helper()
+	r := must.Get(http.NewRequest(method, "http://"+address+path, nil))(t)
+	r.Host = host
+	answer = must.Get(http.DefaultClient.Do(r))(t)
+	defer answer.Body.Close()
+	return answer, string(must.Get(io.ReadAll(answer.Body))(t))
+}
+
 // GET and HEAD are answered for allowed hosts. A rejected request does not count as a scrape.
 func TestMethodsAndHosts(t *testing.T) {
 	address := serve(t, []string{"listed.example"})
-	ask := func(method, host string) *http.Response {
-		t.Helper()
-		r := must.Get(http.NewRequest(method, "http://"+address+"/metrics", nil))(t)
-		r.Host = host
-		a := must.Get(http.DefaultClient.Do(r))(t)
-		a.Body.Close()
-		return a
-	}
 	for range 20 {
 		for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "X"} {
-			if a := ask(method, address); a.StatusCode != http.StatusMethodNotAllowed || a.Header.Get("Allow") != "GET, HEAD" {
+			if a, _ := ask(t, method, address, "/metrics", address); a.StatusCode != http.StatusMethodNotAllowed || a.Header.Get("Allow") != "GET, HEAD" {
 				t.Fatalf("%s: %s, Allow %q", method, a.Status, a.Header.Get("Allow"))
 			}
 		}
-		if a := ask("GET", "evil.example"); a.StatusCode != http.StatusForbidden {
+		if a, _ := ask(t, "GET", address, "/metrics", "evil.example"); a.StatusCode != http.StatusForbidden {
 			t.Fatalf("foreign host: %s", a.Status)
 		}
 	}
-	if a := ask("GET", "listed.example:80"); a.StatusCode != http.StatusOK {
+	if a, _ := ask(t, "GET", address, "/metrics", "listed.example:80"); a.StatusCode != http.StatusOK {
 		t.Errorf("listed host: %s", a.Status)
 	}
 	h := httptest.NewRecorder()
@@ -96,31 +98,24 @@ func TestMethodsAndHosts(t *testing.T) {
 // metrics' rate limit.
 func TestStatusPage(t *testing.T) {
 	address := serveStatus(t, []string{"listed.example"}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "status "+r.URL.Path) }))
-	get := func(path, method, host string) (int, string, http.Header) {
-		t.Helper()
-		r := must.Get(http.NewRequest(method, "http://"+address+path, nil))(t)
-		r.Host = host
-		a := must.Get(http.DefaultClient.Do(r))(t)
-		defer a.Body.Close()
-		body := must.Get(io.ReadAll(a.Body))(t)
-		return a.StatusCode, string(body), a.Header
+	for _, c := range []struct {
+		method, path, host string
+		status             int
+	}{
+		{"POST", "/", address, http.StatusMethodNotAllowed},
+		{"GET", "/", "evil.example", http.StatusForbidden},
+		{"GET", "/other", address, http.StatusNotFound},
+		{"GET", "/metrics", address, http.StatusOK},
+	} {
+		if a, _ := ask(t, c.method, address, c.path, c.host); a.StatusCode != c.status {
+			t.Errorf("%s %s of %s: %s", c.method, c.path, c.host, a.Status)
+		}
 	}
-	if code, _, _ := get("/", "POST", address); code != http.StatusMethodNotAllowed {
-		t.Errorf("POST: %d", code)
+	a, body := ask(t, "GET", address, "/", "listed.example")
+	if a.StatusCode != http.StatusOK || body != "status /" {
+		t.Errorf("status page: %s, %q", a.Status, body)
 	}
-	if code, _, _ := get("/", "GET", "evil.example"); code != http.StatusForbidden {
-		t.Errorf("a foreign host: %d", code)
-	}
-	if code, _, _ := get("/other", "GET", address); code != http.StatusNotFound {
-		t.Errorf("another path: %d", code)
-	}
-	if code, _, _ := get("/metrics", "GET", address); code != http.StatusOK {
-		t.Errorf("metrics: %d", code)
-	}
-	code, body, header := get("/", "GET", "listed.example")
-	if code != http.StatusOK || body != "status /" {
-		t.Errorf("status page: %d, %q", code, body)
-	}
+	header := a.Header
 	if policy := header.Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "script") || header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("headers %v", header)
 	}
