@@ -457,6 +457,13 @@ func (p *Port) Mappings() int {
 	return len(p.dma.maps)
 }
 
+// LinkUp reports whether the model was last told that its link is up.
+func (p *Port) LinkUp() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.up
+}
+
 // BusMaster reports whether the device may do DMA.
 func (p *Port) BusMaster() bool {
 	p.mu.Lock()

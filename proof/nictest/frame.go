@@ -174,10 +174,18 @@ func flow(req []byte) string {
 func (x *rig) requests(n, size int) [][]byte {
 	reqs := make([][]byte, n)
 	for i := range reqs {
-		reqs[i] = request(proto(x.next%uint64(protos)), size, uint8(x.next/16), x.next)
+		reqs[i] = request(proto(x.next%uint64(x.protos())), size, uint8(x.next/16), x.next)
 		x.next++
 	}
 	return reqs
+}
+
+// protos returns how many of the protocols the device receives.
+func (x *rig) protos() proto {
+	if x.h.IPv4 {
+		return icmp6
+	}
+	return protos
 }
 
 // outgoing returns the next frame of size bytes from us to the peer. A frame to our own address may never leave the device.

@@ -58,10 +58,37 @@ type Harness struct {
 	// VFIOUser puts vfio-user between driver and model, with both ends in this process.
 	VFIOUser bool
 
+	// Beside, if set, starts a simulated kernel whose driver has the port, with this address and MTU of its interface. Open then gets the
+	// kernel's Function, and no address.
+	Beside func(t testing.TB, m sim.Model, p *sim.Port, mac [6]byte, mtu int) Kernel
+	// IPv4 means that the device's rules select no IPv6, so that it stays with the kernel.
+	IPv4 bool
+
 	// Lacks names checks that do not apply to this device, each with the reason, which the test's log shows.
 	Lacks map[string]string
 
 	virtual bool // the check runs in a bubble of testing/synctest
+}
+
+// Kernel is a simulated kernel that shares its device with a driver beside its own. All methods are called while the device runs.
+type Kernel interface {
+	Function() pci.Function // for one Open
+	Host() nic.Device       // the kernel's driver
+	Kill()                  // ends the process that has opened the device, as far as the kernel sees it
+	Reset() error           // resets the device and starts the kernel's driver again
+	Left() int              // the number of objects of processes on the device
+	Close() error
+}
+
+// KernelsOwn returns, for Lacks, the checks of what the kernel's driver does for a driver beside it.
+func KernelsOwn() map[string]string {
+	commands := "the kernel's driver sends all commands, and has their time limits"
+	return map[string]string{
+		"stalled while opening": commands, "stalled": commands + ": it cannot destroy queues on a device that does nothing until it resets it, as in check reset",
+		"lost write":            "the kernel's driver writes the registers; doorbells lost under traffic are those of the VFIO way",
+		"removed while opening": "a kernel's driver whose device is gone refuses calls with the error (EIO) that it also has for other faults",
+		"removed":               "the kernel's driver detects the removal, and removes the interface",
+	}
 }
 
 // checks are all checks of the suite, by the names that Lacks uses.
@@ -139,6 +166,10 @@ type rig struct {
 	resp   []*fastpath.Responder
 	mtu    int
 	next   uint64 // the number of the next frame
+
+	kernel   Kernel // started by the first Open, if Harness.Beside is set
+	answers  fastpath.Config
+	mappings int // of the kernel's driver
 }
 
 func newRig(t testing.TB, h Harness) *rig {
@@ -149,7 +180,7 @@ func newRig(t testing.TB, h Harness) *rig {
 	if h.Ring < 32 || h.Ring > 1024 || h.MTU < 1500 {
 		t.Fatalf("nictest: impossible harness: ring %d, MTU %d", h.Ring, h.MTU)
 	}
-	x := &rig{TB: t, h: h, model: sim.Inject(h.Model(), 1), mtu: 1500}
+	x := &rig{TB: t, h: h, model: sim.Inject(h.Model(), 1), mtu: 1500, answers: KindsConfig()}
 	x.port = must.Get(sim.New(x.model, sim.Options{Name: "test"}))(t)
 	var near *sim.Cable
 	near, x.far = sim.Pair()
@@ -159,6 +190,9 @@ func newRig(t testing.TB, h Harness) *rig {
 		x.listen()
 	}
 	t.Cleanup(func() {
+		if x.kernel != nil {
+			x.busy("Close of the kernel's driver", func() { must.Close(t, x.kernel) })
+		}
 		if x.server != nil {
 			x.server.Close()
 		}
@@ -176,6 +210,13 @@ func (x *rig) listen() {
 
 // function opens the PCI function.
 func (x *rig) function() (pci.Function, error) {
+	if x.h.Beside != nil {
+		if x.kernel == nil {
+			x.busy("start of the kernel's driver", func() { x.kernel = x.h.Beside(x, x.model.Model, x.port, ourMAC, x.mtu) })
+			x.mappings = x.port.Mappings()
+		}
+		return x.kernel.Function(), nil
+	}
 	if x.server != nil {
 		return vfiouser.Dial(x.path)
 	}
@@ -184,12 +225,23 @@ func (x *rig) function() (pci.Function, error) {
 
 // kill simulates the end of the driver's process, as the device sees it.
 func (x *rig) kill() {
-	if x.server == nil {
+	switch {
+	case x.kernel != nil:
+		x.busy("kill", x.kernel.Kill)
+	case x.server == nil:
 		x.port.Drop()
-		return
+	default:
+		x.server.Close()
+		x.listen()
 	}
-	x.server.Close()
-	x.listen()
+}
+
+// reset resets the device under its driver, while the device runs.
+func (x *rig) reset() error {
+	if x.kernel != nil {
+		return x.kernel.Reset()
+	}
+	return x.fn.Reset()
 }
 
 // tryOpen opens the driver while the device runs.
@@ -202,6 +254,9 @@ func (x *rig) tryOpen(queues int) error {
 	x.fn = fn
 	o := nic.Options{Device: "sim:test", Queues: queues, RingSize: x.h.Ring, MTU: x.mtu, MAC: ourMAC,
 		Log: slog.New(slog.DiscardHandler)}
+	if x.kernel != nil {
+		o.MAC, o.Match = [6]byte{}, &x.answers // the interface keeps its address
+	}
 	x.busy("Open", func() { x.dev, err = x.h.Open(fn, o) })
 	if err != nil {
 		x.dev = nil
@@ -329,9 +384,19 @@ func (x *rig) match(reqs [][]byte, see ...func(frame []byte)) int {
 
 func (x *rig) stats() nic.Stats {
 	x.Helper()
-	var s nic.Stats
+	return x.statsOf(x.dev)
+}
+
+// hostStats returns the statistics of the kernel's driver.
+func (x *rig) hostStats() nic.Stats {
+	x.Helper()
+	return x.statsOf(x.kernel.Host())
+}
+
+func (x *rig) statsOf(d nic.Device) (s nic.Stats) {
+	x.Helper()
 	var err error
-	x.busy("ReadStats", func() { err = x.dev.ReadStats(&s) })
+	x.busy("ReadStats", func() { err = d.ReadStats(&s) })
 	if err != nil {
 		x.Fatalf("ReadStats: %v", err)
 	}

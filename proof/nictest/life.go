@@ -50,7 +50,7 @@ func checkReset(x *rig) {
 	x.exchange(x.requests(x.h.Ring/2, 100))
 	x.send(x.requests(x.h.Ring/2, 100)...)
 	x.port.Step()
-	must.OK(x, x.fn.Reset())
+	x.busy("reset", func() { must.OK(x, x.reset()) })
 	said := false
 	x.busy("Recv after a reset", func() { // each call lets the driver's watchdog restart the device
 		buf := make([]byte, 16384)
@@ -80,7 +80,7 @@ func checkResetServing(x *rig) {
 	x.open(1)
 	x.busy("Serve after a reset", func() {
 		ended, wait := x.serve()
-		if err := x.fn.Reset(); err != nil {
+		if err := x.reset(); err != nil {
 			x.Error(err)
 		}
 		ok := await.Holds(func() bool {
@@ -114,14 +114,21 @@ func held(x *rig) holdings {
 func (x *rig) released(before holdings) {
 	x.Helper()
 	now := held(x)
-	for end := time.Now().Add(linger); (now.exceeds(before) || x.port.Mappings() > 0 || x.port.BusMaster()) && time.Now().Before(end); now = held(x) {
+	for end := time.Now().Add(linger); (now.exceeds(before) || x.port.Mappings() > x.mappings || x.port.BusMaster() && x.kernel == nil) && time.Now().Before(end); now = held(x) {
 		time.Sleep(time.Millisecond) // a stopping goroutine may need a moment, and so may the other side of vfio-user
 	}
-	if n := x.port.Mappings(); n > 0 {
+	if n := x.port.Mappings() - x.mappings; n > 0 {
 		x.Errorf("%d DMA mappings are left", n)
 	}
-	if x.port.BusMaster() {
-		x.Errorf("bus mastering is on")
+	if x.port.BusMaster() != (x.kernel != nil) {
+		x.Errorf("bus mastering is %v", x.port.BusMaster())
+	}
+	if x.kernel != nil {
+		x.busy("count objects", func() {
+			if n := x.kernel.Left(); n != 0 {
+				x.Errorf("%d objects are left", n)
+			}
+		})
 	}
 	if now.exceeds(before) {
 		x.Errorf("held before: %+v, after: %+v", before, now)

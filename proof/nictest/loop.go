@@ -12,6 +12,10 @@ import (
 // from one port to the other is bounced only until its TTL expires.
 func checkLoop(x *rig) {
 	y := newRig(x.TB, x.h)
+	for _, z := range []*rig{x, y} {
+		z.answers.UDPPorts = append(z.answers.UDPPorts, 7000, 7001)
+		z.answers.Addresses = append(z.answers.Addresses, netip.PrefixFrom(peer4, 24))
+	}
 	x.open(1)
 	defer x.close()
 	y.open(1)

@@ -1,12 +1,14 @@
 package mlx4_test
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
+	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
@@ -49,5 +51,27 @@ func TestConformanceOverVFIOUser(t *testing.T) {
 	h := harness(mlx4sim.Options{}, mlx4.Options{})
 	h.VFIOUser = true
 	h.Lacks = slow("waits for time-outs that are the same in process")
+	nictest.Run(t, h)
+}
+
+// conformKernel is the simulated kernel as the suite uses it.
+type conformKernel struct {
+	*mlx4.Kernel
+	t testing.TB
+}
+
+func (k conformKernel) Function() pci.Function { return k.Kernel.Function(k.t) }
+func (k conformKernel) Host() nic.Device       { return k.Kernel.Host() }
+func (k conformKernel) Close() error           { return k.Kernel.Host().Close() }
+func (k conformKernel) Left() int              { return k.Objects }
+
+// The suite beside the kernel's driver, which has the card all the time. The addresses are the responder's own, so that pings are diverted.
+func TestConformanceBeside(t *testing.T) {
+	h := harness(mlx4sim.Options{}, mlx4.Options{Dedicated: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}})
+	h.Beside = func(t testing.TB, _ sim.Model, p *sim.Port, mac [6]byte, mtu int) nictest.Kernel {
+		return conformKernel{mlx4.NewKernel(t, p, beside.Interface{Link: nic.Link{Up: true, Speed: 40000}, MAC: mac, MTU: mtu, Number: 1}), t}
+	}
+	h.Queues, h.Most, h.IPv4 = 1, 1, true
+	h.Lacks = nictest.KernelsOwn()
 	nictest.Run(t, h)
 }

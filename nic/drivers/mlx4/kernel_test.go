@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"log/slog"
 	"os"
+	"sync"
 	"testing"
 	"unsafe"
 
@@ -32,6 +33,7 @@ type Kernel struct {
 	model   *sim.Port
 	host    *Device
 	context *context
+	mu      sync.Mutex // held in each call
 
 	Calls int // made by user contexts
 	DieAt int // the call in which the process is killed, 0 for never
@@ -63,12 +65,37 @@ type userQP struct {
 
 // NewKernel opens the model for the kernel, while the model runs.
 func NewKernel(t testing.TB, port *sim.Port, p beside.Interface) *Kernel {
-	fn := must.Get(port.Function())(t)
 	k := &Kernel{TB: t, model: port, Port: p}
-	k.host = must.Get(Open(fn, nic.Options{MAC: p.MAC, MTU: p.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{}))(t)
-	beside.Read = func(string) (beside.Interface, error) { return k.Port, nil }
+	k.load()
+	beside.Read = func(string) (beside.Interface, error) {
+		f := k.Port
+		if !port.LinkUp() {
+			f.Link = nic.Link{}
+		}
+		return f, nil
+	}
 	beside.Switchdev = func(string) bool { return false }
 	return k
+}
+
+// load starts the kernel's driver.
+func (k *Kernel) load() {
+	fn := must.Get(k.model.Function())(k)
+	k.host = must.Get(Open(fn, nic.Options{MAC: k.Port.MAC, MTU: k.Port.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{}))(k)
+}
+
+// Reset reloads the kernel's driver, as after a reset of the card: an open context gets the event, and loses its objects.
+func (k *Kernel) Reset() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c := k.context; c != nil && !c.closed {
+		k.Event(verbs.EventDeviceFatal)
+		k.must(c.destroy())
+	}
+	k.must(k.host.card.Fn.Reset())
+	k.must(k.host.Close())
+	k.load()
+	return nil
 }
 
 func (k *Kernel) must(err error) {
@@ -125,9 +152,11 @@ func (c *context) added(undo func() error) uint32 {
 }
 
 func (c *context) Call(object, method uint16, attrs []verbs.Attr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.Kernel.context = c
 	if c.Calls++; c.Calls == c.DieAt {
-		c.Kill()
+		c.must(c.destroy())
 	}
 	if c.closed {
 		return unix.EIO
@@ -428,8 +457,15 @@ func (c *context) Map(key uint64, size int, _ bool) ([]byte, error) {
 
 func (c *context) Unmap([]byte) error { return nil }
 
-// Close destroys everything in reverse order, as the kernel does when the file is closed.
+// Close closes the file.
 func (c *context) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.destroy()
+}
+
+// destroy destroys everything in reverse order, as the kernel does when the file is closed.
+func (c *context) destroy() error {
 	if c.closed {
 		return nil
 	}

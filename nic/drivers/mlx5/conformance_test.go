@@ -54,3 +54,32 @@ func TestConformanceOfOthers(t *testing.T) {
 		})
 	}
 }
+
+// conformKernel is the simulated kernel as the suite uses it.
+type conformKernel struct {
+	*mlx5.Kernel
+	t     testing.TB
+	model *mlx5sim.Model
+}
+
+func (k conformKernel) Function() pci.Function { return k.Kernel.Function(k.t) }
+func (k conformKernel) Host() nic.Device       { return k.Kernel.Host() }
+func (k conformKernel) Close() error           { return k.Kernel.Host().Close() }
+
+func (k conformKernel) Left() int {
+	contexts, objects := k.model.UserObjects()
+	return contexts + objects
+}
+
+// The suite beside the kernel's driver, which has the function all the time.
+func TestConformanceBeside(t *testing.T) {
+	h := harness(mlx5sim.ConnectX6Dx, mlx5.Options{})
+	h.Model = func() sim.Model {
+		return mlx5sim.New(mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, UCTX: true, ICMP: true})
+	}
+	h.Beside = func(t testing.TB, m sim.Model, p *sim.Port, mac [6]byte, mtu int) nictest.Kernel {
+		return conformKernel{mlx5.NewKernel(t, p, mlx5.KernelPort{MAC: mac, MTU: mtu}), t, m.(*mlx5sim.Model)}
+	}
+	h.Lacks = nictest.KernelsOwn()
+	nictest.Run(t, h)
+}

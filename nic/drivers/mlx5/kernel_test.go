@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"testing"
 	"unsafe"
 
@@ -44,6 +45,7 @@ type Kernel struct {
 	rules   uint32 // in bypass
 	next    uint32 // handle
 	context *context
+	mu      sync.Mutex // held in each call
 
 	Calls int // made by user contexts
 	DieAt int // the call in which the process is killed, 0 for never
@@ -66,13 +68,27 @@ type context struct {
 
 // NewKernel opens the model's function for the kernel, while the model runs.
 func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
-	fn := must.Get(port.Function())(t)
 	k := &Kernel{TB: t, model: port, Port: p}
-	k.host = must.Get(Open(fn, nic.Options{MAC: p.MAC, MTU: p.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{}))(t)
+	k.load()
+	beside.Read = func(string) (beside.Interface, error) {
+		f := beside.Interface{MAC: k.Port.MAC, MTU: k.Port.MTU, Master: k.Port.Master, Number: 1}
+		if port.LinkUp() {
+			f.Link = nic.Link{Up: true, Speed: 100000}
+		}
+		return f, nil
+	}
+	beside.Switchdev = func(string) bool { return k.Port.Switchdev }
+	return k
+}
+
+// load starts the kernel's driver.
+func (k *Kernel) load() {
+	fn := must.Get(k.model.Function())(k)
+	k.host = must.Get(Open(fn, nic.Options{MAC: k.Port.MAC, MTU: k.Port.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{}))(k)
 	// The kernel's rules again, in a table after that for user contexts.
 	own := must.Get(k.host.createTable(1, rootLogSize))(k)
 	g := must.Get(own.group(0, rootGroupBit-1, maskMAC))(k)
-	for i, mac := range [][6]byte{p.MAC, broadcast} {
+	for i, mac := range [][6]byte{k.Port.MAC, broadcast} {
 		k.must(own.set(uint32(i), g, match{mac: mac}, destTIR, k.host.queues[0].tir))
 	}
 	if k.host.caps.userContexts { // an event queue that user contexts may use
@@ -88,11 +104,20 @@ func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
 	k.must(k.host.run(k.bypass.command(opModifyFlowTable, 0x40).set("modify_field_select", 0x0C, 15, 0, 1).
 		set("table_miss_action", 0x18, 27, 24, 1).set("table_miss_id", 0x1C, 23, 0, own.id)))
 	k.must(k.host.run(k.bypass.command(opSetFlowRoot, 0x40)))
-	beside.Read = func(string) (beside.Interface, error) {
-		return beside.Interface{Link: nic.Link{Up: true, Speed: 100000}, MAC: k.Port.MAC, MTU: k.Port.MTU, Master: k.Port.Master, Number: 1}, nil
+}
+
+// Reset reloads the kernel's driver, as after a firmware reset: an open context gets the event, and loses its objects.
+func (k *Kernel) Reset() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c := k.context; c != nil && !c.closed {
+		k.Event(verbs.EventDeviceFatal)
+		k.must(c.destroy())
 	}
-	beside.Switchdev = func(string) bool { return k.Port.Switchdev }
-	return k
+	k.must(k.host.card.Fn.Reset())
+	k.must(k.host.Close())
+	k.load()
+	return nil
 }
 
 const (
@@ -160,9 +185,11 @@ func (c *context) pass(in, answer []byte) error {
 }
 
 func (c *context) Call(object, method uint16, attrs []verbs.Attr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.Kernel.context = c
 	if c.Calls++; c.Calls == c.DieAt {
-		c.Kill()
+		c.must(c.destroy())
 	}
 	if c.closed {
 		return unix.EIO
@@ -416,8 +443,15 @@ func (c *context) Map(key uint64, size int, _ bool) ([]byte, error) {
 
 func (c *context) Unmap([]byte) error { return nil }
 
-// Close destroys everything in reverse order, as the kernel does when the file is closed.
+// Close closes the file.
 func (c *context) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.destroy()
+}
+
+// destroy destroys everything in reverse order, as the kernel does when the file is closed.
+func (c *context) destroy() error {
 	if c.closed {
 		return nil
 	}
