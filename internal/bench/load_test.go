@@ -47,7 +47,7 @@ func TestArrivals(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{"-arrivals", "poisson"}, {"-arrivals", "burst:8", "-closed"}, {"-arrivals", "replay:/no/such"}, {"-lossless", "1M", "-arrivals", "poisson"}} {
-		if r := n.bench(append([]string{"run", "-target", far4, "-out", filepath.Join(t.TempDir(), "r")}, args...)...); r.code != 2 {
+		if r := n.inside(append([]string{"run", "-target", far4, "-out", filepath.Join(t.TempDir(), "r")}, args...)...); r.code != 2 {
 			t.Errorf("%v: exit %d, %s", args, r.code, r.errors)
 		}
 	}
@@ -84,7 +84,7 @@ func TestUnder(t *testing.T) {
 	}) {
 		t.Errorf("the load, process %d, still runs", id)
 	}
-	if r := n.bench("run", "-target", far4, "-rate", "1k,2k", "-under", "true", "-out", filepath.Join(dir, "no")); r.code != 2 {
+	if r := n.inside("run", "-target", far4, "-rate", "1k,2k", "-under", "true", "-out", filepath.Join(dir, "no")); r.code != 2 {
 		t.Errorf("-under with a sweep: exit %d", r.code)
 	}
 }

@@ -99,7 +99,7 @@ func TestSeries(t *testing.T) {
 		if was := read(t, plain, n.bench(quick("-target", far4, "-count", "20", "-out", plain)...)); was.Host.Hostname != host || was.Device.MAC == "" || len(was.Args) == 0 {
 			t.Errorf("without -anonymous: %+v", was)
 		}
-		if r := n.bench("report", "-anonymous", plain); r.code != 0 || !strings.Contains(r.out, "page "+plain) {
+		if r := n.inside("report", "-anonymous", plain); r.code != 0 || !strings.Contains(r.out, "page "+plain) {
 			t.Error(r)
 		}
 		is, err := report.Read(plain)
@@ -109,7 +109,7 @@ func TestSeries(t *testing.T) {
 		if page, err := os.ReadFile(filepath.Join(plain, "report.html")); err != nil || bytes.Contains(page, []byte(host)) || !bytes.Contains(page, []byte("Left out")) {
 			t.Errorf("the page still names %s, or says nothing of it: %v", host, err)
 		}
-		if r := n.bench("compare", "-v", plain, filepath.Join(dir, "01-to--address-")); r.code != 0 || !strings.Contains(r.out, "machine unnamed") {
+		if r := n.inside("compare", "-v", plain, filepath.Join(dir, "01-to--address-")); r.code != 0 || !strings.Contains(r.out, "machine unnamed") {
 			t.Error(r)
 		}
 	})
@@ -214,7 +214,7 @@ func TestJSON(t *testing.T) {
 	if p.Reports[0].Dir != dir || p.Reports[0].Report.Counts.Received != 20 || p.Reports[0].Report.Find(latency.MainSeries).Summary.P50 == 0 {
 		t.Errorf("%+v", p.Reports[0])
 	}
-	check(n.bench("report", "-json", dir, dir), 2)
+	check(n.inside("report", "-json", dir, dir), 2)
 	check(n.bench(quick("-target", far4, "-count", "20", "-size", "60,100", "-json", "-out", dir+"-sweep")...), 2)
 	check(n.bench(quick("-ab", "size=60,target="+far4, "-ab", "size=100,target="+far4, "-slice", "10ms", "-count", "60", "-json", "-out", dir+"-ab")...), 2)
 }
