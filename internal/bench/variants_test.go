@@ -28,8 +28,8 @@ func TestSeries(t *testing.T) {
 	t.Run("ab", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
 		r := n.bench(quick("-ab", "name=small,target="+far4, "-ab", "name=big,size=1514,target="+far4, "-count", "120", "-slice", "10ms", "-v", "-out", dir)...)
-		if strings.Contains(r.out, "NOT COMPARABLE") || !strings.Contains(r.out, "note: frame size: small has 60, big has 1514") {
-			t.Errorf("sizes that -ab varies are compared, with a note:\n%s", r.out)
+		if strings.Contains(r.out, "NOT COMPARABLE") || !strings.Contains(r.out, "note: frame size: small has 60, big has 1514") || !strings.Contains(r.out, "A  small, ") {
+			t.Errorf("sizes that -ab varies are compared, with a note, and -v names both sides:\n%s", r.out)
 		}
 		a, b := read(t, filepath.Join(dir, "01-small"), r), read(t, filepath.Join(dir, "02-big"), r)
 		if len(a.Runs) != 20 || len(b.Runs) != 20 || a.Session == "" || a.Session != b.Session || b.Traffic.FrameSize != 1514 || a.Traffic.FrameSize != 60 {
