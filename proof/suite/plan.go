@@ -225,6 +225,7 @@ func labPlan(nic, parallel string) plan {
 		packaging("packaging", "packaging, booted", 180, "-run", boots),
 		packaging("packaging/manifests", "packaging/manifests", 120),
 		goTest("nic/drivers/mlx4 over vfio-user", cost{30, 0.5}, []string{"-run", vfioUser}, "nic/drivers/mlx4"),
+		mixedTraffic(),
 		build("./cmd/...", "arm64"),
 		{name: "packaging/discovery", left: "left to make discovery: a separate module that compiles for minutes without a warm cache"},
 		{name: "packaging/telemetry", left: "left to make telemetry: a separate module that compiles for minutes without a warm cache"},

@@ -65,13 +65,34 @@ func (k conformKernel) Host() nic.Device       { return k.Kernel.Host() }
 func (k conformKernel) Close() error           { return k.Kernel.Host().Close() }
 func (k conformKernel) Left() int              { return k.Objects }
 
-// The suite beside the kernel's driver, which has the card all the time. The addresses are the responder's own, so that pings are diverted.
-func TestConformanceBeside(t *testing.T) {
-	h := harness(mlx4sim.Options{}, mlx4.Options{Dedicated: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}})
+// besideHarness is a card that its kernel's driver has all the time.
+func besideHarness(own mlx4.Options) nictest.Harness {
+	h := harness(mlx4sim.Options{}, own)
 	h.Beside = func(t testing.TB, _ sim.Model, p *sim.Port, mac [6]byte, mtu int) nictest.Kernel {
 		return conformKernel{mlx4.NewKernel(t, p, beside.Interface{Link: nic.Link{Up: true, Speed: 40000}, MAC: mac, MTU: mtu, Number: 1}), t}
 	}
 	h.Queues, h.Most, h.IPv4 = 1, 1, true
 	h.Lacks = nictest.KernelsOwn()
-	nictest.Run(t, h)
+	return h
+}
+
+var dedicated = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
+
+// The addresses are the responder's own, so that pings are diverted.
+func TestConformanceBeside(t *testing.T) {
+	nictest.Run(t, besideHarness(mlx4.Options{Dedicated: dedicated}))
+}
+
+func TestBesideMixedTraffic(t *testing.T) {
+	for name, c := range map[string]struct {
+		own mlx4.Options
+		mix nictest.Mix
+	}{
+		"kernel's address": {mlx4.Options{}, nictest.Mix{Stays: []string{"ping, IPv4"}}},
+		"dedicated address": {mlx4.Options{Dedicated: dedicated}, nictest.Mix{Refuses: []string{"TCP, IPv4", "fragment of a datagram, IPv4", "fragment of a ping, IPv4",
+			"another port, IPv4", "another protocol, IPv4", "echo reply, IPv4", "ICMP error, IPv4", "ICMP timestamp"}}},
+	} {
+		c.mix.CountsAll = true
+		t.Run(name, func(t *testing.T) { nictest.MixedTraffic(t, besideHarness(c.own), c.mix) })
+	}
 }

@@ -1,6 +1,7 @@
 package mlx5_test
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/rebound-nic/rebound/fastpath"
@@ -71,15 +72,35 @@ func (k conformKernel) Left() int {
 	return contexts + objects
 }
 
-// The suite beside the kernel's driver, which has the function all the time.
-func TestConformanceBeside(t *testing.T) {
-	h := harness(mlx5sim.ConnectX6Dx, mlx5.Options{})
-	h.Model = func() sim.Model {
-		return mlx5sim.New(mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, UCTX: true, ICMP: true})
-	}
+// besideHarness is a card that its kernel's driver has all the time.
+func besideHarness(o mlx5sim.Options, own mlx5.Options) nictest.Harness {
+	o.UCTX = true
+	h := harness(o.Profile, own)
+	h.Model = func() sim.Model { return mlx5sim.New(o) }
 	h.Beside = func(t testing.TB, m sim.Model, p *sim.Port, mac [6]byte, mtu int) nictest.Kernel {
 		return conformKernel{mlx5.NewKernel(t, p, mlx5.KernelPort{MAC: mac, MTU: mtu}), t, m.(*mlx5sim.Model)}
 	}
 	h.Lacks = nictest.KernelsOwn()
-	nictest.Run(t, h)
+	return h
+}
+
+// withParser is a card with a parser for ICMP.
+var withParser = mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, ICMP: true}
+
+func TestConformanceBeside(t *testing.T) { nictest.Run(t, besideHarness(withParser, mlx5.Options{})) }
+
+func TestBesideMixedTraffic(t *testing.T) {
+	pings := []string{"ping, IPv4", "ping, IPv6"}
+	for name, c := range map[string]struct {
+		model mlx5sim.Options
+		own   mlx5.Options
+		mix   nictest.Mix
+	}{
+		"parser for ICMP": {withParser, mlx5.Options{}, nictest.Mix{}},
+		"no parser":       {mlx5sim.Options{Profile: mlx5sim.ConnectX5}, mlx5.Options{}, nictest.Mix{Stays: pings}},
+		"dedicated address": {mlx5sim.Options{Profile: mlx5sim.ConnectX5}, mlx5.Options{Dedicated: []netip.Addr{netip.MustParseAddr("192.0.2.1")}},
+			nictest.Mix{Stays: pings[1:], Refuses: []string{"echo reply, IPv4", "ICMP error, IPv4", "ICMP timestamp"}}},
+	} {
+		t.Run(name, func(t *testing.T) { nictest.MixedTraffic(t, besideHarness(c.model, c.own), c.mix) })
+	}
 }

@@ -91,6 +91,8 @@ func (k *Kernel) load() {
 	for i, mac := range [][6]byte{k.Port.MAC, broadcast} {
 		k.must(own.set(uint32(i), g, match{mac: mac}, destTIR, k.host.queues[0].tir))
 	}
+	g = must.Get(own.group(rootGroupBit, rootGroupBit, match{mac: groupBit}))(k)
+	k.must(own.set(rootGroupBit, g, match{mac: groupBit}, destTIR, k.host.queues[0].tir))
 	if k.host.caps.userContexts { // an event queue that user contexts may use
 		b := must.Get(k.host.card.Block(eqEntries*eqeSize, 4096))(k)
 		for i := eqeOwner; i < len(b.Bytes); i += eqeSize {
