@@ -155,10 +155,11 @@ func emulated(flags []string, pkgs ...string) job {
 
 // Names of tests, in the format of -run and -skip.
 const (
-	boots = "^(TestInstall|TestContainer|TestMesh|TestScrape|TestReproducible)$"                                     // of packaging, in make lab
-	smoke = "^TestLabSmoke$"                                                                                         // of proof/lab, in make test
-	cards = "^(TestPlantedDrops|TestAnswersOnMlx4)$"                                                                 // of internal/responder, under the race detector in make lab
-	long  = "^(TestSingleByteMutations|TestRandomMutations|TestReflectorAgainstOracle|TestFloodSparesKnownSources)$" // of fastpath, emulated in make lab
+	boots = "^(TestInstall|TestContainer|TestMesh|TestScrape|TestReproducible)$" // of packaging, in make lab
+	smoke = "^TestLabSmoke$"                                                     // of proof/lab, in make test
+	cards = "^(TestPlantedDrops|TestAnswersOnMlx4)$"                             // of internal/responder, under the race detector in make lab
+	long  = "^(TestSingleByteMutations|TestRandomMutations|TestReflectorAgainstOracle|TestFloodSparesKnownSources|" +
+		"TestEveryChecksum|TestUpdate16|TestUpdate32)$" // of fastpath and cksum, emulated in make lab
 )
 
 func packaging(folder, name string, seconds int, flags ...string) job {
