@@ -12,11 +12,11 @@ var (
 	ErrGone     = bus.ErrGone // all-ones reads, an interface that vanished
 	ErrBusy     = bus.ErrBusy
 	ErrRights   = bus.ErrRights
+	ErrTimeout  = bus.ErrTimeout
 
 	ErrFull      = errors.New("transmit ring is full")
 	ErrFrameSize = errors.New("frame size is out of range")
 	ErrDown      = errors.New("interface is down")
-	ErrTimeout   = errors.New("device did not answer in time")
 	ErrHardware  = errors.New("device reports a failure")
 )
 

@@ -7,6 +7,7 @@ import "errors"
 // Wrapping errors name the device, what was expected and what was found.
 var (
 	ErrNoDevice = errors.New("no such device")
+	ErrTimeout  = errors.New("device did not answer in time")
 	ErrGone     = errors.New("device is gone")   // all-ones reads, an interface that vanished
 	ErrBusy     = errors.New("device is in use") // another process or a driver has it
 	ErrRights   = errors.New("not allowed")      // missing privileges, or kernel lockdown

@@ -76,20 +76,19 @@ type Kernel interface {
 	Host() nic.Device       // the kernel's driver
 	Kill()                  // ends the process that has opened the device, as far as the kernel sees it
 	Reset() error           // resets the device and starts the kernel's driver again
+	Remove()                // removes the device, whose driver can no longer reach it
 	Left() int              // the number of objects of processes on the device
-	Close() error
+	Close() error           // ends the kernel's driver
 }
 
-// KernelsOwn returns, for Lacks, the checks of what the kernel's driver does for a driver beside it.
-func KernelsOwn() map[string]string {
-	commands := "the kernel's driver sends all commands, and has their time limits"
-	return map[string]string{
-		"stalled while opening": commands, "stalled": commands + ": it cannot destroy queues on a device that does nothing until it resets it, as in check reset",
-		"lost write":            "the kernel's driver writes the registers; doorbells lost under traffic are those of the VFIO way",
-		"removed while opening": "a kernel's driver whose device is gone refuses calls with the error (EIO) that it also has for other faults",
-		"removed":               "the kernel's driver detects the removal, and removes the interface",
-	}
+// onPort is a kernel's Function whose configuration space is the port's: it reads as ones when the device is gone.
+type onPort struct {
+	pci.Function
+	port *sim.Port
 }
+
+func (f onPort) ReadConfig(off int, p []byte) error { return f.port.ReadConfig(off, p) }
+func (f onPort) Unwrap() pci.Function               { return f.Function }
 
 // checks are all checks of the suite, by the names that Lacks uses.
 var checks = []struct {
@@ -211,16 +210,30 @@ func (x *rig) listen() {
 // function opens the PCI function.
 func (x *rig) function() (pci.Function, error) {
 	if x.h.Beside != nil {
-		if x.kernel == nil {
-			x.busy("start of the kernel's driver", func() { x.kernel = x.h.Beside(x, x.model.Model, x.port, ourMAC, x.mtu) })
-			x.mappings = x.port.Mappings()
-		}
-		return x.kernel.Function(), nil
+		x.startKernel()
+		return onPort{x.kernel.Function(), x.port}, nil
 	}
 	if x.server != nil {
 		return vfiouser.Dial(x.path)
 	}
 	return x.port.Function()
+}
+
+// startKernel starts the kernel's driver, unless it runs or there is none.
+func (x *rig) startKernel() {
+	if x.h.Beside == nil || x.kernel != nil {
+		return
+	}
+	x.busy("start of the kernel's driver", func() { x.kernel = x.h.Beside(x, x.model.Model, x.port, ourMAC, x.mtu) })
+	x.mappings = x.port.Mappings()
+}
+
+// removeKernel removes a device that no longer does what it should from the kernel's driver, if there is one.
+func (x *rig) removeKernel() {
+	if x.kernel != nil {
+		x.busy("removal by the kernel", x.kernel.Remove)
+		x.kernel, x.mappings = nil, 0
+	}
 }
 
 // kill simulates the end of the driver's process, as the device sees it.

@@ -22,6 +22,15 @@ type Context struct {
 	mapped [][]byte
 }
 
+// Call makes a call. The kernel's driver has the time limit of commands to the device.
+func (c *Context) Call(object, method uint16, attrs []Attr) error {
+	err := c.Kernel.Call(object, method, attrs)
+	if errors.Is(err, unix.ETIMEDOUT) {
+		return fmt.Errorf("%w: %w", ErrTimeout, err)
+	}
+	return err
+}
+
 // in, out are attributes with data, number one with a number.
 func in(id uint16, data []byte) Attr  { return Attr{ID: id, Kind: In, Data: data} }
 func out(id uint16, data []byte) Attr { return Attr{ID: id, Kind: Out, Data: data} }

@@ -19,6 +19,7 @@ var (
 	ErrNoDevice = bus.ErrNoDevice
 	ErrGone     = bus.ErrGone
 	ErrRights   = bus.ErrRights
+	ErrTimeout  = bus.ErrTimeout
 
 	// ErrKernels is returned for operations that only the kernel's driver may do.
 	ErrKernels = errors.New("the kernel drives this function")

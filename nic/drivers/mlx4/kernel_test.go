@@ -2,9 +2,11 @@ package mlx4
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -33,7 +35,8 @@ type Kernel struct {
 	model   *sim.Port
 	host    *Device
 	context *context
-	mu      sync.Mutex // held in each call
+	mu      rig.Lock // held in each call
+	removed atomic.Bool
 
 	Calls int // made by user contexts
 	DieAt int // the call in which the process is killed, 0 for never
@@ -65,9 +68,12 @@ type userQP struct {
 
 // NewKernel opens the model for the kernel, while the model runs.
 func NewKernel(t testing.TB, port *sim.Port, p beside.Interface) *Kernel {
-	k := &Kernel{TB: t, model: port, Port: p}
+	k := &Kernel{TB: t, model: port, Port: p, mu: make(rig.Lock, 1)}
 	k.load()
-	beside.Read = func(string) (beside.Interface, error) {
+	beside.Read = func(name string) (beside.Interface, error) {
+		if k.removed.Load() {
+			return beside.Interface{}, fmt.Errorf("interface %s: %w", name, nic.ErrGone)
+		}
 		f := k.Port
 		if !port.LinkUp() {
 			f.Link = nic.Link{}
@@ -98,6 +104,18 @@ func (k *Kernel) Reset() error {
 	return nil
 }
 
+// Remove removes the card: open contexts get the event, and lose their objects without commands that the card would answer.
+func (k *Kernel) Remove() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.removed.Store(true)
+	if c := k.context; c != nil && !c.closed {
+		k.Event(verbs.EventDeviceFatal)
+		k.must(c.destroy())
+	}
+	k.host.Close() // its error is that of a card that is gone
+}
+
 func (k *Kernel) must(err error) {
 	k.Helper()
 	if err != nil {
@@ -113,6 +131,9 @@ func (k *Kernel) Function(t testing.TB) *verbs.Function {
 	t.Helper()
 	found := verbs.Found{Name: "mlx4_0", ABI: 4, Function: pci.Found{Driver: "mlx4_core", Interfaces: []string{"eth1", "eth2"}}}
 	return rig.FunctionBeside(t, k.host.card.Fn, found, "2.42.5000", func(verbs.Found) (verbs.Kernel, error) {
+		if k.removed.Load() {
+			return nil, nic.ErrNoDevice
+		}
 		// Translations are mapped in whole pages, so there is room after the driver's own.
 		return &context{Kernel: k, mttEnd: k.host.icm.mttEnd, cqs: map[uint32]uint32{}, qps: map[uint32]*userQP{}, used: map[uint32]uint32{}}, nil
 	})
@@ -151,9 +172,21 @@ func (c *context) added(undo func() error) uint32 {
 	return c.handles
 }
 
+// Call implements verbs.Kernel. Linux has an error number for a card that is gone or does not answer.
 func (c *context) Call(object, method uint16, attrs []verbs.Attr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	switch err := c.call(object, method, attrs); {
+	case errors.Is(err, nic.ErrGone):
+		return unix.EIO
+	case errors.Is(err, nic.ErrTimeout):
+		return unix.ETIMEDOUT
+	default:
+		return err
+	}
+}
+
+func (c *context) call(object, method uint16, attrs []verbs.Attr) error {
 	c.Kernel.context = c
 	if c.Calls++; c.Calls == c.DieAt {
 		c.must(c.destroy())
@@ -464,6 +497,13 @@ func (c *context) Close() error {
 	return c.destroy()
 }
 
+// try fails the test for an error of a card that works.
+func (c *context) try(err error) {
+	if !errors.Is(err, nic.ErrGone) && !errors.Is(err, nic.ErrTimeout) && !c.removed.Load() {
+		check.OK(c, err)
+	}
+}
+
 // destroy destroys everything in reverse order, as the kernel does when the file is closed.
 func (c *context) destroy() error {
 	if c.closed {
@@ -471,7 +511,7 @@ func (c *context) destroy() error {
 	}
 	c.closed = true
 	for len(c.undo) > 0 {
-		check.OK(c, c.undo[len(c.undo)-1]())
+		c.try(c.undo[len(c.undo)-1]())
 		c.undo = c.undo[:len(c.undo)-1]
 		c.Objects--
 	}

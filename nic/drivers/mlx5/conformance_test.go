@@ -80,7 +80,6 @@ func besideHarness(o mlx5sim.Options, own mlx5.Options) nictest.Harness {
 	h.Beside = func(t testing.TB, m sim.Model, p *sim.Port, mac [6]byte, mtu int) nictest.Kernel {
 		return conformKernel{mlx5.NewKernel(t, p, mlx5.KernelPort{MAC: mac, MTU: mtu}), t, m.(*mlx5sim.Model)}
 	}
-	h.Lacks = nictest.KernelsOwn()
 	return h
 }
 

@@ -2,10 +2,11 @@ package mlx5
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -45,7 +46,8 @@ type Kernel struct {
 	rules   uint32 // in bypass
 	next    uint32 // handle
 	context *context
-	mu      sync.Mutex // held in each call
+	mu      rig.Lock // held in each call
+	removed atomic.Bool
 
 	Calls int // made by user contexts
 	DieAt int // the call in which the process is killed, 0 for never
@@ -68,9 +70,12 @@ type context struct {
 
 // NewKernel opens the model's function for the kernel, while the model runs.
 func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
-	k := &Kernel{TB: t, model: port, Port: p}
+	k := &Kernel{TB: t, model: port, Port: p, mu: make(rig.Lock, 1)}
 	k.load()
-	beside.Read = func(string) (beside.Interface, error) {
+	beside.Read = func(name string) (beside.Interface, error) {
+		if k.removed.Load() {
+			return beside.Interface{}, fmt.Errorf("interface %s: %w", name, nic.ErrGone)
+		}
 		f := beside.Interface{MAC: k.Port.MAC, MTU: k.Port.MTU, Master: k.Port.Master, Number: 1}
 		if port.LinkUp() {
 			f.Link = nic.Link{Up: true, Speed: 100000}
@@ -122,6 +127,18 @@ func (k *Kernel) Reset() error {
 	return nil
 }
 
+// Remove removes the card: open contexts get the event, and lose their objects without commands that the card would answer.
+func (k *Kernel) Remove() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.removed.Store(true)
+	if c := k.context; c != nil && !c.closed {
+		k.Event(verbs.EventDeviceFatal)
+		k.must(c.destroy())
+	}
+	k.host.Close() // its error is that of a card that is gone
+}
+
 const (
 	opModifyFlowTable opcode = 0x93C
 
@@ -143,6 +160,9 @@ func (k *Kernel) Function(t testing.TB) *verbs.Function {
 	t.Helper()
 	found := verbs.Found{Name: "mlx5_0", ABI: 1, Function: pci.Found{Driver: "mlx5_core", Interfaces: []string{"eth1"}}}
 	return rig.FunctionBeside(t, k.host.card.Fn, found, "16.35.2000", func(verbs.Found) (verbs.Kernel, error) {
+		if k.removed.Load() {
+			return nil, nic.ErrNoDevice
+		}
 		return &context{Kernel: k, handles: map[uint32]func() error{}, objects: map[uint32]object{}, masks: map[uint32][]byte{}, enable: map[uint32]uint8{},
 			pages: map[uint64][]byte{}}, nil
 	})
@@ -186,9 +206,21 @@ func (c *context) pass(in, answer []byte) error {
 	return err
 }
 
+// Call implements verbs.Kernel. Linux has an error number for a card that is gone or does not answer.
 func (c *context) Call(object, method uint16, attrs []verbs.Attr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	switch err := c.call(object, method, attrs); {
+	case errors.Is(err, nic.ErrGone):
+		return unix.EIO
+	case errors.Is(err, nic.ErrTimeout):
+		return unix.ETIMEDOUT
+	default:
+		return err
+	}
+}
+
+func (c *context) call(object, method uint16, attrs []verbs.Attr) error {
 	c.Kernel.context = c
 	if c.Calls++; c.Calls == c.DieAt {
 		c.must(c.destroy())
@@ -452,6 +484,13 @@ func (c *context) Close() error {
 	return c.destroy()
 }
 
+// try fails the test for an error of a card that works.
+func (c *context) try(err error) {
+	if !errors.Is(err, nic.ErrGone) && !errors.Is(err, nic.ErrTimeout) && !c.removed.Load() {
+		check.OK(c, err)
+	}
+}
+
 // destroy destroys everything in reverse order, as the kernel does when the file is closed.
 func (c *context) destroy() error {
 	if c.closed {
@@ -460,11 +499,11 @@ func (c *context) destroy() error {
 	c.closed = true
 	for i := len(c.order) - 1; i >= 0; i-- {
 		if destroy := c.handles[c.order[i]]; destroy != nil {
-			check.OK(c, destroy())
+			c.try(destroy())
 		}
 	}
 	if c.uid != 0 {
-		c.must(c.host.run(command(0xA06, 0, 0x10).set("uid", 0x08, 15, 0, c.uid)))
+		c.try(c.host.run(command(0xA06, 0, 0x10).set("uid", 0x08, 15, 0, c.uid)))
 	}
 	if c.events[1] != 0 {
 		unix.Close(c.events[1])

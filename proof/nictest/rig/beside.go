@@ -46,6 +46,15 @@ func FunctionBeside(t testing.TB, fn pci.Function, found verbs.Found, firmware s
 	return f
 }
 
+// Lock is a mutex, of capacity 1. A goroutine that waits for a sync.Mutex would stop the time in a bubble of testing/synctest.
+type Lock chan struct{}
+
+// Lock locks l.
+func (l Lock) Lock() { l <- struct{}{} }
+
+// Unlock unlocks l.
+func (l Lock) Unlock() { <-l }
+
 // DriverBeside has the functions to open and to step a driver beside the kernel's.
 type DriverBeside[D nic.Device] struct {
 	Open func(nic.Options) (D, error)
