@@ -201,6 +201,7 @@ func checkSlowTransmit(x *rig) {
 func checkLateCompletion(x *rig) {
 	x.open(1)
 	defer x.close()
+	defer x.model.DelayDMA(0) // with a delay, Close would not end in virtual time
 	for _, d := range []time.Duration{3 * sim.Tick, 50 * sim.Tick} {
 		x.model.DelayDMA(d)
 		for range 8 {
