@@ -140,7 +140,7 @@ func race(pkgs ...string) job {
 			seconds += 60
 		}
 	}
-	j := goTest("race detector", cost{seconds, 0.6}, []string{"-race", "-skip", "Conformance|TestEveryID|HotLoop|TestCorpus|TestMutations"},
+	j := goTest("race detector", cost{seconds, 0.6}, []string{"-race", "-skip", "Conformance|MixedTraffic|TestEveryID|HotLoop|TestCorpus|TestMutations"},
 		slices.Clone(pkgs)...)
 	j.env, j.variant, j.needs = []string{"CGO_ENABLED=1"}, "race", "cc"
 	return j

@@ -164,8 +164,15 @@ func TestBesideRefuses(t *testing.T) {
 func TestBesideRestart(t *testing.T) {
 	x := newBeside(t)
 	x.Open(nic.Options{})
-	must.OK(t, x.Serve(x.Dev, "was restarted", func() { x.kernel.Event(8) }))
+	x.Restarts("device_fatal", func() { x.kernel.Event(8) })
 	x.Expect("ours", map[string][]byte{"a datagram after a restart": datagram})
+	x.Restarts("mtu_changed", func() { x.kernel.Change(func(f *beside.Interface) { f.MTU = 1400 }) })
+	x.Expect("ours", map[string][]byte{"a datagram after a change of the MTU": datagram})
+	var s nic.Stats
+	x.Busy(func() { must.OK(t, x.Dev.ReadStats(&s)) })
+	if notes := x.Dev.Info().Notes; s.RxFrames != 2 || s.TxFrames != 2 || s.Resets != 2 || strings.Count(list(notes), "pings to 10.0.0.2") != 1 {
+		t.Errorf("after two restarts %+v, %q", s, notes)
+	}
 	x.Close()
 }
 

@@ -71,6 +71,8 @@ func NewKernel(t testing.TB, port *sim.Port, p beside.Interface) *Kernel {
 	k := &Kernel{TB: t, model: port, Port: p, mu: make(rig.Lock, 1)}
 	k.load()
 	beside.Read = func(name string) (beside.Interface, error) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
 		if k.removed.Load() {
 			return beside.Interface{}, fmt.Errorf("interface %s: %w", name, nic.ErrGone)
 		}
@@ -82,6 +84,13 @@ func NewKernel(t testing.TB, port *sim.Port, p beside.Interface) *Kernel {
 	}
 	beside.Switchdev = func(string) bool { return false }
 	return k
+}
+
+// Change changes the interface.
+func (k *Kernel) Change(change func(*beside.Interface)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change(&k.Port)
 }
 
 // load starts the kernel's driver.

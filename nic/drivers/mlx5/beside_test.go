@@ -9,7 +9,9 @@ import (
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
+	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
@@ -185,13 +187,50 @@ func TestBesideRefuses(t *testing.T) {
 func TestBesideRestart(t *testing.T) {
 	x := newBesideICMP(t)
 	x.Open(nic.Options{})
-	must.OK(t, x.Serve(x.Dev, "was restarted", func() { x.kernel.Event(8) }))
+	x.Restarts("device_fatal", func() { x.kernel.Event(8) })
 	x.Expect("ours", map[string][]byte{"after a restart a ping": ping})
-	x.kernel.Port.MAC = farMAC
+	x.Restarts("mtu_changed", func() { x.kernel.Change(func(p *mlx5.KernelPort) { p.MTU = 1400 }) })
+	x.Expect("ours", map[string][]byte{"after a change of the MTU a ping": ping})
+	check.Equal(t, x.Dev.Info().MTU, 1400, "MTU %d")
+	var s nic.Stats
+	x.Busy(func() { must.OK(t, x.Dev.ReadStats(&s)) })
+	if s.RxFrames != 2 || s.TxFrames != 2 || s.Resets != 2 || s.Extra["kernel_events"] != 0 {
+		t.Errorf("after two restarts %+v", s)
+	}
+	x.kernel.Change(func(p *mlx5.KernelPort) { p.MAC = farMAC })
 	err := x.Serve(x.Dev, "the restart failed", func() {})
 	if err == nil || !strings.Contains(err.Error(), "another address now") {
 		t.Errorf("the interface has another address: %v", err)
 	}
+	x.Close()
+}
+
+// An interface that is renamed or moved away ends the responder.
+func TestBesideInterfaceGone(t *testing.T) {
+	x := newBesideICMP(t)
+	x.Open(nic.Options{})
+	err := x.Serve(x.Dev, "the restart failed", func() { x.kernel.Hidden.Store(true) })
+	if !errors.Is(err, nic.ErrGone) || !strings.Contains(err.Error(), "interface_gone") {
+		t.Errorf("the interface is gone: %v", err)
+	}
+	x.Close()
+}
+
+// Events that do not end the device are counted. A command of a context that the kernel has closed fails by name.
+func TestBesideTaken(t *testing.T) {
+	x := newBesideICMP(t)
+	x.Open(nic.Options{})
+	var s nic.Stats
+	x.kernel.Event(verbs.EventQPFatal + 100)
+	x.Busy(func() {
+		if !await.Holds(func() bool { return x.Dev.ReadStats(&s) == nil && s.Extra["kernel_events"] == 1 }) {
+			t.Errorf("an event is not counted: %v", s.Extra)
+		}
+		x.kernel.Kill()
+		if err := x.Dev.ReadStats(&s); !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), "the kernel took the device away") {
+			t.Errorf("statistics of a device that the kernel took away: %v", err)
+		}
+	})
 	x.Close()
 }
 

@@ -37,8 +37,9 @@ type KernelPort struct {
 type Kernel struct {
 	testing.TB
 	Port    KernelPort
-	NoRaw   bool // the process has no CAP_NET_RAW
-	NoWC    bool // the write-combining test failed
+	NoRaw   bool        // the process has no CAP_NET_RAW
+	Hidden  atomic.Bool // the interface has another name or namespace now
+	NoWC    bool        // the write-combining test failed
 	model   *sim.Port
 	host    *Device
 	bypass  table
@@ -73,7 +74,9 @@ func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
 	k := &Kernel{TB: t, model: port, Port: p, mu: make(rig.Lock, 1)}
 	k.load()
 	beside.Read = func(name string) (beside.Interface, error) {
-		if k.removed.Load() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.removed.Load() || k.Hidden.Load() {
 			return beside.Interface{}, fmt.Errorf("interface %s: %w", name, nic.ErrGone)
 		}
 		f := beside.Interface{MAC: k.Port.MAC, MTU: k.Port.MTU, Master: k.Port.Master, Number: 1}
@@ -84,6 +87,13 @@ func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
 	}
 	beside.Switchdev = func(string) bool { return k.Port.Switchdev }
 	return k
+}
+
+// Change changes the interface.
+func (k *Kernel) Change(change func(*KernelPort)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change(&k.Port)
 }
 
 // load starts the kernel's driver.

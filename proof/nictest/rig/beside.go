@@ -236,6 +236,12 @@ func (x *Beside[D]) Serve(d nic.Answerer, text string, causes func()) (err error
 	return err
 }
 
+// Restarts expects that the driver restarts for a reason while queue 0 is served.
+func (x *Beside[D]) Restarts(reason string, causes func()) {
+	x.Helper()
+	must.OK(x, x.Serve(x.Dev, `was restarted" device=eth1 reason=`+reason, causes))
+}
+
 // To4 returns a frame with an IPv4 packet to 10.0.0.last, with a protocol and the start of its payload.
 func To4(last, protocol byte, payload ...byte) []byte {
 	f := Echo(64)
