@@ -155,7 +155,7 @@ func whole(text string) string {
 	return text
 }
 
-// follow writes the targets of the jobs to a file whenever they change, until ctx is done.
+// follow writes the targets of the jobs to a file whenever they change, until ctx is done, which is no error.
 func follow(ctx context.Context, jobs map[string]*config.ScrapeConfig, out string, settle time.Duration, hup <-chan os.Signal,
 	reload func() (map[string]*config.ScrapeConfig, error), log *slog.Logger) error {
 	registry := prometheus.NewRegistry()
@@ -177,8 +177,11 @@ func follow(ctx context.Context, jobs map[string]*config.ScrapeConfig, out strin
 	if err := apply(jobs); err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- m.Run() }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = m.Run() // it ends with ctx, and returns the reason
+	}()
 	w := &writer{file: out, log: log, patience: settle}
 	// A file of an earlier process stays until the discoveries, which report one after the other, have had the time to report everything.
 	var hold <-chan time.Time
@@ -193,7 +196,8 @@ func follow(ctx context.Context, jobs map[string]*config.ScrapeConfig, out strin
 				w.write(targets(jobs, found, log))
 			}
 		case <-ctx.Done():
-			return <-ended
+			<-ended
+			return nil
 		case <-hup:
 			again, err := reload()
 			if err == nil {
@@ -207,7 +211,7 @@ func follow(ctx context.Context, jobs map[string]*config.ScrapeConfig, out strin
 			log.Info("SIGHUP: the configuration was read again")
 		case groups, ok := <-m.SyncCh():
 			if !ok { // it ends with ctx
-				return ctx.Err()
+				return nil
 			}
 			if found = groups; hold == nil {
 				w.write(targets(jobs, found, log))

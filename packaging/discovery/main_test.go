@@ -100,7 +100,7 @@ func discoverInto(t *testing.T, out, text string, settle time.Duration) *discove
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil && err != context.Canceled {
+		if err := <-ended; err != nil {
 			t.Errorf("it ended with %v", err)
 		}
 	})
