@@ -46,6 +46,19 @@ kernels() {
 }
 gone() { ! there ip addr show dev $far | grep -q $ours/; }
 farside() { nsenter -t $ns -n unshare -m sh -c 'mount -t sysfs sys /sys; exec "$@"' sh "$@"; }
+# kills N SETTINGS...: N responders, each killed at a random moment while it starts or answers
+kills() {
+  local n=0 all=$1 a= s; shift
+  for s in "$@"; do a="$a -set $s"; done
+  while [ $n -lt $all ]; do
+    nsenter -t $ns -n unshare -m sh -c "mount -t sysfs sys /sys && exec responder -set nic.device=$far $a" >/tmp/out 2>/tmp/err &
+    pid=$!
+    sleep $((RANDOM%3)).$((RANDOM%10))$((RANDOM%10))
+    kill -9 $pid; wait $pid
+    until_true 100 gone
+    n=$((n+1))
+  done
+}
 echoes() { # our responder here, in the kernel, for the bench
   : >/tmp/out
   responder -set nic.driver=xdp -set nic.generic_xdp=true -set nic.device=$dev -set respond.addresses=10.9.0.4/24 -set "respond.stamp_ports=[862]" >/tmp/out 2>/tmp/err &
@@ -94,6 +107,9 @@ kill -9 $pid; wait $pid
 until_true 100 gone
 kernels 100
 say killed
+kills $kills nic.driver=mlx5 respond.addresses=$ours/24
+kernels 100
+say killed $kills
 [ -z "$icmp" ] || {
   responds nic.driver=mlx5 respond.addresses=$peer/24 # the kernel's own address
   say own $(grep '^ready' /tmp/out)
@@ -166,12 +182,12 @@ func mlx5Verbs(t *testing.T, profile mlx5sim.Profile, icmp bool) {
 	}
 	start := time.Now()
 	idle, most := 0, 0
-	script := "module=mlx5_core driver=mlx5 peer=10.9.0.1\n" + mlx5VerbsScript
+	script := fmt.Sprintf("module=mlx5_core driver=mlx5 peer=10.9.0.1 kills=%d\n", fromEnv("REBOUND_LAB_KILLS", 5)) + mlx5VerbsScript
 	if icmp {
 		script = "icmp=1 " + script
 	}
 	r, err := k.Run(t.Context(), Machine{
-		Limit: 600 * time.Second, Dir: dir, Sockets: []string{f.socket, g.socket},
+		Limit: 600*time.Second + time.Duration(fromEnv("REBOUND_LAB_KILLS", 5))*3*time.Second, Dir: dir, Sockets: []string{f.socket, g.socket},
 		Files: map[string][]byte{"responder": build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"), "flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
 			"bench": build(t, dir, "github.com/rebound-nic/rebound/cmd/bench")},
 		Script: script,

@@ -324,11 +324,14 @@ var pmdShort = []pmdStep{
 // pmdCost is after the first step, while testpmd answers pings.
 var pmdCost = pmdStep{name: "cost", do: cost}
 
-// forwarded is how many frames testpmd forwards in each direction: 10,000, or the value of REBOUND_LAB_FRAMES.
-func forwarded() int {
-	n, err := strconv.Atoi(cmp.Or(os.Getenv("REBOUND_LAB_FRAMES"), "10000"))
+// forwarded is how many frames testpmd forwards in each direction.
+func forwarded() int { return fromEnv("REBOUND_LAB_FRAMES", 10000) }
+
+// fromEnv is the value of an environment variable, or else what it usually is.
+func fromEnv(name string, usual int) int {
+	n, err := strconv.Atoi(cmp.Or(os.Getenv(name), strconv.Itoa(usual)))
 	if err != nil || n < 1 {
-		panic("REBOUND_LAB_FRAMES is no number of frames: " + os.Getenv("REBOUND_LAB_FRAMES"))
+		panic(name + " is no number above zero: " + os.Getenv(name))
 	}
 	return n
 }
