@@ -155,12 +155,20 @@ func emulated(flags []string, pkgs ...string) job {
 
 // Names of tests, in the format of -run and -skip.
 const (
-	boots = "^(TestInstall|TestContainer|TestMesh|TestScrape|TestReproducible)$" // of packaging, in make lab
-	smoke = "^TestLabSmoke$"                                                     // of proof/lab, in make test
-	cards = "^(TestPlantedDrops|TestAnswersOnMlx4)$"                             // of internal/responder, under the race detector in make lab
-	long  = "^(TestSingleByteMutations|TestRandomMutations|TestReflectorAgainstOracle|TestFloodSparesKnownSources|" +
+	boots    = "^(TestInstall|TestContainer|TestMesh|TestScrape|TestReproducible)$" // of packaging, in make lab
+	vfioUser = "^TestConformanceOverVFIOUser$"                                      // of nic/drivers/mlx4, in make lab
+	smoke    = "^TestLabSmoke$"                                                     // of proof/lab, in make test
+	cards    = "^(TestPlantedDrops|TestAnswersOnMlx4)$"                             // of internal/responder, under the race detector in make lab
+	long     = "^(TestSingleByteMutations|TestRandomMutations|TestReflectorAgainstOracle|TestFloodSparesKnownSources|" +
 		"TestEveryChecksum|TestUpdate16|TestUpdate32)$" // of fastpath and cksum, emulated in make lab
 )
+
+// mixedTraffic is a million frames of mixed traffic beside the kernel's driver, of which make test sends 20000.
+func mixedTraffic() job {
+	j := goTest("a million frames beside the kernel's driver", cost{140, 0.9}, []string{"-run", "^TestBesideMixedTraffic$"}, "nic/drivers/mlx5", "nic/drivers/mlx4")
+	j.env, j.variant = []string{"REBOUND_MIXED_FRAMES=1000000"}, "million"
+	return j
+}
 
 func packaging(folder, name string, seconds int, flags ...string) job {
 	j := goTest(name, cost{seconds, 0.6}, flags, ".")
@@ -169,9 +177,6 @@ func packaging(folder, name string, seconds int, flags ...string) job {
 }
 
 var vets = []job{vetModule("vet (amd64)", "amd64", "."), vetModule("vet (arm64)", "arm64", ".")}
-
-// vfioUser is a test of nic/drivers/mlx4 that make lab runs.
-const vfioUser = "^TestConformanceOverVFIOUser$"
 
 // A plan is a command's sequence of stages, each with jobs.
 type plan [][]job

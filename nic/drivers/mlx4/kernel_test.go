@@ -105,10 +105,10 @@ func (k *Kernel) Reset() error {
 	defer k.mu.Unlock()
 	if c := k.context; c != nil && !c.closed {
 		k.Event(verbs.EventDeviceFatal)
-		k.must(c.destroy())
+		must.OK(k, c.destroy())
 	}
-	k.must(k.host.card.Fn.Reset())
-	k.must(k.host.Close())
+	must.OK(k, k.host.card.Fn.Reset())
+	must.OK(k, k.host.Close())
 	k.load()
 	return nil
 }
@@ -120,16 +120,9 @@ func (k *Kernel) Remove() {
 	k.removed.Store(true)
 	if c := k.context; c != nil && !c.closed {
 		k.Event(verbs.EventDeviceFatal)
-		k.must(c.destroy())
+		must.OK(k, c.destroy())
 	}
 	k.host.Close() // its error is that of a card that is gone
-}
-
-func (k *Kernel) must(err error) {
-	k.Helper()
-	if err != nil {
-		k.Fatal(err)
-	}
 }
 
 // Host is the kernel's own driver.
@@ -149,7 +142,7 @@ func (k *Kernel) Function(t testing.TB) *verbs.Function {
 }
 
 // Kill ends the process that has the open context, as far as the kernel sees it: the file is closed, and no call follows.
-func (k *Kernel) Kill() { k.must(k.context.Close()) }
+func (k *Kernel) Kill() { must.OK(k, k.context.Close()) }
 
 // Event reports an asynchronous event to the open context.
 func (k *Kernel) Event(kind uint32) {
@@ -181,24 +174,17 @@ func (c *context) added(undo func() error) uint32 {
 	return c.handles
 }
 
-// Call implements verbs.Kernel. Linux has an error number for a card that is gone or does not answer.
+// Call implements verbs.Kernel.
 func (c *context) Call(object, method uint16, attrs []verbs.Attr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch err := c.call(object, method, attrs); {
-	case errors.Is(err, nic.ErrGone):
-		return unix.EIO
-	case errors.Is(err, nic.ErrTimeout):
-		return unix.ETIMEDOUT
-	default:
-		return err
-	}
+	return rig.Errno(c.call(object, method, attrs))
 }
 
 func (c *context) call(object, method uint16, attrs []verbs.Attr) error {
 	c.Kernel.context = c
 	if c.Calls++; c.Calls == c.DieAt {
-		c.must(c.destroy())
+		must.OK(c, c.destroy())
 	}
 	if c.closed {
 		return unix.EIO

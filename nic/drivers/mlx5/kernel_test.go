@@ -104,10 +104,10 @@ func (k *Kernel) load() {
 	own := must.Get(k.host.createTable(1, rootLogSize))(k)
 	g := must.Get(own.group(0, rootGroupBit-1, maskMAC))(k)
 	for i, mac := range [][6]byte{k.Port.MAC, broadcast} {
-		k.must(own.set(uint32(i), g, match{mac: mac}, destTIR, k.host.queues[0].tir))
+		must.OK(k, own.set(uint32(i), g, match{mac: mac}, destTIR, k.host.queues[0].tir))
 	}
 	g = must.Get(own.group(rootGroupBit, rootGroupBit, match{mac: groupBit}))(k)
-	k.must(own.set(rootGroupBit, g, match{mac: groupBit}, destTIR, k.host.queues[0].tir))
+	must.OK(k, own.set(rootGroupBit, g, match{mac: groupBit}, destTIR, k.host.queues[0].tir))
 	if k.host.caps.userContexts { // an event queue that user contexts may use
 		b := must.Get(k.host.card.Block(eqEntries*eqeSize, 4096))(k)
 		for i := eqeOwner; i < len(b.Bytes); i += eqeSize {
@@ -118,9 +118,9 @@ func (k *Kernel) load() {
 		k.eqn = must.Get(k.host.create(in.pages(b.IOVA, len(b.Bytes)), opDestroyEQ, 7))(k)
 	}
 	k.bypass = must.Get(k.host.createTable(0, rootLogSize))(k)
-	k.must(k.host.run(k.bypass.command(opModifyFlowTable, 0x40).set("modify_field_select", 0x0C, 15, 0, 1).
+	must.OK(k, k.host.run(k.bypass.command(opModifyFlowTable, 0x40).set("modify_field_select", 0x0C, 15, 0, 1).
 		set("table_miss_action", 0x18, 27, 24, 1).set("table_miss_id", 0x1C, 23, 0, own.id)))
-	k.must(k.host.run(k.bypass.command(opSetFlowRoot, 0x40)))
+	must.OK(k, k.host.run(k.bypass.command(opSetFlowRoot, 0x40)))
 }
 
 // Reset reloads the kernel's driver, as after a firmware reset: an open context gets the event, and loses its objects.
@@ -129,10 +129,10 @@ func (k *Kernel) Reset() error {
 	defer k.mu.Unlock()
 	if c := k.context; c != nil && !c.closed {
 		k.Event(verbs.EventDeviceFatal)
-		k.must(c.destroy())
+		must.OK(k, c.destroy())
 	}
-	k.must(k.host.card.Fn.Reset())
-	k.must(k.host.Close())
+	must.OK(k, k.host.card.Fn.Reset())
+	must.OK(k, k.host.Close())
 	k.load()
 	return nil
 }
@@ -144,7 +144,7 @@ func (k *Kernel) Remove() {
 	k.removed.Store(true)
 	if c := k.context; c != nil && !c.closed {
 		k.Event(verbs.EventDeviceFatal)
-		k.must(c.destroy())
+		must.OK(k, c.destroy())
 	}
 	k.host.Close() // its error is that of a card that is gone
 }
@@ -154,13 +154,6 @@ const (
 
 	sharedUID = 0xFFFF // of objects that all user contexts may name
 )
-
-func (k *Kernel) must(err error) {
-	k.Helper()
-	if err != nil {
-		k.Fatal(err)
-	}
-}
 
 // Host is the kernel's own driver.
 func (k *Kernel) Host() *Device { return k.host }
@@ -179,7 +172,7 @@ func (k *Kernel) Function(t testing.TB) *verbs.Function {
 }
 
 // Kill ends the process that has the open context, as far as the kernel sees it: the file is closed, and no call follows.
-func (k *Kernel) Kill() { k.must(k.context.Close()) }
+func (k *Kernel) Kill() { must.OK(k, k.context.Close()) }
 
 // Event reports an asynchronous event to the open context.
 func (k *Kernel) Event(kind uint32) {
@@ -216,24 +209,17 @@ func (c *context) pass(in, answer []byte) error {
 	return err
 }
 
-// Call implements verbs.Kernel. Linux has an error number for a card that is gone or does not answer.
+// Call implements verbs.Kernel.
 func (c *context) Call(object, method uint16, attrs []verbs.Attr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch err := c.call(object, method, attrs); {
-	case errors.Is(err, nic.ErrGone):
-		return unix.EIO
-	case errors.Is(err, nic.ErrTimeout):
-		return unix.ETIMEDOUT
-	default:
-		return err
-	}
+	return rig.Errno(c.call(object, method, attrs))
 }
 
 func (c *context) call(object, method uint16, attrs []verbs.Attr) error {
 	c.Kernel.context = c
 	if c.Calls++; c.Calls == c.DieAt {
-		c.must(c.destroy())
+		must.OK(c, c.destroy())
 	}
 	if c.closed {
 		return unix.EIO

@@ -3,6 +3,7 @@ package rig
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
@@ -24,26 +27,18 @@ import (
 // kernel's files of it. The driver is asked for interface eth1.
 func FunctionBeside(t testing.TB, fn pci.Function, found verbs.Found, firmware string, open func(verbs.Found) (verbs.Kernel, error)) *verbs.Function {
 	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	sys := t.TempDir()
 	found.Function.Address, found.Function.ID, found.Function.NUMANode = "0000:03:00.0", fn.ID(), -1
 	dir, rdma := filepath.Join(sys, "bus/pci/devices", found.Function.Address), filepath.Join(sys, "class/infiniband", found.Name)
-	must(os.MkdirAll(dir, 0o755))
+	must.OK(t, os.MkdirAll(dir, 0o755))
 	config := make([]byte, 4096)
 	for off := 0; off < len(config); off += 4 {
-		must(fn.ReadConfig(off, config[off:off+4]))
+		must.OK(t, fn.ReadConfig(off, config[off:off+4]))
 	}
-	must(os.WriteFile(filepath.Join(dir, "config"), config, 0o644))
-	must(os.MkdirAll(rdma, 0o755))
-	must(os.WriteFile(filepath.Join(rdma, "fw_ver"), []byte(firmware+"\n"), 0o644))
-	f, err := verbs.New("eth1", found, sys, open)
-	must(err)
-	return f
+	must.OK(t, os.WriteFile(filepath.Join(dir, "config"), config, 0o644))
+	must.OK(t, os.MkdirAll(rdma, 0o755))
+	must.OK(t, os.WriteFile(filepath.Join(rdma, "fw_ver"), []byte(firmware+"\n"), 0o644))
+	return must.Get(verbs.New("eth1", found, sys, open))(t)
 }
 
 // Lock is a mutex, of capacity 1. A goroutine that waits for a sync.Mutex would stop the time in a bubble of testing/synctest.
@@ -54,6 +49,17 @@ func (l Lock) Lock() { l <- struct{}{} }
 
 // Unlock unlocks l.
 func (l Lock) Unlock() { <-l }
+
+// Errno returns Linux's error number for a card that is gone or does not answer, and other errors as they are.
+func Errno(err error) error {
+	switch {
+	case errors.Is(err, nic.ErrGone):
+		return unix.EIO
+	case errors.Is(err, nic.ErrTimeout):
+		return unix.ETIMEDOUT
+	}
+	return err
+}
 
 // DriverBeside has the functions to open and to step a driver beside the kernel's.
 type DriverBeside[D nic.Device] struct {
