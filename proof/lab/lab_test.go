@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -86,11 +87,23 @@ func (c *card) serve(t *testing.T, dir string, i int, w sim.Wire, model func([6]
 			fmt.Fprintln(log, "violation:", v)
 		}
 		fmt.Fprintf(log, "transactions: %+v\n", f.port.Counts())
+		if t.Failed() {
+			t.Logf("%s dropped %v; its counters are %s", f.port.Name(), f.port.Drops(), f.counters())
+		}
 		f.leave(t, dir, fmt.Sprintf("trace%d.log", i))
 		f.port.Close()
 		log.Close()
 	})
 	return f
+}
+
+// counters returns the model's counters as text: each model has its type of them.
+func (f *function) counters() string {
+	count := reflect.ValueOf(f.model).MethodByName("Counters")
+	if !count.IsValid() {
+		return "not kept"
+	}
+	return fmt.Sprintf("%+v", count.Call(nil)[0])
 }
 
 func (f *function) agree(c *card, shown map[string]uint64, all bool) (d []string) {
@@ -200,9 +213,18 @@ stop() { # the responder, which has to end well
   wait $pid || code=$?
   [ $code = 0 ] || { show failed cat /tmp/err; fail "the responder ended with $code"; }
 }
+# counters: who lost a datagram: the responder, the link or this kernel
+counters() {
+  kill -USR1 $pid && sleep 1
+  cat /tmp/out
+  ip -s link show $dev
+  ethtool -S $dev | grep -v ': 0$'
+  grep '^Ip:\|^Udp:' /proc/net/snmp
+  ip neigh
+}
 # floods ARGUMENTS...: flood, and a line in the log if datagrams were lost
 floods() {
-  flood "$@" >/tmp/need 2>&1 || { show failed cat /tmp/need /tmp/err; fail "flood $*"; }
+  flood "$@" >/tmp/need 2>&1 || { show failed cat /tmp/need /tmp/err; show failed counters; fail "flood $*"; }
   ! grep -q 'sent again$' /tmp/need || say lost "$(grep -m1 'sent again$' /tmp/need)"
 }
 # settled KEY COMMAND...: shows what the command prints, and says KEY, until the test no longer asks for it again
