@@ -84,6 +84,11 @@ func (h *host) Transmit(frame []byte) {
 	}
 }
 
+func (h *host) OnWire() bool {
+	w, ok := h.wire.(interface{ OnWire() bool })
+	return ok && w.OnWire()
+}
+
 func (h *host) Errorf(format string, args ...any) { (*Port)(h).violation(Error, format, args...) }
 func (h *host) Warnf(format string, args ...any)  { (*Port)(h).violation(Warning, format, args...) }
 

@@ -65,6 +65,9 @@ type Host interface {
 	Command(name string, status uint8, fields iter.Seq2[string, uint64])
 	// Transmit puts a frame (without FCS) on the wire. The host copies it.
 	Transmit(frame []byte)
+	// OnWire reports whether transmitted frames have not been taken by the device at the other end, which runs too, on a
+	// machine that may be too busy for both. A model that counts retries of a request does not count one meanwhile.
+	OnWire() bool
 	// Errorf and Warnf report a violation of that grade. They name the register or command, the expected value and the
 	// one seen.
 	Errorf(format string, args ...any)

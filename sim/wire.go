@@ -35,6 +35,13 @@ func Pair() (a, b *Cable) {
 	return &Cable{mu, &up, x, y}, &Cable{mu, &up, y, x}
 }
 
+// OnWire reports whether frames of this end have not been taken by the other end. See Host.OnWire.
+func (c *Cable) OnWire() bool {
+	c.link.Lock()
+	defer c.link.Unlock()
+	return len(c.out.frames) > 0
+}
+
 // SetUp connects or disconnects the cable. Disconnecting loses the frames on it.
 func (c *Cable) SetUp(up bool) {
 	c.link.Lock()

@@ -124,6 +124,7 @@ type connection struct {
 }
 
 func (c connection) Now() time.Duration { return c.m.host.Now() }
+func (c connection) OnWire() bool       { return c.m.host.OnWire() }
 
 func (c connection) Transmit(p *rdma.Packet) {
 	p.QPN = c.q.ctx.U32("remote_qpn")

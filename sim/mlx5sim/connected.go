@@ -93,6 +93,7 @@ type connection struct {
 }
 
 func (c connection) Now() time.Duration { return c.m.host.Now() }
+func (c connection) OnWire() bool       { return c.m.host.OnWire() }
 
 // Transmit sends a packet. The address existed when the connection was made; if it was removed, packets are lost.
 func (c connection) Transmit(p *rdma.Packet) {

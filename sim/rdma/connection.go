@@ -89,6 +89,8 @@ var ErrAccess = errors.New("access is not granted")
 // Queue is implemented by a model's queue pair for its connection. Its methods must not call the connection.
 type Queue interface {
 	Now() time.Duration
+	// OnWire reports whether the peer has not taken all packets off the wire. No acknowledgement is overdue then.
+	OnWire() bool
 	// Transmit sends a packet to the peer. It adds the peer's queue pair number and the partition key.
 	Transmit(p *Packet)
 	// Gather reads n bytes of a message from offset off; Scatter writes them.

@@ -132,6 +132,10 @@ func (c *Connection) stepTimers(q Queue) {
 	if c.Timeout == 0 || len(c.requests) == 0 || c.requests[0].sent == 0 || now < c.resume || now-c.progress < c.Timeout {
 		return
 	}
+	if q.OnWire() {
+		c.progress = now
+		return
+	}
 	q.Count(AckTimeout)
 	if c.retries++; c.retries > c.Retry {
 		c.fail(q, c.requests[0], Retries, nil)
