@@ -281,13 +281,13 @@ func TestAutoEnds(t *testing.T) {
 	n.udpEcho(7, 0)
 	n.udpEcho(8, 5*time.Millisecond)
 	dir := t.TempDir()
-	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4, "-auto", "p50", "-slice", "100ms", "-out", dir)...)
+	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4, "-auto", "p50", "-slice", "25ms", "-out", dir)...)
 	if r.code != 0 || !strings.HasPrefix(r.out, "c is ") || !strings.Contains(r.out, " slower at p50") {
 		t.Fatal(r)
 	}
 	for _, name := range []string{"01-a", "02-c"} {
 		rep, err := report.Read(filepath.Join(dir, name))
-		if err != nil || rep.Schedule == nil || rep.Schedule.Looks != 9 || len(rep.Runs) >= 6000 || len(rep.Schedule.Places) != len(rep.Runs) {
+		if err != nil || rep.Schedule == nil || rep.Schedule.Looks != 11 || len(rep.Runs) >= 6000 || len(rep.Schedule.Places) != len(rep.Runs) {
 			t.Fatalf("%v: %+v", err, rep.Schedule)
 		}
 		t.Logf("%d slices", len(rep.Runs))
