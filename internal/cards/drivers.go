@@ -32,7 +32,7 @@ type driver struct {
 	function  func(pci.Function, *Config) (nic.Device, error)    // owns the function, and closes it on error
 	messages  func(pci.Function, *Config) (nic.Messenger, error) // likewise, of a device that carries messages, not frames
 	beside    bool                                               // either also takes a verbs.Function, and leaves the device to the kernel's driver
-	available func(*verbs.Function) error                        // why a device cannot be used so, nil if it can or that is not known
+	available func(*verbs.Function) (how string, err error)      // how a device is used so, or why it cannot be; nil if that is not known
 	vendor    uint16                                             // of the PCI functions
 	supports  func(pci.ID) (name string, ok bool)                // whether function or messages drives a device of that ID, and its name
 	page      string                                             // in docs: the first hour on a real card

@@ -67,28 +67,28 @@ func (c *Config) BesideInterface() string {
 	return ""
 }
 
-// BesideKernel returns the driver that can use a device beside the kernel's driver, "" if there is none, and why it cannot, nil if it can.
-func BesideKernel(device string) (name string, why error) {
+// BesideKernel returns the driver that can use a device beside the kernel's driver, "" if there is none, and how it does, or why it cannot.
+func BesideKernel(device string) (name, how string, why error) {
 	f, err := verbs.Find(device)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	d := byName(DriverFor(f.Function.ID))
 	if d == nil || !d.beside {
-		return "", fmt.Errorf("no driver for %v beside %s", f.Function.ID, f.Function.Driver)
+		return "", "", fmt.Errorf("no driver for %v beside %s", f.Function.ID, f.Function.Driver)
 	}
 	if why := f.Missing(); why != "" {
-		return d.name, errors.New(why)
+		return d.name, "", errors.New(why)
 	}
 	fn, err := verbs.Open(device)
 	if err != nil {
-		return d.name, err
+		return d.name, "", err
 	}
 	defer fn.Close()
 	if d.available != nil {
-		err = d.available(fn)
+		how, err = d.available(fn)
 	}
-	return d.name, err
+	return d.name, how, err
 }
 
 // Open opens c.Device. Without an IOMMU it fails for a PCI function unless UnsafeNoIOMMU is set: the device may then write to
@@ -155,7 +155,7 @@ func (c *Config) Choose(core bool) (name, why string) {
 		return "", ""
 	}
 	defer i.Close()
-	if name, err := BesideKernel(c.Device); err == nil && !CarriesMessages(name) {
+	if name, _, err := BesideKernel(c.Device); err == nil && !CarriesMessages(name) {
 		return name, fmt.Sprintf("a core is dedicated, and the card of interface %s can be used beside the kernel's driver", i.Name)
 	} else if name != "" {
 		c.Log.Info("the card cannot be used beside the kernel's driver", "device", c.Device, "driver", name, "reason", err)

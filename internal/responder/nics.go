@@ -103,9 +103,10 @@ func mover(f pci.Found) string {
 	driver := cards.DriverFor(f.ID)
 	bind := "`rebound-responder bind " + f.Address + "`"
 	if cards.SharesDevices(driver) && f.Driver != "" && f.Driver != "vfio-pci" {
+		how := ""
 		rdma, err := verbs.Find(f.Address)
 		if err == nil {
-			_, err = cards.BesideKernel(f.Address)
+			_, how, err = cards.BesideKernel(f.Address)
 		} else {
 			err = errors.New("no RDMA device (modprobe -a mlx5_ib ib_uverbs)")
 			if driver == "efa" {
@@ -115,7 +116,10 @@ func mover(f pci.Found) string {
 		if err != nil {
 			return fmt.Sprintf("%s, after %s; not beside %s: %v", driver, bind, f.Driver, err)
 		}
-		return fmt.Sprintf("%s, beside %s as %s; or after %s", driver, f.Driver, rdma.Name, bind)
+		if how != "" {
+			how = " " + how
+		}
+		return fmt.Sprintf("%s, beside %s as %s%s; or after %s", driver, f.Driver, rdma.Name, how, bind)
 	}
 	switch {
 	case driver == "" && cards.NotSupported(f.ID) != nil:

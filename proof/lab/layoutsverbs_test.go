@@ -35,6 +35,8 @@ var verbsStructs = map[string]any{
 	"efa_ibv_create_cq": abi.EFACreateCQ{}, "efa_ibv_create_cq_resp": abi.EFACreateCQResp{}, "efa_ibv_create_qp": abi.EFACreateQP{},
 	"efa_ibv_create_qp_resp": abi.EFACreateQPResp{}, "efa_ibv_create_ah_resp": abi.EFACreateAHResp{}, "efa_ibv_ex_query_device_resp": abi.EFAExQueryDeviceResp{},
 	"mlx5_ib_alloc_ucontext_req_v2": abi.MLX5AllocUcontextReqV2{}, "mlx5_ib_alloc_ucontext_resp": abi.MLX5AllocUcontextResp{}, "mlx5_ib_alloc_pd_resp": abi.MLX5AllocPDResp{},
+	"mlx5_ib_create_cq": abi.MLX5CreateCQ{}, "mlx5_ib_create_cq_resp": abi.MLX5CreateCQResp{}, "mlx5_ib_create_qp": abi.MLX5CreateQP{},
+	"ib_uverbs_query_qp": abi.QueryQP{}, "ib_uverbs_query_qp_resp": abi.QueryQPResp{},
 }
 
 // plainName is a name without underscores, in lower case.

@@ -85,6 +85,7 @@ benches() { # NAME COUNT ARGUMENTS...
 // floods both, connects to the kernel's address, and is pinged by it, all at the same time. A killed responder leaves
 // neither rules nor addresses behind. Then our bench uses the second function in the same way.
 const mlx5VerbsScript = besideHelpers + `
+say idle
 responds nic.driver=mlx5 respond.addresses=$ours/24 respond.udp_ports=[7,9000]
 say ready $(grep '^ready' /tmp/out)
 show log cat /tmp/err
@@ -93,13 +94,13 @@ need /bin/ping -c 1 -W 60 $ours
 for s in 16 56 64 65 256 777 1472; do pings 100 $s $ours; done
 floods $ours:7 2000 1472
 floods $ours:9000 500 200
+show nics there sh -c 'unshare -m sh -c "mount -t sysfs sys /sys; exec responder nics"'
 say answered
 kernels 200
 pings 1000 56 $ours & echo=$!
 kernels 1000
 wait $echo || fail pings beside the kernel
 say beside
-show nics there sh -c 'unshare -m sh -c "mount -t sysfs sys /sys; exec responder nics"'
 kill -USR1 $pid
 until_true 100 grep -q '^summary' /tmp/out
 show summary cat /tmp/out
@@ -161,29 +162,44 @@ say gone
 `
 
 // TestLabMlx5Verbs runs our driver beside Linux's on the same interface (rung F3): with firmware whose parser
-// distinguishes echo requests from other ICMP, and with firmware whose parser does not.
+// distinguishes echo requests from other ICMP, with firmware whose parser does not, and with firmware without user
+// contexts, for which Linux makes queue pairs for raw packets.
 func TestLabMlx5Verbs(t *testing.T) {
 	guests(t)
-	beside(t, "mlx5/F3verbs", func(t *testing.T) { mlx5Verbs(t, mlx5sim.ConnectX6Dx, true) })
-	beside(t, "mlx5/F3verbsDedicated", func(t *testing.T) { mlx5Verbs(t, mlx5sim.ConnectX5, false) })
+	beside(t, "mlx5/F3verbs", func(t *testing.T) {
+		mlx5Verbs(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, UCTX: true, ICMP: true})
+	})
+	beside(t, "mlx5/F3verbsDedicated", func(t *testing.T) { mlx5Verbs(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5, UCTX: true}) })
+	beside(t, "mlx5/F3verbsRawPackets", func(t *testing.T) { mlx5Verbs(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5}) })
 }
 
-func mlx5Verbs(t *testing.T, profile mlx5sim.Profile, icmp bool) {
+func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 	k := kit(t)
 	dir := logDir(t)
 	a, b := sim.Pair()
 	f := mlx5Card.serve(t, dir, 0, a, func(mac [6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5}) })
 	g := mlx5Card.serve(t, dir, 1, b, func(mac [6]byte) sim.Model {
-		return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: profile, UCTX: true, ICMP: icmp})
+		o.MAC = mac
+		return mlx5sim.New(o)
 	})
+	// The card's user contexts, and what it has for them: without contexts, queues.
 	objects := func() (contexts, objects int) {
-		g.port.Hold(func() { contexts, objects = g.model.(*mlx5sim.Model).UserObjects() })
+		g.port.Hold(func() {
+			m := g.model.(*mlx5sim.Model)
+			if contexts, objects = m.UserObjects(); !o.UCTX {
+				objects = m.Queues()
+			}
+		})
 		return contexts, objects
 	}
+	how := "by queue pairs for raw packets, because the firmware has no user contexts"
+	if o.UCTX {
+		how = "by DEVX"
+	}
 	start := time.Now()
-	idle, most := 0, 0
+	idle, base, most := 0, 0, 0
 	script := fmt.Sprintf("module=mlx5_core driver=mlx5 peer=10.9.0.1 kills=%d\n", fromEnv("REBOUND_LAB_KILLS", 5)) + mlx5VerbsScript
-	if icmp {
+	if o.ICMP {
 		script = "icmp=1 " + script
 	}
 	r, err := k.Run(t.Context(), Machine{
@@ -194,19 +210,24 @@ func mlx5Verbs(t *testing.T, profile mlx5sim.Profile, icmp bool) {
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			switch key {
+			case "idle":
+				idle, base = objects()
 			case "ready", "own", "auto":
 				if !strings.Contains(text, "driver=mlx5") || !strings.Contains(text, "via=verbs") {
 					return fmt.Errorf("the responder is not beside the kernel's driver: %s", text)
 				}
 				contexts, n := objects()
-				most = max(most, n)
-				if n == 0 {
+				most = max(most, n-base)
+				if n <= base {
 					return fmt.Errorf("the responder has no object on the card, in %d contexts", contexts)
 				}
-				idle = contexts - 1
+			case "answered": // nics has shown how
+				if all := strings.Join(r["nics"], "\n"); !strings.Contains(all, how) {
+					return fmt.Errorf("rebound-responder nics does not say %q", how)
+				}
 			case "probing", "watching": // objects come while the guest runs
 				for end := time.Now().Add(10 * patience); ; time.Sleep(10 * time.Millisecond) {
-					if _, n := objects(); n > 0 {
+					if _, n := objects(); n > base {
 						break
 					}
 					if time.Now().After(end) {
@@ -216,11 +237,11 @@ func mlx5Verbs(t *testing.T, profile mlx5sim.Profile, icmp bool) {
 			case "measured", "killed", "stopped":
 				for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 					contexts, n := objects()
-					if contexts == idle && n == 0 {
+					if contexts == idle && n == base {
 						break
 					}
 					if time.Now().After(end) {
-						return fmt.Errorf("the responder left %d objects in %d contexts, there were %d before", n, contexts, idle)
+						return fmt.Errorf("the card has %d objects and %d contexts, before the responder there were %d and %d", n, contexts, base, idle)
 					}
 				}
 			}
@@ -233,5 +254,5 @@ func mlx5Verbs(t *testing.T, profile mlx5sim.Profile, icmp bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proven(t, "F3", "ours beside Linux mlx5_core, Linux mlx5_core as the peer", "responder, bench and watch, and the kernel's own traffic on one interface; %d objects on the card", most)
+	proven(t, "F3", "ours beside Linux mlx5_core, Linux mlx5_core as the peer", "responder, bench and watch, and the kernel's own traffic on one interface; %d objects on the card; %s", most, how)
 }

@@ -92,6 +92,14 @@ func owned[T interface{ base() *object }](s *set[T], uid uint32) (n int) {
 	return n
 }
 
+// Objects returns how many objects there are, of whichever user.
+func (m *Model) Objects() (n int) {
+	for uid := range m.obj.uctxs.m {
+		n += m.obj.of(uid)
+	}
+	return n + m.obj.of(0)
+}
+
 // UserObjects returns how many user contexts there are, and how many objects belong to them.
 func (m *Model) UserObjects() (contexts, objects int) {
 	for uid := range m.obj.uctxs.m {
@@ -99,3 +107,6 @@ func (m *Model) UserObjects() (contexts, objects int) {
 	}
 	return len(m.obj.uctxs.m), objects
 }
+
+// Queues returns how many send queues, receive queues and targets of rules (TIRs) there are, of whichever user.
+func (m *Model) Queues() int { return len(m.obj.sqs.m) + len(m.obj.rqs.m) + len(m.obj.tirs.m) }

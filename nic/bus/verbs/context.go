@@ -174,6 +174,11 @@ func (c *Context) ModifyQP(q abi.ModifyQP) error {
 	return c.Write(abi.CmdModifyQP, Bytes(&q), nil, nil, nil)
 }
 
+// QueryQP returns the state of a queue pair. The kernel asks the card for it.
+func (c *Context) QueryQP(handle uint32) (r abi.QueryQPResp, err error) {
+	return r, c.Write(abi.CmdQueryQP, Bytes(&abi.QueryQP{QPHandle: handle, AttrMask: QPMaskState}), Bytes(&r), nil, nil)
+}
+
 // QueryDevice returns the device's limits. response receives the driver's part.
 func (c *Context) QueryDevice(response []byte) (abi.QueryDeviceResp, error) {
 	var r abi.ExQueryDeviceResp

@@ -8,13 +8,16 @@ import (
 )
 
 // DevX has the calls of the mlx5 driver that pass commands to the card's firmware, and those that steer frames to the
-// created objects.
+// created objects. Doorbell pages and rules do not need DEVX, and can belong to queue pairs for raw packets.
 type DevX struct{ *Context }
 
-// Begin opens the context. The kernel returns EINVAL if the firmware has no user contexts. Without CAP_NET_RAW the
-// context cannot create send queues or rules.
-func (d DevX) Begin() (r abi.MLX5AllocUcontextResp, err error) {
-	q := abi.MLX5AllocUcontextReqV2{Flags: abi.MLX5AllocUctxDevX, MaxCQEVersion: 1, LibCaps: abi.MLX5LibCap4KUAR | abi.MLX5LibCapDynUAR}
+// Begin opens the context, with DEVX if devx is set. The kernel returns EINVAL if the firmware has no user contexts for that. Without
+// CAP_NET_RAW the context cannot create send queues or rules.
+func (d DevX) Begin(devx bool) (r abi.MLX5AllocUcontextResp, err error) {
+	q := abi.MLX5AllocUcontextReqV2{MaxCQEVersion: 1, LibCaps: abi.MLX5LibCap4KUAR | abi.MLX5LibCapDynUAR}
+	if devx {
+		q.Flags = abi.MLX5AllocUctxDevX
+	}
 	return r, d.Context.Begin(Bytes(&q), Bytes(&r))
 }
 
@@ -101,9 +104,18 @@ func (d DevX) Matcher(mask []byte, criteria uint8, priority uint16) (handle uint
 	return uint32(attrs[0].Value), err
 }
 
-// Rule sends frames that match value to an object: a TIR. Frames that match no rule go on to the kernel.
+// Rule sends frames that match value to an object, a TIR. Frames that match no rule go on to the kernel.
 func (d DevX) Rule(matcher uint32, value []byte, to uint32) error {
+	return d.rule(matcher, value, abi.MLX5AttrCreateFlowDestDevX, to)
+}
+
+// RuleToQP sends frames that match value to a queue pair for raw packets.
+func (d DevX) RuleToQP(matcher uint32, value []byte, qp uint32) error {
+	return d.rule(matcher, value, abi.MLX5AttrCreateFlowDestQP, qp)
+}
+
+func (d DevX) rule(matcher uint32, value []byte, destination uint16, to uint32) error {
 	return d.Call(abi.ObjectFlow, abi.MLX5MethodCreateFlow, []Attr{{ID: abi.MLX5AttrCreateFlowHandle, Kind: Create},
-		in(abi.MLX5AttrCreateFlowMatchValue, value), {ID: abi.MLX5AttrCreateFlowDestDevX, Kind: Handle, Value: int64(to)},
+		in(abi.MLX5AttrCreateFlowMatchValue, value), {ID: destination, Kind: Handle, Value: int64(to)},
 		{ID: abi.MLX5AttrCreateFlowMatcher, Kind: Handle, Value: int64(matcher)}})
 }

@@ -150,17 +150,6 @@ func (k *Kernel) Event(kind uint32) {
 	must.Get(unix.Write(k.context.events[1], verbs.Bytes(&e)))(k)
 }
 
-func data(attrs []verbs.Attr, id uint16) []byte {
-	for _, a := range attrs {
-		if a.ID == id {
-			return a.Data
-		}
-	}
-	return nil
-}
-
-func as[T any](b []byte) *T { return (*T)(unsafe.Pointer(&b[0])) }
-
 // next returns the next number after the driver's first.
 func (c *context) next(first uint32) uint32 {
 	c.used[first]++
@@ -197,7 +186,7 @@ func (c *context) call(object, method uint16, attrs []verbs.Attr) error {
 		attrs[0].Value = int64(c.events[0])
 		return nil
 	case object == abi.ObjectDevice && method == abi.MethodGetContext:
-		r := as[abi.MLX4IBAllocUcontextResp](data(attrs, abi.AttrUHWOut))
+		r := rig.As[abi.MLX4IBAllocUcontextResp](rig.Data(attrs, abi.AttrUHWOut))
 		*r = abi.MLX4IBAllocUcontextResp{QPTabSize: 1 << 16, BfRegSize: uint16(2 * c.host.caps.bfHalf), BfRegsPerPage: 8, CQESize: cqeSize}
 		if c.NoFlame {
 			r.BfRegSize, r.BfRegsPerPage = 0, 0
@@ -210,7 +199,7 @@ func (c *context) call(object, method uint16, attrs []verbs.Attr) error {
 				number = uint32(a.Value)
 			}
 		}
-		return c.write(number, data(attrs, abi.AttrCoreIn), data(attrs, abi.AttrCoreOut), data(attrs, abi.AttrUHWIn), data(attrs, abi.AttrUHWOut))
+		return c.write(number, rig.Data(attrs, abi.AttrCoreIn), rig.Data(attrs, abi.AttrCoreOut), rig.Data(attrs, abi.AttrUHWIn), rig.Data(attrs, abi.AttrUHWOut))
 	case object == abi.ObjectCQ:
 		return c.createCQ(attrs)
 	}
@@ -221,17 +210,17 @@ func (c *context) write(number uint32, in, out, own, answer []byte) error {
 	switch number {
 	case abi.CmdQueryDevice | abi.CmdFlagExtended:
 		if !c.NoRules {
-			as[abi.ExQueryDeviceResp](out).Base.DeviceCapFlags = abi.DeviceManagedFlowSteering
+			rig.As[abi.ExQueryDeviceResp](out).Base.DeviceCapFlags = abi.DeviceManagedFlowSteering
 		}
 	case abi.CmdAllocPD:
-		as[abi.AllocPDResp](out).PDHandle = c.added(func() error { return nil })
-		as[abi.MLX4IBAllocPDResp](answer).PDN = c.pd()
+		rig.As[abi.AllocPDResp](out).PDHandle = c.added(func() error { return nil })
+		rig.As[abi.MLX4IBAllocPDResp](answer).PDN = c.pd()
 	case abi.CmdRegMR:
-		return c.register(as[abi.RegMR](in), as[abi.RegMRResp](out))
+		return c.register(rig.As[abi.RegMR](in), rig.As[abi.RegMRResp](out))
 	case abi.CmdCreateQP:
-		return c.createQP(as[abi.CreateQP](in), as[abi.MLX4IBCreateQP](own), as[abi.CreateQPResp](out))
+		return c.createQP(rig.As[abi.CreateQP](in), rig.As[abi.MLX4IBCreateQP](own), rig.As[abi.CreateQPResp](out))
 	case abi.CmdModifyQP:
-		return c.modify(as[abi.ModifyQP](in))
+		return c.modify(rig.As[abi.ModifyQP](in))
 	case abi.ExCmdCreateFlow | abi.CmdFlagExtended:
 		return c.flow(in)
 	default:
@@ -321,8 +310,8 @@ func (c *context) place(ctx mailbox, at, length uint64) error {
 const userUAR = firstUAR + maxQueues
 
 func (c *context) createCQ(attrs []verbs.Attr) error {
-	own := as[abi.MLX4IBCreateCQ](data(attrs, abi.AttrUHWIn))
-	entries := uint32(power(uint64(binary.NativeEndian.Uint32(data(attrs, abi.AttrCreateCQCQE)) + 1)))
+	own := rig.As[abi.MLX4IBCreateCQ](rig.Data(attrs, abi.AttrUHWIn))
+	entries := uint32(power(uint64(binary.NativeEndian.Uint32(rig.Data(attrs, abi.AttrCreateCQCQE)) + 1)))
 	in := make(mailbox, 0x40)
 	in.set32(0x0C, log2(entries)<<24|userUAR)
 	in.set8(0x17, uint8(c.host.icm.eq))
@@ -345,8 +334,8 @@ func (c *context) createCQ(attrs []verbs.Attr) error {
 			attrs[i].Value = int64(handle)
 		}
 	}
-	binary.NativeEndian.PutUint32(data(attrs, abi.AttrCreateCQRespCQE), entries-1)
-	as[abi.MLX4IBCreateCQResp](data(attrs, abi.AttrUHWOut)).CQN = cqn
+	binary.NativeEndian.PutUint32(rig.Data(attrs, abi.AttrCreateCQRespCQE), entries-1)
+	rig.As[abi.MLX4IBCreateCQResp](rig.Data(attrs, abi.AttrUHWOut)).CQN = cqn
 	return nil
 }
 
@@ -417,7 +406,7 @@ func (c *context) modify(m *abi.ModifyQP) error {
 
 // flow translates a rule as mlx4_ib does. Its priority is that of user rules (MLX4_DOMAIN_UVERBS).
 func (c *context) flow(b []byte) error {
-	q := as[abi.CreateFlow](b)
+	q := rig.As[abi.CreateFlow](b)
 	u := c.qps[q.QPHandle]
 	specs := b[unsafe.Sizeof(*q):]
 	switch {
@@ -431,13 +420,13 @@ func (c *context) flow(b []byte) error {
 		size := binary.NativeEndian.Uint16(specs[4:])
 		switch binary.NativeEndian.Uint32(specs) {
 		case 0x20:
-			s := as[abi.FlowSpecEth](specs)
+			s := rig.As[abi.FlowSpecEth](specs)
 			if s.Mask.DstMAC != broadcast || s.Mask.EtherType|s.Mask.VLANTag != 0 {
 				return unix.EINVAL
 			}
 			in = append(in, ethRule(0, 0, s.Val.DstMAC)[ruleControl:]...)
 		case 0x30:
-			s, spec := as[abi.FlowSpecIPv4](specs), make(mailbox, 24)
+			s, spec := rig.As[abi.FlowSpecIPv4](specs), make(mailbox, 24)
 			if s.Mask.Proto|s.Mask.TOS|s.Mask.TTL|s.Mask.Flags != 0 {
 				return unix.EINVAL // as Linux refuses it
 			}
@@ -449,7 +438,7 @@ func (c *context) flow(b []byte) error {
 			copy(spec[0x14:], verbs.Bytes(&s.Mask.SrcIP))
 			in = append(in, spec...)
 		case 0x41:
-			s, spec := as[abi.FlowSpecTCPUDP](specs), make(mailbox, 24)
+			s, spec := rig.As[abi.FlowSpecTCPUDP](specs), make(mailbox, 24)
 			spec.set8(0, 6)
 			spec.set16(2, 0xE006)
 			copy(spec[0x0A:], verbs.Bytes(&s.Val.DstPort))

@@ -111,25 +111,25 @@ func (s *shared) open() error {
 	return nil
 }
 
-// Available returns why a device cannot be used beside the kernel's driver.
-func Available(fn *verbs.Function) error {
+// Available returns how a device is used beside the kernel's driver, or why it cannot be.
+func Available(fn *verbs.Function) (how string, err error) {
 	names := fn.Function.Interfaces
 	if slices.Contains(names, fn.Name()) {
 		names = []string{fn.Name()}
 	}
-	err := fmt.Errorf("%s: %w: it has no interface here", fn.Name(), nic.ErrNoDevice)
+	err = fmt.Errorf("%s: %w: it has no interface here", fn.Name(), nic.ErrNoDevice)
 	for _, name := range names {
 		if _, err = beside.Read(name); err == nil {
 			break
 		}
 	}
 	if err != nil { // InfiniBand, for example
-		return err
+		return "", err
 	}
 	d := &Device{}
 	d.card.Name = "mlx4 " + fn.Name()
 	s := &shared{d: d, fn: fn}
-	return errors.Join(s.open(), s.release())
+	return "by queue pairs for raw packets", errors.Join(s.open(), s.release())
 }
 
 // createQueue creates the queue: a QP that receives and one that sends, as on a function of our own, each with an unused other half.

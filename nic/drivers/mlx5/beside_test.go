@@ -25,6 +25,7 @@ type besideRig struct {
 	model  *mlx5sim.Model
 	kernel *mlx5.Kernel
 	own    mlx5.Options
+	base   int // objects of the kernel
 }
 
 func newBeside(t testing.TB, o mlx5sim.Options) *besideRig {
@@ -41,16 +42,19 @@ func newBesideOn(t testing.TB, m *mlx5sim.Model) *besideRig {
 	x := &besideRig{model: m}
 	x.Beside = devrig.NewBeside(t, "mlx5", m, func(p *sim.Port) nic.Device {
 		x.kernel = mlx5.NewKernel(t, p, mlx5.KernelPort{MAC: ourMAC, MTU: 1500})
+		x.base = m.Objects()
 		return x.kernel.Host()
 	}, devrig.DriverBeside[*mlx5.Device]{
 		Open: func(o nic.Options) (*mlx5.Device, error) { return mlx5.Open(x.kernel.Function(t), o, x.own) },
 		Poll: func(d *mlx5.Device, queue int, r *fastpath.Responder) int { return d.Queue(queue).Poll(r) },
-		Left: func() int {
-			contexts, objects := m.UserObjects()
-			return contexts + objects
-		},
+		Left: func() int { return left(m, x.base) },
 	})
 	return x
+}
+
+// newBesideRaw is newBeside on a card without user contexts, whose kernel makes queue pairs for raw packets.
+func newBesideRaw(t testing.TB) *besideRig {
+	return newBesideOn(t, mlx5sim.New(mlx5sim.Options{MAC: ourMAC, Profile: mlx5sim.ConnectX5}))
 }
 
 var (
@@ -173,13 +177,10 @@ func TestBesideRefuses(t *testing.T) {
 			}
 		})
 	}
-	x := newBesideOn(t, mlx5sim.New(mlx5sim.Options{MAC: ourMAC, Profile: mlx5sim.ConnectX6Dx}))
-	check.Fails(t, "firmware without user contexts", x.TryOpen(o), errors.ErrUnsupported, "mlxconfig -d 0000:03:00.0 set UCTX_EN=1")
+	x := newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx})
 	x.Busy(func() {
-		check.Fails(t, "firmware without user contexts is available", mlx5.Available(x.kernel.Function(t)), errors.ErrUnsupported)
+		check.Equal(t, must.Get(mlx5.Available(x.kernel.Function(t)))(t), "by DEVX", "it is used %s, want %s")
 	})
-	x = newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx})
-	x.Busy(func() { must.OK(t, mlx5.Available(x.kernel.Function(t))) })
 }
 
 // A device that the kernel resets is opened again, unless its address has changed: the rules and the replies use the
@@ -237,5 +238,77 @@ func TestBesideTaken(t *testing.T) {
 // A process that is killed at any moment leaves nothing on the card.
 func TestBesideKilled(t *testing.T) {
 	x := newBesideICMP(t)
+	x.Killed(&x.kernel.Calls, &x.kernel.DieAt, x.kernel.Kill)
+}
+
+// Without user contexts in the firmware the kernel makes the queues, which answer the same frames but for pings: the kernel does not report
+// whether the card can tell them from other ICMP.
+func TestBesideRawPackets(t *testing.T) {
+	x := newBesideRaw(t)
+	x.Open(nic.Options{})
+	tagged := append(append(append([]byte{}, datagram[:12]...), 0x81, 0, 0, 5), datagram[12:]...)
+	x.Expect("ours", map[string][]byte{"UDP to our port": datagram, "tagged UDP": tagged})
+	x.Expect("kernel", map[string][]byte{"ping": ping, "UDP to another port": devrig.UDP4(2, 9), "UDP to another address": devrig.UDP4(3, 7), "ARP": devrig.ARP()})
+	x.Sends(datagram)
+	info := x.Dev.Info()
+	notes := list(info.Notes)
+	if info.Via != "verbs" || !strings.HasPrefix(info.Push, "blueflame full") {
+		t.Errorf("%+v", info)
+	}
+	check.Contains(t, notes, "queue pairs for raw packets, because the firmware has no user contexts", "pings to 10.0.0.2 are answered by the kernel", "16 of 16 WQEs")
+	var s nic.Stats
+	x.Busy(func() { must.OK(t, x.Dev.ReadStats(&s)) })
+	if s.RxFrames != 2 || s.TxFrames != 3 {
+		t.Errorf("counted %d received, %d sent", s.RxFrames, s.TxFrames)
+	}
+	if contexts, _ := x.model.UserObjects(); contexts != 0 {
+		t.Errorf("%d user contexts", contexts)
+	}
+	x.Close()
+	x.Expect("kernel", map[string][]byte{"after Close UDP": datagram})
+	x.own.Dedicated = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	x.Open(nic.Options{})
+	x.Expect("ours", map[string][]byte{"a ping to our address": ping})
+	x.Close()
+}
+
+// Without write-combining the kernel reports no BlueFlame register.
+func TestBesideRawPacketsUncached(t *testing.T) {
+	x := newBesideRaw(t)
+	x.kernel.NoWC = true
+	x.Open(nic.Options{})
+	x.Expect("ours", map[string][]byte{"a datagram": datagram})
+	check.Contains(t, x.Dev.Info().Push, "doorbell")
+	x.Close()
+}
+
+func TestBesideRawPacketsRefuses(t *testing.T) {
+	o := nic.Options{Match: devrig.AnsweredBeside()}
+	x := newBesideRaw(t)
+	check.Fails(t, "two queues", x.TryOpen(nic.Options{Match: o.Match, Queues: 2}), errors.ErrUnsupported, "cpu.cores: give one")
+	x.Busy(func() {
+		check.Contains(t, must.Get(mlx5.Available(x.kernel.Function(t)))(t), "queue pairs for raw packets", "mlxconfig UCTX_EN=1")
+	})
+	x.kernel.NoRaw = true
+	check.Fails(t, "without CAP_NET_RAW", x.TryOpen(o), nic.ErrRights, "CAP_NET_RAW")
+	x.kernel.NoRaw, x.kernel.Old = false, true
+	check.Fails(t, "completions of version 0", x.TryOpen(o), errors.ErrUnsupported, "mlxconfig -d 0000:03:00.0 set UCTX_EN=1", "use driver xdp")
+	x.Busy(func() {
+		check.Fails(t, "such a card is available", check.Err(mlx5.Available(x.kernel.Function(t))), errors.ErrUnsupported)
+	})
+}
+
+func TestBesideRawPacketsRestart(t *testing.T) {
+	x := newBesideRaw(t)
+	x.Open(nic.Options{})
+	x.Restarts("device_fatal", func() { x.kernel.Event(verbs.EventDeviceFatal) })
+	x.Expect("ours", map[string][]byte{"after a restart a datagram": datagram})
+	x.Restarts("mtu_changed", func() { x.kernel.Change(func(p *mlx5.KernelPort) { p.MTU = 1400 }) })
+	x.Expect("ours", map[string][]byte{"after a change of the MTU a datagram": datagram})
+	x.Close()
+}
+
+func TestBesideRawPacketsKilled(t *testing.T) {
+	x := newBesideRaw(t)
 	x.Killed(&x.kernel.Calls, &x.kernel.DieAt, x.kernel.Kill)
 }

@@ -144,7 +144,7 @@ func (f *scripted) device() *Device {
 	d.card.Name, d.card.Fn, d.card.Log, d.card.MTU, d.card.Options = "mlx5 script", f, slog.New(slog.DiscardHandler), 1500, nic.Options{Queues: 1, RingSize: 64}
 	d.bar = mmio.Trapped(1<<20, f, f.window, func(uint64, uint64) bool { return true })
 	d.wc, d.uar.window = d.bar, d.bar
-	d.fw = owned{d}
+	d.fw, d.make = owned{d}, byCommand{d}
 	must.OK(f, d.card.Allocate(1<<20))
 	f.Cleanup(func() { d.card.Deallocate() })
 	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}

@@ -61,44 +61,65 @@ type conformKernel struct {
 	*mlx5.Kernel
 	t     testing.TB
 	model *mlx5sim.Model
+	base  int // objects of the kernel
 }
 
 func (k conformKernel) Function() pci.Function { return k.Kernel.Function(k.t) }
 func (k conformKernel) Host() nic.Device       { return k.Kernel.Host() }
 func (k conformKernel) Close() error           { return k.Kernel.Host().Close() }
 
-func (k conformKernel) Left() int {
-	contexts, objects := k.model.UserObjects()
-	return contexts + objects
+func (k conformKernel) Left() int { return left(k.model, k.base) }
+
+// left returns how many user contexts there are on a card, and objects more than before.
+func left(m *mlx5sim.Model, before int) int {
+	contexts, _ := m.UserObjects()
+	return contexts + max(m.Objects()-before, 0)
 }
 
 // besideHarness is a card that its kernel's driver has all the time.
 func besideHarness(o mlx5sim.Options, own mlx5.Options) nictest.Harness {
-	o.UCTX = true
 	h := harness(o.Profile, own)
 	h.Model = func() sim.Model { return mlx5sim.New(o) }
 	h.Beside = func(t testing.TB, m sim.Model, p *sim.Port, mac [6]byte, mtu int) nictest.Kernel {
-		return conformKernel{mlx5.NewKernel(t, p, mlx5.KernelPort{MAC: mac, MTU: mtu}), t, m.(*mlx5sim.Model)}
+		k, model := mlx5.NewKernel(t, p, mlx5.KernelPort{MAC: mac, MTU: mtu}), m.(*mlx5sim.Model)
+		return conformKernel{k, t, model, model.Objects()}
+	}
+	if !o.UCTX {
+		h.Queues, h.Most = 1, 1
 	}
 	return h
 }
 
-// withParser is a card with a parser for ICMP.
-var withParser = mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, ICMP: true}
+// withParser is a card with a parser for ICMP. withContexts and withoutContexts are cards with and without user contexts in their firmware.
+var (
+	withParser      = mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, UCTX: true, ICMP: true}
+	withContexts    = mlx5sim.Options{Profile: mlx5sim.ConnectX5, UCTX: true}
+	withoutContexts = mlx5sim.Options{Profile: mlx5sim.ConnectX5}
+)
 
 func TestConformanceBeside(t *testing.T) { nictest.Run(t, besideHarness(withParser, mlx5.Options{})) }
 
+// The addresses are the responder's own, so that pings are diverted.
+func TestConformanceBesideRawPackets(t *testing.T) {
+	h := besideHarness(withoutContexts, mlx5.Options{Dedicated: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}})
+	h.IPv4 = true
+	nictest.Run(t, h)
+}
+
 func TestBesideMixedTraffic(t *testing.T) {
 	pings := []string{"ping, IPv4", "ping, IPv6"}
+	dedicated := mlx5.Options{Dedicated: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	dedicatedMix := nictest.Mix{Stays: pings[1:], Refuses: []string{"echo reply, IPv4", "ICMP error, IPv4", "ICMP timestamp"}}
 	for name, c := range map[string]struct {
 		model mlx5sim.Options
 		own   mlx5.Options
 		mix   nictest.Mix
 	}{
-		"parser for ICMP": {withParser, mlx5.Options{}, nictest.Mix{}},
-		"no parser":       {mlx5sim.Options{Profile: mlx5sim.ConnectX5}, mlx5.Options{}, nictest.Mix{Stays: pings}},
-		"dedicated address": {mlx5sim.Options{Profile: mlx5sim.ConnectX5}, mlx5.Options{Dedicated: []netip.Addr{netip.MustParseAddr("192.0.2.1")}},
-			nictest.Mix{Stays: pings[1:], Refuses: []string{"echo reply, IPv4", "ICMP error, IPv4", "ICMP timestamp"}}},
+		"parser for ICMP":                {withParser, mlx5.Options{}, nictest.Mix{}},
+		"no parser":                      {withContexts, mlx5.Options{}, nictest.Mix{Stays: pings}},
+		"raw packets":                    {withoutContexts, mlx5.Options{}, nictest.Mix{Stays: pings}},
+		"dedicated address":              {withContexts, dedicated, dedicatedMix},
+		"dedicated address, raw packets": {withoutContexts, dedicated, dedicatedMix},
 	} {
 		t.Run(name, func(t *testing.T) { nictest.MixedTraffic(t, besideHarness(c.model, c.own), c.mix) })
 	}

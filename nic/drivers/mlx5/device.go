@@ -61,6 +61,7 @@ type Device struct {
 	virtual   bool
 	maxInline int
 	fw        firmware
+	make      maker
 
 	commands *commandQueue
 	pages    *pagePool
@@ -91,7 +92,7 @@ type Device struct {
 // not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own}
-	d.fw = owned{d}
+	d.fw, d.make = owned{d}, byCommand{d}
 	if v := verbs.Of(fn); v != nil {
 		d.fw = &shared{Device: d, fn: v, port: &beside.Port{Fn: v, Limits: limits}}
 	}
@@ -128,7 +129,7 @@ func (d *Device) Info() (i nic.Info) {
 	d.card.BetweenRestarts(func() {
 		n := d.card.Options.RingSize
 		i = d.card.Info(fmt.Sprintf("%s (%v), firmware %s", d.model, d.card.Fn.ID(), d.fw.version()),
-			d.pushName(), slices.Concat(d.lacks, d.pushNotes(), []string{fmt.Sprintf("queues of %d slots and %d blocks, a completion of sends "+
+			d.pushName(), slices.Concat(d.lacks, d.fw.notes(), d.pushNotes(), []string{fmt.Sprintf("queues of %d slots and %d blocks, a completion of sends "+
 				"asked for once in %d blocks, completions neither compressed nor moderated", n, n*maxBlocks, d.queues[0].askEvery)})...)
 	})
 	return i

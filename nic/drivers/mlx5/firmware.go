@@ -37,6 +37,7 @@ type firmware interface {
 	vport() error
 
 	version() string
+	notes() []string
 	link() (nic.Link, error)
 	counts() (nic.Stats, error)
 	extra(map[string]uint64)
@@ -178,6 +179,8 @@ func (d owned) version() string {
 	v := d.commands.read(regFwRev)
 	return fmt.Sprintf("%d.%d.%04d", v&0xFFFF, v>>16, d.commands.read(regCmdifRev)&0xFFFF)
 }
+
+func (d owned) notes() []string { return nil }
 
 func (d owned) counts() (nic.Stats, error) {
 	if pci.Gone(d.card.Fn) {

@@ -24,7 +24,7 @@ func (d *Device) start() error {
 	d.lacks = nil
 	return d.card.Stages(slices.Concat(d.fw.begin(), []kit.Stage{
 		kit.Learned,
-		{Name: "create common objects", Do: d.startCommon},
+		{Name: "create common objects", Do: func() error { return d.make.common() }},
 		{Name: "set up the vport", Do: d.fw.vport},
 		{Name: "create queues", Do: d.startQueues},
 	}, d.fw.end())...)

@@ -32,18 +32,20 @@ type KernelPort struct {
 }
 
 // Kernel simulates the relevant part of Linux's mlx5_core and mlx5_ib: it drives the function with this package's
-// driver, forwards the commands of user contexts as DEVX does, and inserts their rules before its own. It fails the
-// test for commands that Linux refuses.
+// driver, forwards the commands of user contexts as DEVX does, makes queue pairs for raw packets for contexts without
+// it, and inserts the rules of contexts before its own. It fails the test for commands that Linux refuses.
 type Kernel struct {
 	testing.TB
 	Port    KernelPort
 	NoRaw   bool        // the process has no CAP_NET_RAW
 	Hidden  atomic.Bool // the interface has another name or namespace now
 	NoWC    bool        // the write-combining test failed
+	Old     bool        // the card has completions of version 0
 	model   *sim.Port
 	host    *Device
 	bypass  table
 	eqn     uint32
+	counter uint32 // set of RDMA queues
 	rules   uint32 // in bypass
 	next    uint32 // handle
 	context *context
@@ -67,6 +69,23 @@ type context struct {
 	pages   map[uint64][]byte // mappable pages
 	events  [2]int
 	closed  bool
+
+	// Without DEVX.
+	td      uint32
+	regions []pinned
+	cqs     map[uint32]uint32 // numbers by handle
+	qps     map[uint32]*userQP
+}
+
+type pinned struct {
+	start, length, iova uint64
+}
+
+// userQP is a queue pair for raw packets. The kernel believes that its send queue is in sqState.
+type userQP struct {
+	sqn, rqn, tir, tis uint32
+	state              uint8
+	sqState            uint32
 }
 
 // NewKernel opens the model's function for the kernel, while the model runs.
@@ -86,6 +105,15 @@ func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
 		return f, nil
 	}
 	beside.Switchdev = func(string) bool { return k.Port.Switchdev }
+	beside.OutOfBuffer = func(*verbs.Function, int) uint32 {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		out, err := k.host.exec(command(opQueryQCounter, 0, 0x20).set("counter_set_id", 0x1C, 7, 0, k.counter), 0x100)
+		if err != nil {
+			return 0
+		}
+		return out.get(0x30, 31, 0)
+	}
 	return k
 }
 
@@ -108,6 +136,8 @@ func (k *Kernel) load() {
 	}
 	g = must.Get(own.group(rootGroupBit, rootGroupBit, match{mac: groupBit}))(k)
 	must.OK(k, own.set(rootGroupBit, g, match{mac: groupBit}, destTIR, k.host.queues[0].tir))
+	k.eqn = k.host.events.eqn
+	k.counter = must.Get(k.host.create(command(opAllocQCounter, 0, 0x10), opDeallocQCounter, 7))(k)
 	if k.host.caps.userContexts { // an event queue that user contexts may use
 		b := must.Get(k.host.card.Block(eqEntries*eqeSize, 4096))(k)
 		for i := eqeOwner; i < len(b.Bytes); i += eqeSize {
@@ -167,7 +197,7 @@ func (k *Kernel) Function(t testing.TB) *verbs.Function {
 			return nil, nic.ErrNoDevice
 		}
 		return &context{Kernel: k, handles: map[uint32]func() error{}, objects: map[uint32]object{}, masks: map[uint32][]byte{}, enable: map[uint32]uint8{},
-			pages: map[uint64][]byte{}}, nil
+			pages: map[uint64][]byte{}, cqs: map[uint32]uint32{}, qps: map[uint32]*userQP{}}, nil
 	})
 }
 
@@ -178,15 +208,6 @@ func (k *Kernel) Kill() { must.OK(k, k.context.Close()) }
 func (k *Kernel) Event(kind uint32) {
 	e := abi.AsyncEventDesc{EventType: kind}
 	must.Get(unix.Write(k.context.events[1], verbs.Bytes(&e)))(k)
-}
-
-func (c *context) attr(attrs []verbs.Attr, id uint16) *verbs.Attr {
-	for i := range attrs {
-		if attrs[i].ID == id {
-			return &attrs[i]
-		}
-	}
-	return nil
 }
 
 func (c *context) added(destroy func() error) uint32 {
@@ -235,7 +256,22 @@ func (c *context) call(object, method uint16, attrs []verbs.Attr) error {
 		if method == abi.MethodGetContext {
 			return c.open(attrs)
 		}
-		return c.write(uint32(c.attr(attrs, abi.AttrWriteCmd).Value), c.attr(attrs, abi.AttrCoreIn), c.attr(attrs, abi.AttrCoreOut), c.attr(attrs, abi.AttrUHWOut))
+		number := uint32(0)
+		for _, a := range attrs {
+			if a.ID == abi.AttrWriteCmd {
+				number = uint32(a.Value)
+			}
+		}
+		return c.write(number, rig.Data(attrs, abi.AttrCoreIn), rig.Data(attrs, abi.AttrCoreOut), rig.Data(attrs, abi.AttrUHWIn), rig.Data(attrs, abi.AttrUHWOut))
+	case abi.ObjectCQ:
+		return c.createCQ(attrs)
+	case abi.MLX5ObjectDevX, abi.MLX5ObjectDevXObj, abi.MLX5ObjectDevXUmem:
+		if c.uid == 0 {
+			c.Errorf("DEVX without a user context: object %#x, method %#x", object, method)
+			return unix.EINVAL
+		}
+	}
+	switch object {
 	case abi.MLX5ObjectDevX:
 		if method == abi.MLX5MethodDevXQueryEQN {
 			binary.NativeEndian.PutUint32(attrs[1].Data, c.eqn)
@@ -259,11 +295,13 @@ func (c *context) call(object, method uint16, attrs []verbs.Attr) error {
 }
 
 func (c *context) open(attrs []verbs.Attr) error {
-	q := (*abi.MLX5AllocUcontextReqV2)(unsafe.Pointer(&c.attr(attrs, abi.AttrUHWIn).Data[0]))
-	if q.Flags != abi.MLX5AllocUctxDevX || q.LibCaps != 3 {
+	q := rig.As[abi.MLX5AllocUcontextReqV2](rig.Data(attrs, abi.AttrUHWIn))
+	switch {
+	case q.Flags&^abi.MLX5AllocUctxDevX != 0 || q.LibCaps != abi.MLX5LibCap4KUAR|abi.MLX5LibCapDynUAR:
 		return unix.EOPNOTSUPP
-	}
-	if !c.host.caps.userContexts {
+	case q.Flags == 0:
+		return c.openRaw(q, rig.As[abi.MLX5AllocUcontextResp](rig.Data(attrs, abi.AttrUHWOut)))
+	case !c.host.caps.userContexts:
 		return unix.EINVAL
 	}
 	in := command(0xA04, 0, 0x40)
@@ -279,7 +317,7 @@ func (c *context) open(attrs []verbs.Attr) error {
 }
 
 // write implements the calls of the older interface.
-func (c *context) write(number uint32, in, out, own *verbs.Attr) error {
+func (c *context) write(number uint32, in, out, own, answer []byte) error {
 	switch number {
 	case abi.CmdAllocPD:
 		r, err := c.host.exec(c.of(command(opAllocPD, 0, 0x10)), 0x10)
@@ -288,15 +326,16 @@ func (c *context) write(number uint32, in, out, own *verbs.Attr) error {
 		}
 		c.pd = r.get(0x08, 23, 0)
 		c.added(func() error { return c.host.run(c.of(command(opDeallocPD, 0, 0x10)).set("pd", 0x08, 23, 0, c.pd)) })
-		binary.NativeEndian.PutUint32(out.Data, 1)
-		binary.NativeEndian.PutUint32(own.Data, c.pd)
+		rig.As[abi.AllocPDResp](out).PDHandle = 1
+		rig.As[abi.MLX5AllocPDResp](answer).PDN = c.pd
 		return nil
 	case abi.CmdRegMR:
-		q := (*abi.RegMR)(unsafe.Pointer(&in.Data[0]))
+		q := rig.As[abi.RegMR](in)
 		iova, err := c.pin(q.Start, q.Length)
 		if err != nil {
 			return err
 		}
+		c.regions = append(c.regions, pinned{q.Start, q.Length, iova})
 		off := q.Start & (1<<hugeShift - 1)
 		pages := (off + q.Length + 1<<hugeShift - 1) >> hugeShift
 		m := command(opCreateMKey, 0, 0x110).set("translations_octword_actual_size", 0x60, 31, 0, uint32(pages+1)/2)
@@ -308,13 +347,22 @@ func (c *context) write(number uint32, in, out, own *verbs.Attr) error {
 		}
 		key := r.get(0x08, 23, 0)
 		handle := c.added(func() error { return c.host.run(command(opDestroyMKey, 0, 0x10).set("mkey", 0x08, 23, 0, key)) })
-		*(*abi.RegMRResp)(unsafe.Pointer(&out.Data[0])) = abi.RegMRResp{MRHandle: handle, LKey: key << 8}
+		*rig.As[abi.RegMRResp](out) = abi.RegMRResp{MRHandle: handle, LKey: key << 8}
 		return nil
 	case abi.CmdDeregMR:
-		handle := binary.NativeEndian.Uint32(in.Data)
+		handle := binary.NativeEndian.Uint32(in)
 		destroy := c.handles[handle]
 		delete(c.handles, handle)
 		return destroy()
+	case abi.CmdQueryDevice | abi.CmdFlagExtended:
+		rig.As[abi.ExQueryDeviceResp](out).Base.MaxCQE = 1<<c.host.caps.logMaxCQ - 1
+		return nil
+	case abi.CmdCreateQP:
+		return c.createQP(rig.As[abi.CreateQP](in), rig.As[abi.MLX5CreateQP](own), rig.As[abi.CreateQPResp](out))
+	case abi.CmdModifyQP:
+		return c.modifyQP(rig.As[abi.ModifyQP](in))
+	case abi.CmdQueryQP:
+		return c.queryQP(rig.As[abi.QueryQP](in), rig.As[abi.QueryQPResp](out))
 	}
 	return unix.EOPNOTSUPP
 }
@@ -434,6 +482,9 @@ func (c *context) flow(attrs []verbs.Attr) error {
 	}
 	matcher := uint32(attrs[3].Value)
 	tir := c.objects[uint32(attrs[2].Value)]
+	if qp := c.qps[uint32(attrs[2].Value)]; attrs[2].ID == abi.MLX5AttrCreateFlowDestQP && qp != nil && qp.tir != 0 {
+		tir = object{opDestroyTIR, qp.tir}
+	}
 	if c.masks[matcher] == nil || tir.destroy != opDestroyTIR {
 		return unix.EINVAL
 	}

@@ -11,14 +11,31 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
+// maker creates the objects of the queues and moves queues between states: by commands to the firmware, or the kernel does.
+type maker interface {
+	// common creates the objects that all queues share.
+	common() error
+	// completions, sends and receives create a queue in b, with a doorbell record.
+	completions(b dma.Block, entries uint32, record dma.Block) (cqn uint32, err error)
+	sends(q *Queue, b, record dma.Block) error
+	receives(q *Queue, b, record dma.Block) error
+	// ready makes a new pair of queues ready; stopSends resets a send queue in any state, and startSends makes it ready again.
+	ready(q *Queue) error
+	stopSends(q *Queue) error
+	startSends(q *Queue) error
+}
+
+// byCommand is the maker that sends commands to the firmware.
+type byCommand struct{ *Device }
+
 // create sends a command that creates an object, and returns its number.
 func (d *Device) create(in message, destroy opcode, hi int) (uint32, error) {
 	return d.fw.create(in, destroy, hi)
 }
 
-// startCommon creates the objects shared by all queues: a doorbell page, the event queue, protection and transport
-// domains, the memory key, and the counter of frames dropped for lack of a buffer.
-func (d *Device) startCommon() error {
+// common creates a doorbell page, the event queue, protection and transport domains, the memory key, the counter of frames dropped for lack
+// of a buffer, and the sender's interface (TIS).
+func (d byCommand) common() error {
 	if d.caps.driverVersion && d.commands != nil {
 		in := command(opSetDriverVersion, 0, 0x50)
 		copy(in[0x10:], "Linux,rebound,1.0.0")
@@ -33,7 +50,12 @@ func (d *Device) startCommon() error {
 	if err := d.fw.protect(); err != nil {
 		return err
 	}
-	d.counterSet, err = d.create(command(opAllocQCounter, 0, 0x10), opDeallocQCounter, 7)
+	if d.counterSet, err = d.create(command(opAllocQCounter, 0, 0x10), opDeallocQCounter, 7); err != nil {
+		return err
+	}
+	in := command(opCreateTIS, 0, 0xC0)
+	in.at(0x20).set("transport_domain", 0x24, 23, 0, d.td)
+	d.tis, err = d.create(in, opDestroyTIS, 23)
 	return err
 }
 
@@ -77,6 +99,11 @@ func (d *Device) createCQ(entries uint32, record dma.Block) (cqn uint32, mem uns
 	}
 	mem = kit.Pointer(b)
 	emptyCQ(mem, entries)
+	cqn, err = d.make.completions(b, entries, record)
+	return cqn, mem, err
+}
+
+func (d byCommand) completions(b dma.Block, entries uint32, record dma.Block) (cqn uint32, err error) {
 	in := command(opCreateCQ, 0, 0x110)
 	ctx := in.at(0x10).
 		set("cqe_sz", 0x00, 23, 21, 0). // 64 bytes
@@ -85,12 +112,11 @@ func (d *Device) createCQ(entries uint32, record dma.Block) (cqn uint32, mem uns
 		set("c_eqn", 0x14, 31, 0, d.events.eqn).
 		set("log_page_size", 0x18, 28, 24, 0)
 	d.record(ctx, record, 0x38, 0x04)
-	cqn, err = d.create(d.ring(in, b, 0x50, 0x58), opDestroyCQ, 23)
-	return cqn, mem, err
+	return d.create(d.ring(in, b, 0x50, 0x58), opDestroyCQ, 23)
 }
 
 // workQueue sets the part of a context that send and receive queues share (PRM, Work Queue Context).
-func (d *Device) workQueue(wq message, logStride, entries uint32, record dma.Block) message {
+func (d byCommand) workQueue(wq message, logStride, entries uint32, record dma.Block) message {
 	d.record(wq, record, 0x10, 0x28)
 	return wq.
 		set("wq_type", 0x00, 31, 28, 1). // cyclic
@@ -117,6 +143,10 @@ func (d *Device) createSQ(q *Queue, record dma.Block) error {
 		return err
 	}
 	q.wq.Base = kit.Pointer(b)
+	return d.make.sends(q, b, record)
+}
+
+func (d byCommand) sends(q *Queue, b, record dma.Block) (err error) {
 	in := command(opCreateSQ, 0, 0x110)
 	ctx := in.at(0x20).
 		set("flush_in_error_en", 0x00, 28, 28, 1).
@@ -128,18 +158,21 @@ func (d *Device) createSQ(q *Queue, record dma.Block) error {
 	if d.caps.inlineMode == inlineVport {
 		ctx.set("min_wqe_inline_mode", 0x00, 26, 24, d.minInline)
 	}
-	d.workQueue(ctx.at(0x30), log2(wqebb), entries, record).set("uar_page", 0x0C, 23, 0, q.uar.number)
+	d.workQueue(ctx.at(0x30), log2(wqebb), q.txMask+1, record).set("uar_page", 0x0C, 23, 0, q.uar.number)
 	q.sqn, err = d.create(d.ring(in, b, 0x50+0x30, 0x50+0x2C), opDestroySQ, 23)
 	return err
 }
 
 func (d *Device) createRQ(q *Queue, record dma.Block) error {
-	entries := q.mask + 1
-	b, err := d.card.Block(int(entries)*rxWQE, 4096)
+	b, err := d.card.Block(int(q.mask+1)*rxWQE, 4096)
 	if err != nil {
 		return err
 	}
 	q.rq = kit.Pointer(b)
+	return d.make.receives(q, b, record)
+}
+
+func (d byCommand) receives(q *Queue, b, record dma.Block) (err error) {
 	in := command(opCreateRQ, 0, 0x110)
 	ctx := in.at(0x20).
 		set("vsd", 0x00, 28, 28, 1). // do not strip VLAN tags
@@ -148,7 +181,7 @@ func (d *Device) createRQ(q *Queue, record dma.Block) error {
 		set("ts_format", 0x00, 5, 4, timestampFormat(d.caps.rqTimestamps)).
 		set("cqn", 0x08, 23, 0, q.rxCQN).
 		set("counter_set_id", 0x0C, 31, 24, d.counterSet)
-	wq := d.workQueue(ctx.at(0x30), log2(rxWQE), entries, record)
+	wq := d.workQueue(ctx.at(0x30), log2(rxWQE), q.mask+1, record)
 	if d.caps.endPad {
 		wq.set("end_padding_mode", 0x00, 26, 25, 1) // whole cache lines
 	}
@@ -166,13 +199,8 @@ func (d *Device) modify(op opcode, number, from, to uint32) error {
 }
 
 // startQueues creates the queue pairs: completion queues, then send and receive queue.
-func (d *Device) startQueues() (err error) {
+func (d *Device) startQueues() error {
 	d.choosePush()
-	in := command(opCreateTIS, 0, 0xC0)
-	in.at(0x20).set("transport_domain", 0x24, 23, 0, d.td)
-	if d.tis, err = d.create(in, opDestroyTIS, 23); err != nil {
-		return err
-	}
 	first := d.queues == nil
 	for i := range d.card.Options.Queues {
 		if first {
@@ -220,7 +248,11 @@ func (d *Device) startQueue(q *Queue, i int) (err error) {
 		return err
 	}
 	q.reset()
-	if err := d.modify(opModifySQ, q.sqn, stateRST, stateRDY); err != nil {
+	return d.make.ready(q)
+}
+
+func (d byCommand) ready(q *Queue) error {
+	if err := d.startSends(q); err != nil {
 		return err
 	}
 	return d.modify(opModifyRQ, q.rqn, stateRST, stateRDY)

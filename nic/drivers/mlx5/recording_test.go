@@ -124,7 +124,7 @@ func TestRecordedCommands(t *testing.T) {
 		return append(r.out, make(message, max(0, n-len(r.out)))...)[:n]
 	}
 	d := f.started()
-	for _, stage := range []func() error{d.enable, d.negotiate, d.initialize, d.startCommon} {
+	for _, stage := range []func() error{d.enable, d.negotiate, d.initialize, d.make.common} {
 		must.OK(t, stage())
 	}
 	for _, op := range []opcode{opEnableHCA, opQueryISSI, opSetISSI, opQueryPages, opManagePages, opAccessReg, opQueryHCACap, opSetHCACap, opInitHCA,

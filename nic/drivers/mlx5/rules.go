@@ -194,9 +194,11 @@ func (s *shared) steer() error {
 	if err != nil {
 		return err
 	}
-	targets, err := s.targets()
-	if err != nil {
-		return err
+	var targets map[target]uint32
+	if s.raw == nil {
+		if targets, err = s.targets(); err != nil {
+			return err
+		}
 	}
 	matchers := map[string]uint32{}
 	for _, r := range rules {
@@ -208,7 +210,12 @@ func (s *shared) steer() error {
 			}
 			matchers[key] = matcher
 		}
-		if err := s.ctx.Rule(matcher, r.value, targets[target{r.v6, r.udp}]); err != nil {
+		if s.raw != nil {
+			err = s.ctx.RuleToQP(matcher, r.value, s.raw.qps[s.queues[0].rqn])
+		} else {
+			err = s.ctx.Rule(matcher, r.value, targets[target{r.v6, r.udp}])
+		}
+		if err != nil {
 			return s.ruleError(r, err)
 		}
 		s.card.Log.Debug("rule", "for", r.what)

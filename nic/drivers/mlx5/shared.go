@@ -12,19 +12,21 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
+	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 )
 
-// shared is the firmware of a function that belongs to the kernel's driver, which forwards commands (DEVX). Objects
-// belong to this process's context and are destroyed with it. Rules in the kernel's flow tables send the frames that
-// are answered, or a bench's replies, to our queues; all others reach the kernel.
+// shared is the firmware of a function that belongs to the kernel's driver, which forwards commands (DEVX), or makes queue pairs for raw
+// packets if the firmware has no user contexts. Objects belong to this process's context and are destroyed with it. Rules in the kernel's flow
+// tables send the frames that are answered, or a bench's replies, to our queues; all others reach the kernel.
 type shared struct {
 	*Device
 	fn   *verbs.Function
 	port *beside.Port
 	ctx  verbs.DevX
+	raw  *rawPackets // nil with DEVX
 
 	objects map[object]uint32 // the kernel's handles
 	umems   map[uint64]uint32 // registered memory by start address
@@ -57,35 +59,48 @@ func (s *shared) begin() []kit.Stage {
 
 // open opens a context. The objects of an earlier one are destroyed before their memory is freed.
 func (s *shared) open() error {
+	s.raw, s.make = nil, byCommand{s.Device}
+	_, err := s.begun(true)
+	if errors.Is(err, unix.EINVAL) {
+		return s.openRaw()
+	}
+	return err
+}
+
+// begun opens a context in place of an earlier one.
+func (s *shared) begun(devx bool) (abi.MLX5AllocUcontextResp, error) {
 	if err := s.release(); err != nil {
-		return err
+		return abi.MLX5AllocUcontextResp{}, err
 	}
 	if err := s.fn.Start(); err != nil {
-		return err
+		return abi.MLX5AllocUcontextResp{}, err
 	}
 	s.ctx = verbs.DevX{Context: s.fn.Context()}
 	s.objects, s.umems, s.failed, s.seen = map[object]uint32{}, map[uint64]uint32{}, nil, make([]uint32, s.card.Options.Queues)
-	_, err := s.ctx.Begin()
-	if errors.Is(err, unix.EINVAL) {
-		return s.card.Errorf("%w: the firmware has no user contexts: mlxconfig -d %s set UCTX_EN=1, then reset it (mlxfwreset); or use driver xdp: %w",
-			errors.ErrUnsupported, s.fn.Function.Address, err)
-	}
+	r, err := s.ctx.Begin(devx)
 	if err != nil {
-		return s.card.Errorf("%w", err)
+		err = s.card.Errorf("%w", err)
 	}
-	return nil
+	return r, err
 }
 
-// Available returns why a device cannot be used beside the kernel's driver.
-func Available(fn *verbs.Function) error {
+// Available returns how a device is used beside the kernel's driver, or why it cannot be.
+func Available(fn *verbs.Function) (how string, err error) {
 	s := &shared{Device: &Device{}, fn: fn}
 	s.card.Name, s.card.Options.Queues = "mlx5 "+fn.Name(), 1
-	return errors.Join(s.open(), s.release())
+	err = s.open()
+	if how = "by DEVX"; s.raw != nil {
+		how = "by queue pairs for raw packets, because " + noContexts
+	}
+	return how, errors.Join(err, s.release())
 }
 
 func (s *shared) capabilities() error {
 	if err := s.port.Learn(&s.card); err != nil {
 		return err
+	}
+	if s.raw != nil {
+		return s.raw.learn()
 	}
 	return s.learn()
 }
@@ -228,6 +243,9 @@ func (s *shared) place(b dma.Block) place {
 }
 
 func (s *shared) vport() error {
+	if s.raw != nil {
+		return s.raw.setInline()
+	}
 	out, err := s.exec(command(opQueryNICVport, 0, 0x10), 0x110)
 	if err != nil {
 		return err
@@ -236,6 +254,13 @@ func (s *shared) vport() error {
 }
 
 func (s *shared) version() string { return s.fn.Text("fw_ver") }
+
+func (s *shared) notes() []string {
+	if s.raw != nil {
+		return []string{"the kernel makes the queues, as queue pairs for raw packets, because " + noContexts}
+	}
+	return []string{"the queues are made by commands that the kernel forwards (DEVX)"}
+}
 
 func (s *shared) link() (nic.Link, error) { return s.port.Link() }
 
@@ -249,12 +274,19 @@ func (s *shared) counts() (t nic.Stats, err error) {
 		t.TxFrames += q.pushed.Load() + q.pointed.Load()
 	}
 	t.RxFrames = s.frames
+	if s.raw != nil {
+		t.RxDropped = s.raw.dropped()
+		return t, nil
+	}
 	t.RxDropped, err = s.dropped()
 	return t, err
 }
 
 func (s *shared) extra(extra map[string]uint64) {
 	extra["kernel_events"] = s.port.Events.Load()
+	if s.raw != nil {
+		return
+	}
 	if v, err := s.vportCounts(); err == nil {
 		extra["vport_rx_frames"], extra["vport_tx_frames"] = v.RxFrames, v.TxFrames
 		extra["vport_rx_bytes"], extra["vport_tx_bytes"] = v.RxBytes, v.TxBytes

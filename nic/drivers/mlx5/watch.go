@@ -48,7 +48,7 @@ func (d *Device) checkQueue(i int, q *Queue) *kit.Symptom {
 	if d.sends[i].Waiting(&q.txNext, &q.askTail) < sendLimit {
 		return nil
 	}
-	if up, err := d.up(); err == nil && !up {
+	if l, err := d.fw.link(); err == nil && !l.Up {
 		return nil
 	}
 	return &kit.Symptom{Reason: "tx_hang", Recover: recoverQueue, Why: fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i,
@@ -108,9 +108,8 @@ func (d *Device) recoverSends(q *Queue, p *kit.Progress) error {
 	return nil
 }
 
-// resetSend moves a send queue through error and reset back to ready (PRM, SQ State Machine). In error the device completes every
-// WQE; the completion queue continues after the last of these completions.
-func (d *Device) resetSend(q *Queue) error {
+// stopSends moves a send queue to reset, through error (PRM, SQ State Machine). In error the device completes every WQE.
+func (d byCommand) stopSends(q *Queue) error {
 	out, err := d.exec(command(opQuerySQ, 0, 0x10).set("sqn", 0x08, 23, 0, q.sqn), 0x110)
 	if err != nil {
 		return err
@@ -122,13 +121,21 @@ func (d *Device) resetSend(q *Queue) error {
 		}
 		state = stateERR
 	}
-	if state == stateERR {
-		if err := q.flush(); err != nil {
-			return err
-		}
-		if err := d.modify(opModifySQ, q.sqn, stateERR, stateRST); err != nil {
-			return err
-		}
+	if state != stateERR {
+		return nil
+	}
+	if err := q.flush(); err != nil {
+		return err
+	}
+	return d.modify(opModifySQ, q.sqn, stateERR, stateRST)
+}
+
+func (d byCommand) startSends(q *Queue) error { return d.modify(opModifySQ, q.sqn, stateRST, stateRDY) }
+
+// resetSend resets a send queue and makes it ready. The completion queue continues after the last completion.
+func (d *Device) resetSend(q *Queue) error {
+	if err := d.make.stopSends(q); err != nil {
+		return err
 	}
 	for { // a queue in reset adds no completions: these are the last
 		own := atomic.LoadUint32(&q.completion(q.txCQ, q.txNext&q.txMask).counterOwn)
@@ -144,7 +151,7 @@ func (d *Device) resetSend(q *Queue) error {
 	q.resetSend()
 	q.txNext, q.askTail = taken, taken
 	mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
-	return d.modify(opModifySQ, q.sqn, stateRST, stateRDY)
+	return d.make.startSends(q)
 }
 
 // flush processes completions, of any status, up to that of the last WQE.

@@ -54,6 +54,12 @@ var Read = func(name string) (f Interface, err error) {
 // show it: Linux also assigns one to ports of cards in legacy mode.)
 var Switchdev = netif.Switchdev
 
+// OutOfBuffer returns how many frames of a port of an RDMA device found no buffer in any of its queues, modulo 2^32. Tests replace it.
+var OutOfBuffer = func(fn *verbs.Function, port int) (n uint32) {
+	fmt.Sscan(fn.Text(fmt.Sprintf("ports/%d/hw_counters/out_of_buffer", port)), &n)
+	return n
+}
+
 // Port is a port of a card that the kernel keeps.
 type Port struct {
 	Fn     *verbs.Function

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -49,6 +50,19 @@ func (l Lock) Lock() { l <- struct{}{} }
 
 // Unlock unlocks l.
 func (l Lock) Unlock() { <-l }
+
+// Data returns the data of the attribute of a call to a simulated kernel, nil if the call does not have it.
+func Data(attrs []verbs.Attr, id uint16) []byte {
+	for _, a := range attrs {
+		if a.ID == id {
+			return a.Data
+		}
+	}
+	return nil
+}
+
+// As returns the structure at b.
+func As[T any](b []byte) *T { return (*T)(unsafe.Pointer(&b[0])) }
 
 // Errno returns Linux's error number for a card that is gone or does not answer, and other errors as they are.
 func Errno(err error) error {

@@ -90,6 +90,7 @@ const (
 	CmdRegMR        = 9
 	CmdDeregMR      = 13
 	CmdCreateQP     = 24
+	CmdQueryQP      = 25
 	CmdModifyQP     = 26
 	ExCmdCreateFlow = 50
 	CmdFlagExtended = 0x80000000
@@ -203,6 +204,47 @@ type ModifyQP struct {
 	AltPortNum       uint8
 	AltTimeout       uint8
 	Reserved         [2]uint8
+}
+
+// QueryQP requests the attributes in AttrMask.
+type QueryQP struct {
+	Response uint64
+	QPHandle uint32
+	AttrMask uint32
+}
+
+// QueryQPResp is the answer.
+type QueryQPResp struct {
+	Dest            QPDest
+	AltDest         QPDest
+	MaxSendWR       uint32
+	MaxRecvWR       uint32
+	MaxSendSGE      uint32
+	MaxRecvSGE      uint32
+	MaxInlineData   uint32
+	QKey            uint32
+	RQPSN           uint32
+	SQPSN           uint32
+	DestQPNum       uint32
+	QPAccessFlags   uint32
+	PKeyIndex       uint16
+	AltPKeyIndex    uint16
+	QPState         uint8
+	CurQPState      uint8
+	PathMTU         uint8
+	PathMigState    uint8
+	SQDraining      uint8
+	MaxRdAtomic     uint8
+	MaxDestRdAtomic uint8
+	MinRNRTimer     uint8
+	PortNum         uint8
+	Timeout         uint8
+	RetryCnt        uint8
+	RNRRetry        uint8
+	AltPortNum      uint8
+	AltTimeout      uint8
+	SQSigAll        uint8
+	Reserved        [5]uint8
 }
 
 // GlobalRoute is the part of an address that crosses subnets.

@@ -51,6 +51,51 @@ type MLX5AllocUcontextResp struct {
 // MLX5AllocPDResp is mlx5_ib_alloc_pd_resp.
 type MLX5AllocPDResp struct{ PDN uint32 }
 
+// MLX5UserInlineModeNone, in EthMinInline, is a device that requires no headers inline in a send WQE. The value of each other mode is one more
+// than the firmware's.
+const MLX5UserInlineModeNone = 1
+
+// MLX5CreateCQ has the addresses of a completion queue's entries and of its doorbell record, and the number of its doorbell page.
+type MLX5CreateCQ struct {
+	BufAddr          uint64
+	DBAddr           uint64
+	CQESize          uint32
+	CQECompEn        uint8
+	CQECompResFormat uint8
+	Flags            uint16
+	UARPageIndex     uint16
+	Reserved0        uint16
+	Reserved1        uint32
+}
+
+// MLX5CreateCQResp is the answer.
+type MLX5CreateCQResp struct {
+	CQN      uint32
+	Reserved uint32
+}
+
+// Flags of MLX5CreateCQ and MLX5CreateQP: UARPageIndex and BFRegIndex have the number of a doorbell page of the program's own.
+const (
+	MLX5CreateCQFlagsUARPageIndex = 1 << 1
+	MLX5QPFlagUARPageIndex        = 1 << 10
+)
+
+// MLX5CreateQP has the addresses of a queue pair's rings and of its doorbell records: the receive queue's, then the send queue's.
+type MLX5CreateQP struct {
+	BufAddr    uint64 // receive queue
+	DBAddr     uint64
+	SQWQECount uint32 // blocks
+	RQWQECount uint32
+	RQWQEShift uint32
+	Flags      uint32
+	UIdx       uint32
+	BFRegIndex uint32
+	SQBufAddr  uint64
+	ECEOptions uint32
+	DCIStreams [2]uint8
+	Reserved   uint16
+}
+
 // Objects of the driver (mlx5_ib_objects), and the core's that it adds methods to.
 const (
 	ObjectFlow            = 9
@@ -111,6 +156,7 @@ const (
 	MLX5MethodCreateFlow         = 0x1000
 	MLX5AttrCreateFlowHandle     = 0x1000
 	MLX5AttrCreateFlowMatchValue = 0x1001
+	MLX5AttrCreateFlowDestQP     = 0x1002
 	MLX5AttrCreateFlowDestDevX   = 0x1003
 	MLX5AttrCreateFlowMatcher    = 0x1004
 )
