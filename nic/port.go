@@ -130,6 +130,9 @@ type Info struct {
 	// NoDropCounter reports that the device does not count frames that it drops for lack of a receive buffer, so that
 	// Stats.RxDropped stays 0.
 	NoDropCounter bool `json:"-"`
+
+	// NoByteCounter reports that the bytes of frames are not counted, so that Stats.RxBytes and TxBytes stay 0.
+	NoByteCounter bool `json:"-"`
 }
 
 // Link is the state of the port.

@@ -184,7 +184,7 @@ func (k *inTheKernel) print(out io.Writer) error {
 	if err := d.ReadStats(&s); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "device\treceived %d (%d bytes), sent %d (%d bytes)\n", s.RxFrames, s.RxBytes, s.TxFrames, s.TxBytes)
+	printFrames(w, info, &s)
 	printProgram(w, d.Turnaround(), d.Delivery())
 	return w.Flush()
 }

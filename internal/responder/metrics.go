@@ -51,9 +51,12 @@ func (c *common) device(p nic.Port) {
 	}
 	c.frames.Set(float64(s.RxFrames), "rx")
 	c.frames.Set(float64(s.TxFrames), "tx")
-	c.bytes.Set(float64(s.RxBytes), "rx")
-	c.bytes.Set(float64(s.TxBytes), "tx")
-	for _, n := range troubles(p.Info(), s) {
+	info := p.Info()
+	if !info.NoByteCounter {
+		c.bytes.Set(float64(s.RxBytes), "rx")
+		c.bytes.Set(float64(s.TxBytes), "tx")
+	}
+	for _, n := range troubles(info, s) {
 		c.trouble.Set(float64(n.value), n.name)
 	}
 	for name, n := range s.Extra {

@@ -106,7 +106,7 @@ func (v *view) print(out io.Writer) {
 	if err := v.dev.ReadStats(&s); err != nil {
 		fmt.Fprintf(w, "device\t%v\n", err)
 	} else {
-		fmt.Fprintf(w, "device\treceived %d (%d bytes), sent %d (%d bytes)\n", s.RxFrames, s.RxBytes, s.TxFrames, s.TxBytes)
+		printFrames(w, v.info, &s)
 		if v.info.NoDropCounter {
 			fmt.Fprintf(w, "  rx_dropped\tunknown: the device does not count it\n")
 		}
@@ -147,6 +147,15 @@ func printCounts(w io.Writer, counts *fastpath.Stats) {
 	list("refused", counts.Refused(), false)
 }
 
+// printFrames prints what a device received and sent.
+func printFrames(w io.Writer, i nic.Info, s *nic.Stats) {
+	if i.NoByteCounter {
+		fmt.Fprintf(w, "device\treceived %d, sent %d\n", s.RxFrames, s.TxFrames)
+		return
+	}
+	fmt.Fprintf(w, "device\treceived %d (%d bytes), sent %d (%d bytes)\n", s.RxFrames, s.RxBytes, s.TxFrames, s.TxBytes)
+}
+
 type counter struct {
 	name  string
 	value uint64
@@ -180,7 +189,10 @@ func describe(r *report.Report, i nic.Info, p nic.Port) {
 	}
 	var s nic.Stats
 	if p.ReadStats(&s) == nil {
-		r.Device.Counters = map[string]uint64{"rx_frames": s.RxFrames, "rx_bytes": s.RxBytes, "tx_frames": s.TxFrames, "tx_bytes": s.TxBytes}
+		r.Device.Counters = map[string]uint64{"rx_frames": s.RxFrames, "tx_frames": s.TxFrames}
+		if !i.NoByteCounter {
+			r.Device.Counters["rx_bytes"], r.Device.Counters["tx_bytes"] = s.RxBytes, s.TxBytes
+		}
 		for _, c := range append(troubles(i, &s), own(i, &s)...) {
 			r.Device.Counters[c.name] = c.value
 		}

@@ -86,7 +86,6 @@ var knobs = map[string]string{
 	"mlx5sim.Options.ICMP":           "- a setting of the firmware: nic/drivers/mlx5's tests",
 	"mlx5sim.Model.UserObjects":      "- a count",
 	"mlx5sim.Model.Objects":          "- a count",
-	"mlx5sim.Model.Queues":           "- a count",
 	"mlx4sim.Model.FailNextSend":     "mlx4: send completion with error",
 	"mlx4sim.Model.FailNextReceive":  "mlx4: receive completion with error",
 	"mlx4sim.Model.Catastrophe":      "mlx4: fatal error",

@@ -183,7 +183,7 @@ func matches(p *[parsed]byte, mask, value *[matchSize]byte) bool {
 // intoTIR selects the receive queue. A TIR accepts frames from queues of the same transport domain only if configured
 // to.
 func (m *Model) intoTIR(t *tir, f *frame, tag uint32) (took, room bool) {
-	if f.from == t.td && t.selfLB>>min(cast(f.B), multicast)&1 == 0 {
+	if f.from != 0 && f.from == t.td && t.selfLB>>min(cast(f.B), multicast)&1 == 0 {
 		f.blocked = true
 		return false, true
 	}

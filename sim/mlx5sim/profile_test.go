@@ -236,3 +236,29 @@ func TestVendorSpecific(t *testing.T) {
 		t.Errorf("a virtual function: %+v", c)
 	}
 }
+
+// Transport domain 0 is the card's own: a TIR is in it without ALLOC_TRANSPORT_DOMAIN, and receives frames from the wire and of queues in other
+// domains. A domain that was not allocated is refused.
+func TestOwnTransportDomain(t *testing.T) {
+	tir := func(x *rig, td uint32) []byte { return dwords(0x110, 0, 0x900<<16, 0x3c, x.rqn, 0x44, td) }
+	x := openRig(t, Options{Profile: ConnectX5})
+	own := w32(x.do(tir(x, 0), 16), 8)
+	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
+	x.do(dwords(0x348, 0, 0x936<<16, 0x14, x.table, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 2<<24|own), 16)
+	x.post(16)
+	x.Far.Send(0, frameOf(64))
+	x.Port.Settle(10)
+	if e := x.cqe(); e == nil || e[63]>>4 != cqeResponseSend {
+		t.Error("a frame from the wire did not reach the TIR in domain 0")
+	}
+	if out, round := x.sendTo(0, testMAC); out || !round || x.m.count.selfBlocked != 0 {
+		t.Errorf("a frame of a queue in another domain: on the wire %v, came round %v", out, round)
+	}
+	x.fails(dwords(16, 0, 0x817<<16), 16, stBadRes, "transport domain 0x0")
+	x.fails(tir(x, 99), 16, stBadRes, "transport domain 0x63")
+	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
+	x.do(dwords(16, 0, 0x902<<16, 8, own), 16)
+	if n := x.m.obj.ownTD.held; n != 0 {
+		t.Errorf("%d TIRs are in domain 0 after the last was destroyed", n)
+	}
+}

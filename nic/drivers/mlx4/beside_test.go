@@ -62,7 +62,7 @@ func TestBeside(t *testing.T) {
 		x.Expect("ours", map[string][]byte{"a datagram": datagram})
 	}
 	info := x.Dev.Info()
-	if info.Via != "verbs" || info.Device != "eth1" || info.Backend != nic.Sim || !info.NoDropCounter || !strings.Contains(info.Model, "port 1, firmware 2.42.5000") ||
+	if info.Via != "verbs" || info.Device != "eth1" || info.Backend != nic.Sim || !info.NoDropCounter || !info.NoByteCounter || !strings.Contains(info.Model, "port 1, firmware 2.42.5000") ||
 		info.Push != "blueflame full" || !strings.Contains(list(info.Notes), "pings to 10.0.0.2 are answered by the kernel") {
 		t.Errorf("%+v", info)
 	}

@@ -121,6 +121,7 @@ func (d *Device) Info() (i nic.Info) {
 				"sends asked for once in %d blocks, completions not moderated", n, n*maxBlocks, d.queues[0].askEvery)})...)
 		// PortCounters do not include datagrams without a receive WQE (IBA vol. 1 §16.1.3.5).
 		i.NoDropCounter = d.subnet != nil || i.Via != ""
+		i.NoByteCounter = i.Via != ""
 	})
 	return i
 }

@@ -131,6 +131,7 @@ func (d *Device) Info() (i nic.Info) {
 		i = d.card.Info(fmt.Sprintf("%s (%v), firmware %s", d.model, d.card.Fn.ID(), d.fw.version()),
 			d.pushName(), slices.Concat(d.lacks, d.fw.notes(), d.pushNotes(), []string{fmt.Sprintf("queues of %d slots and %d blocks, a completion of sends "+
 				"asked for once in %d blocks, completions neither compressed nor moderated", n, n*maxBlocks, d.queues[0].askEvery)})...)
+		i.NoByteCounter = i.Via != ""
 	})
 	return i
 }
