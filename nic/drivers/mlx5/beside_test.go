@@ -255,7 +255,8 @@ func TestBesideRawPackets(t *testing.T) {
 	if info.Via != "verbs" || !strings.HasPrefix(info.Push, "blueflame full") {
 		t.Errorf("%+v", info)
 	}
-	check.Contains(t, notes, "queue pairs for raw packets, because the firmware has no user contexts", "pings to 10.0.0.2 are answered by the kernel", "16 of 16 WQEs")
+	check.Contains(t, notes, "queue pairs for raw packets, because the firmware has no user contexts", "pings to 10.0.0.2 are answered by the kernel", "16 of 16 WQEs",
+		"of longer ones 0 bytes, which the vport demands")
 	var s nic.Stats
 	x.Busy(func() { must.OK(t, x.Dev.ReadStats(&s)) })
 	if s.RxFrames != 2 || s.TxFrames != 3 {
@@ -306,6 +307,31 @@ func TestBesideRawPacketsRestart(t *testing.T) {
 	x.Restarts("mtu_changed", func() { x.kernel.Change(func(p *mlx5.KernelPort) { p.MTU = 1400 }) })
 	x.Expect("ours", map[string][]byte{"after a change of the MTU a datagram": datagram})
 	x.Close()
+}
+
+// A send queue that fails is reset alone, by commands or by the kernel.
+func TestBesideSendError(t *testing.T) {
+	for name, x := range map[string]*besideRig{"DEVX": newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5}), "raw packets": newBesideRaw(t)} {
+		x.Open(nic.Options{})
+		x.Expect("ours", map[string][]byte{"a datagram": datagram})
+		var s nic.Stats
+		must.OK(t, x.Serve(x.Dev, "send completion with error: syndrome 0x04", func() {
+			x.Port.Hold(func() { x.model.FailNextSend(0x04) })
+			await.Holds(func() bool {
+				x.Far.Send(0, datagram)
+				return x.Dev.ReadStats(&s) == nil && s.Extra["send_queue_resets"] == 1
+			})
+		}))
+		x.Settle()
+		for x.Far.Recv(0) != nil {
+		}
+		x.Expect("ours", map[string][]byte{"a datagram after the error": datagram})
+		x.Busy(func() { must.OK(t, x.Dev.ReadStats(&s)) })
+		if s.Extra["send_queue_resets"] != 1 || s.Resets != 0 || s.TxErrors == 0 {
+			t.Errorf("%s: %+v", name, s)
+		}
+		x.Close()
+	}
 }
 
 func TestBesideRawPacketsKilled(t *testing.T) {
