@@ -17,6 +17,10 @@ type Arena struct {
 	segments []*segment
 	notes    []string
 	closed   bool
+
+	blocks    []BequestBlock // all that were allocated
+	inherited []BequestBlock // of these, allocated by another process and not by this one yet
+	replaying bool           // only these can be allocated
 }
 
 // segment is a range of memory that is contiguous for both the processor and the device.
@@ -58,25 +62,27 @@ func (a *Arena) Grow(size int) error {
 		return errors.Join(err, mp.close(a.mapper))
 	}
 	a.mappings = append(a.mappings, mp)
+	a.segment(mp)
+	return nil
+}
+
+// show maps mp for the device, in one piece if possible, otherwise page by page.
+func (a *Arena) show(mp *mapping) error {
+	err := mp.show(a.mapper, len(mp.mem.Bytes))
+	if errors.Is(err, ErrScattered) {
+		err = mp.show(a.mapper, mp.mem.Page)
+	}
+	return err
+}
+
+// segment adds the segments and notes of a mapping that the device has.
+func (a *Arena) segment(mp *mapping) {
 	for _, n := range mp.notes {
 		if !slices.Contains(a.notes, n) {
 			a.notes = append(a.notes, n)
 		}
 	}
-	return nil
-}
-
-// show maps mp for the device, in one piece if possible, otherwise page by page, and adds its segments.
-func (a *Arena) show(mp *mapping) error {
-	step := len(mp.mem.Bytes)
-	err := mp.show(a.mapper, step)
-	if errors.Is(err, ErrScattered) {
-		step = mp.mem.Page
-		err = mp.show(a.mapper, step)
-	}
-	if err != nil {
-		return err
-	}
+	step := mp.step
 	var last *segment
 	for i, iova := range mp.shown {
 		bytes := mp.mem.Bytes[i*step : (i+1)*step]
@@ -88,10 +94,22 @@ func (a *Arena) show(mp *mapping) error {
 		last = &segment{bytes: bytes, iova: iova, used: mp.used, free: []span{{0, uint64(step)}}}
 		a.segments = append(a.segments, last)
 	}
-	return nil
 }
 
-// Alloc returns size zeroed bytes whose device address is a multiple of align, a power of two. For align up to the page size, the
+// cut takes the range from lo to hi out of free range i.
+func (s *segment) cut(i int, lo, hi uint64) {
+	f := s.free[i]
+	var rest []span
+	if f.lo < lo {
+		rest = append(rest, span{f.lo, lo})
+	}
+	if hi < f.hi {
+		rest = append(rest, span{hi, f.hi})
+	}
+	s.free = slices.Replace(s.free, i, i+1, rest...)
+}
+
+// Alloc returns size zeroed bytes (not zeroed: see Inherit) whose device address is a multiple of align, a power of two. For align up to the page size, the
 // processor's address is aligned too. It returns ErrNoRoom if the arena must grow first.
 func (a *Arena) Alloc(size, align int) (Block, error) {
 	if size <= 0 || align <= 0 || align&(align-1) != 0 {
@@ -102,6 +120,9 @@ func (a *Arena) Alloc(size, align int) (Block, error) {
 	if a.closed {
 		return Block{}, fmt.Errorf("dma: %w", ErrClosed)
 	}
+	if a.replaying {
+		return a.replay(size, align)
+	}
 	longest := uint64(0)
 	for _, s := range a.segments {
 		for i, f := range s.free {
@@ -111,18 +132,12 @@ func (a *Arena) Alloc(size, align int) (Block, error) {
 			if hi > f.hi {
 				continue
 			}
-			var rest []span
-			if f.lo < lo {
-				rest = append(rest, span{f.lo, lo})
-			}
-			if hi < f.hi {
-				rest = append(rest, span{hi, f.hi})
-			}
-			s.free = slices.Replace(s.free, i, i+1, rest...)
+			s.cut(i, lo, hi)
 			b := s.bytes[lo:hi:hi]
 			if s.used { // the kernel zeroed new memory when it was populated
 				clear(b)
 			}
+			a.blocks = append(a.blocks, BequestBlock{s.iova + lo, size})
 			return Block{Bytes: b, IOVA: s.iova + lo}, nil
 		}
 	}

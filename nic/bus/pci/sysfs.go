@@ -25,6 +25,7 @@ type sysfsFunction struct {
 	size   int // size of configuration space
 
 	noReset bool // the kernel cannot reset it
+	resting bool // inherited, and another process uses it
 	once    sync.Once
 	err     error
 }
@@ -159,6 +160,9 @@ func (f *sysfsFunction) mapUncached(n int, from, size uint64) (*mmio.Window, err
 
 // Close implements Function. Later calls return the same error.
 func (f *sysfsFunction) Close() error {
+	if f.resting {
+		return f.Leave()
+	}
 	f.once.Do(func() {
 		var errs []error
 		if !Gone(f) {

@@ -30,8 +30,9 @@ type vfioFunction struct {
 	container, group, device *os.File
 	physical                 *dma.Physical // without an IOMMU
 
-	once sync.Once
-	err  error
+	resting bool // inherited, and another process uses it
+	once    sync.Once
+	err     error
 }
 
 // openVFIO opens the function at addr, which must be bound to vfio-pci. unsafeNoIOMMU allows vfio-pci's mode without an IOMMU,
@@ -178,6 +179,11 @@ func (f *vfioFunction) setIOMMU(noIOMMU bool) (err error) {
 		}
 		return fmt.Errorf("VFIO_SET_IOMMU type %d%s: %w", kind, hint, rights(err))
 	}
+	return f.addresses(noIOMMU)
+}
+
+// addresses prepares the choice of device addresses.
+func (f *vfioFunction) addresses(noIOMMU bool) (err error) {
 	if noIOMMU {
 		f.physical, err = dma.UnsafeNoIOMMU()
 		return err
@@ -201,6 +207,11 @@ func (f *vfioFunction) openDevice() error {
 	}
 	unix.CloseOnExec(fd)
 	f.device = os.NewFile(uintptr(fd), f.addr)
+	return f.describe()
+}
+
+// describe reads the device's regions.
+func (f *vfioFunction) describe() error {
 	info := vfioDeviceInfo{argsz: uint32(unsafe.Sizeof(vfioDeviceInfo{}))}
 	if err := f.fill(f.device, vfioDeviceGetInfo, unsafe.Pointer(&info)); err != nil {
 		return fmt.Errorf("VFIO_DEVICE_GET_INFO: %w", err)
@@ -377,6 +388,9 @@ func (t regionTrap) WriteBAR(off uint64, p []byte) error {
 
 // Close implements Function. Later calls return the same error.
 func (f *vfioFunction) Close() error {
+	if f.resting {
+		return f.Leave()
+	}
 	f.once.Do(func() {
 		var errs []error
 		if !Gone(f) {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -37,7 +38,9 @@ type Function struct {
 
 	winMu  sync.Mutex
 	win    [6]*mmio.Window
-	shadow [6][]byte
+	shadow [6]shadow
+
+	resting atomic.Bool // inherited, and another process uses the connection
 
 	mu   sync.Mutex // never held while waiting for the server: the reader locks it too
 	maps []mapping
@@ -71,10 +74,7 @@ func Dial(path string) (*Function, error) {
 		return nil, fmt.Errorf("vfio-user: %w", err)
 	}
 	f := &Function{path: path, conn: proto.NewConn(sock), ran: make(chan struct{})}
-	go func() {
-		defer close(f.ran)
-		f.conn.Run(f.request)
-	}()
+	f.run()
 	if err := f.start(); err != nil {
 		f.conn.Fail(ErrClosed)
 		<-f.ran
@@ -83,8 +83,24 @@ func Dial(path string) (*Function, error) {
 	return f, nil
 }
 
+// run reads the connection until it is closed.
+func (f *Function) run() {
+	go func() {
+		defer close(f.ran)
+		f.conn.Run(f.request)
+	}()
+}
+
+// call sends a request and waits for its reply. The caller closes the reply's descriptors.
+func (f *Function) call(cmd proto.Command, body []byte, fds ...int) (proto.Message, error) {
+	if f.resting.Load() {
+		return proto.Message{}, errResting
+	}
+	return f.conn.Call(cmd, body, fds...)
+}
+
 func (f *Function) start() error {
-	r, err := f.conn.Call(proto.CmdVersion, proto.VersionBody())
+	r, err := f.call(proto.CmdVersion, proto.VersionBody())
 	if errors.Is(err, ErrClosed) {
 		return fmt.Errorf("%w (a server that already has a client closes further connections)", err)
 	} else if err != nil {
@@ -94,7 +110,7 @@ func (f *Function) start() error {
 	if _, err := proto.ParseVersion(r.Body); err != nil {
 		return err
 	}
-	r, err = f.conn.Call(proto.CmdGetInfo, proto.Encode(proto.InfoBody{Argsz: 16}))
+	r, err = f.call(proto.CmdGetInfo, proto.Encode(proto.InfoBody{Argsz: 16}))
 	if err != nil {
 		return err
 	}
@@ -179,7 +195,7 @@ func (f *Function) reach(q proto.DMABody) []byte {
 
 func (f *Function) read(region uint32, off uint64, p []byte) error {
 	q := proto.AccessBody{Offset: off, Region: region, Count: uint32(len(p))}
-	r, err := f.conn.Call(proto.CmdRegionRead, proto.Encode(q))
+	r, err := f.call(proto.CmdRegionRead, proto.Encode(q))
 	if err != nil {
 		return err
 	}
@@ -194,7 +210,7 @@ func (f *Function) read(region uint32, off uint64, p []byte) error {
 }
 
 func (f *Function) write(region uint32, off uint64, p []byte) error {
-	r, err := f.conn.Call(proto.CmdRegionWrite, proto.Encode(proto.AccessBody{Offset: off, Region: region, Count: uint32(len(p))}, p))
+	r, err := f.call(proto.CmdRegionWrite, proto.Encode(proto.AccessBody{Offset: off, Region: region, Count: uint32(len(p))}, p))
 	r.CloseFDs()
 	return err
 }
@@ -225,7 +241,7 @@ func (f *Function) SetBusMaster(on bool) error {
 
 // Reset does a function-level reset. Afterwards memory space is enabled and bus mastering is off.
 func (f *Function) Reset() error {
-	r, err := f.conn.Call(proto.CmdReset, nil)
+	r, err := f.call(proto.CmdReset, nil)
 	r.CloseFDs()
 	if err != nil {
 		return err
@@ -261,57 +277,92 @@ func (f *Function) BAR(n int) (*mmio.Window, error) {
 	if info.Size == 0 || info.Size > 1<<40 {
 		return nil, fmt.Errorf("%s: BAR %d has %#x bytes", f.Name(), n, info.Size)
 	}
-	mem, polled, err := f.mapShadow(n, info.Size)
-	if err != nil {
+	if f.shadow[n], err = f.mapShadow(n, info.Size); err != nil {
 		return nil, err
 	}
-	f.shadow[n] = mem
+	f.win[n] = f.window(n, info.Size)
+	return f.win[n], nil
+}
+
+// window returns BAR n, whose shadow is mapped.
+func (f *Function) window(n int, size uint64) *mmio.Window {
+	k := &f.shadow[n]
+	mem := k.mem
 	if mem != nil {
-		mem = mem[:info.Size]
+		mem = mem[:size]
 	}
-	f.win[n] = mmio.Trapped(info.Size, trap{f, n}, mem, func(off, size uint64) bool {
-		return slices.ContainsFunc(polled, func(a proto.SparseArea) bool {
+	return mmio.Trapped(size, trap{f, n}, mem, func(off, size uint64) bool {
+		return slices.ContainsFunc(k.areas, func(a proto.SparseArea) bool {
 			return off >= a.Offset && off-a.Offset < a.Size && size <= a.Size-(off-a.Offset)
 		})
 	})
-	return f.win[n], nil
 }
 
 func (f *Function) BARWC(n int) (*mmio.Window, error) { return f.BAR(n) }
 
+// shadow is the memory behind a BAR's doorbells, the zero value if there is none.
+type shadow struct {
+	mem   []byte
+	fd    int
+	areas []proto.SparseArea // the doorbells
+}
+
+func (k *shadow) close() {
+	if k.mem != nil {
+		unix.Munmap(k.mem)
+		unix.Close(k.fd)
+	}
+	*k = shadow{}
+}
+
 // mapShadow maps the memory behind a BAR's doorbells, if the server has any.
-func (f *Function) mapShadow(bar int, size uint64) ([]byte, []proto.SparseArea, error) {
+func (f *Function) mapShadow(bar int, size uint64) (shadow, error) {
 	region := uint32(proto.RegionShadow + bar)
 	if f.info.Regions <= region {
-		return nil, nil, nil
+		return shadow{}, nil
 	}
 	info, caps, fds, err := f.regionInfo(region)
 	defer func() { closeAll(fds) }()
 	if err != nil || info.Flags&(proto.RegionMmap|proto.RegionCaps) != proto.RegionMmap|proto.RegionCaps || len(fds) != 1 {
-		return nil, nil, err
+		return shadow{}, err
 	}
 	ours, areas, err := parseCaps(caps)
 	if err != nil || !ours {
-		return nil, nil, err
+		return shadow{}, err
 	}
-	var st unix.Stat_t
-	seals, serr := unix.FcntlInt(uintptr(fds[0]), unix.F_GET_SEALS, 0)
-	if err := unix.Fstat(fds[0], &st); err != nil || serr != nil || seals&unix.F_SEAL_SHRINK == 0 ||
-		info.Size < size || info.Size > uint64(st.Size) {
-		return nil, nil, fmt.Errorf("%w: memory behind BAR %d: %#x bytes of %#x, seals %#x", ErrProtocol, bar, info.Size, st.Size, seals)
+	if info.Size < size {
+		return shadow{}, fmt.Errorf("%w: %#x bytes of memory behind BAR %d of %#x", ErrProtocol, info.Size, bar, size)
 	}
-	mem, err := unix.Mmap(fds[0], 0, int(info.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	fd := fds[0]
+	fds = nil
+	k, err := mapShadowFile(fd, info.Size, areas)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: map the doorbells of BAR %d: %w", f.Name(), bar, err)
+		return k, fmt.Errorf("%s: memory behind BAR %d: %w", f.Name(), bar, err)
 	}
-	return mem, areas, nil
+	return k, nil
+}
+
+// mapShadowFile maps a file, which it owns.
+func mapShadowFile(fd int, size uint64, areas []proto.SparseArea) (k shadow, err error) {
+	var st unix.Stat_t
+	seals, serr := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err := unix.Fstat(fd, &st); err != nil || serr != nil || seals&unix.F_SEAL_SHRINK == 0 || size > uint64(st.Size) {
+		unix.Close(fd)
+		return k, fmt.Errorf("%w: %#x bytes of %#x, seals %#x", ErrProtocol, size, st.Size, seals)
+	}
+	if k.mem, err = unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		unix.Close(fd)
+		return k, err
+	}
+	k.fd, k.areas = fd, areas
+	return k, nil
 }
 
 // regionInfo requests a region's description, and once more with room for its capabilities.
 func (f *Function) regionInfo(index uint32) (proto.RegionInfoBody, []byte, []int, error) {
 	q := proto.RegionInfoBody{Argsz: 32, Index: index}
 	for range 2 {
-		r, err := f.conn.Call(proto.CmdGetRegionInfo, proto.Encode(q))
+		r, err := f.call(proto.CmdGetRegionInfo, proto.Encode(q))
 		if err != nil {
 			return q, nil, nil, err
 		}
@@ -383,7 +434,7 @@ func (f *Function) Map(m dma.Memory) (uint64, error) {
 	if m.FD >= 0 {
 		q.Offset, fds = uint64(m.Off), []int{m.FD}
 	}
-	r, err := f.conn.Call(proto.CmdDMAMap, proto.Encode(q), fds...)
+	r, err := f.call(proto.CmdDMAMap, proto.Encode(q), fds...)
 	r.CloseFDs()
 	if err != nil {
 		f.forget(iova)
@@ -422,7 +473,7 @@ func (f *Function) Unmap(iova uint64, size int) error {
 		return fmt.Errorf("%s: nothing is mapped at %#x", f.Name(), iova)
 	}
 	q := proto.DMAUnmapBody{Argsz: 24, Addr: iova, Size: uint64(size)}
-	r, err := f.conn.Call(proto.CmdDMAUnmap, proto.Encode(q))
+	r, err := f.call(proto.CmdDMAUnmap, proto.Encode(q))
 	r.CloseFDs()
 	if errors.Is(err, ErrClosed) {
 		return nil
@@ -440,24 +491,26 @@ func (f *Function) Unmap(iova uint64, size int) error {
 // Close turns bus mastering off and disconnects; the server drops the mappings. Windows read all ones afterwards; pointers into
 // them must not be used any more.
 func (f *Function) Close() error {
+	if f.resting.Load() {
+		return f.Leave()
+	}
 	err := f.SetBusMaster(false)
 	if errors.Is(err, ErrClosed) {
 		err = nil
 	}
-	f.conn.Fail(ErrClosed)
-	<-f.ran
+	return errors.Join(err, f.Leave())
+}
+
+// retire unmaps the windows.
+func (f *Function) retire() {
 	f.winMu.Lock()
 	defer f.winMu.Unlock()
 	for i := range f.win {
 		if f.win[i] != nil {
 			f.win[i].Retire()
 		}
-		if f.shadow[i] != nil {
-			unix.Munmap(f.shadow[i])
-			f.shadow[i] = nil
-		}
+		f.shadow[i].close()
 	}
-	return err
 }
 
 func closeAll(fds []int) {

@@ -51,6 +51,15 @@ type Conn struct {
 // NewConn takes ownership of sock. It reads nothing before Run.
 func NewConn(sock *net.UnixConn) *Conn { return &Conn{sock: sock, waiting: map[uint16]chan Message{}} }
 
+// FD returns the connection's file descriptor, which remains the connection's.
+func (c *Conn) FD() (fd int, err error) {
+	raw, err := c.sock.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(f uintptr) { fd = int(f) })
+	}
+	return fd, err
+}
+
 // Fail closes the connection. Callers that wait for a reply get the error.
 func (c *Conn) Fail(err error) {
 	c.mu.Lock()
