@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/rebound-nic/rebound/nic"
@@ -36,10 +37,13 @@ type Card struct {
 	hooks     Hooks
 	observed  *trace.Observed // nil unless somebody follows
 	fallbacks fallbacks
-	endWatch  chan struct{}
+	endWatch  chan struct{} // nil while no watchdog runs
 	ended     chan struct{}
 	lifeMutex Lock // held to restart the device, and shared by all that send it commands
 	counting  Lock // held to read the device's counters
+
+	resting, left atomic.Bool // another process still has the device, or has it now
+	restarts      int         // how often the watchdog restarted it
 }
 
 // Hooks are the driver's parts of what the kit does.
@@ -61,6 +65,9 @@ type Hooks struct {
 
 	// Release stops the device's DMA and frees its memory. It is called once, after Open, even if that failed half-way.
 	Release func() error
+
+	// Heir is nil for a driver that starts the device of another process again.
+	Heir *Heir
 }
 
 // Open opens a function with a driver. It takes fn over: Close closes it, and so does an Open that fails.
@@ -70,14 +77,28 @@ func (c *Card) Open(fn pci.Function, o nic.Options, l Limits, h Hooks) error {
 		c.Trace.Follow(c.observed.Seen)
 	}
 	if err := c.open(o, l); err != nil {
-		if pci.Gone(fn) && !errors.Is(err, nic.ErrGone) {
+		if o.Inherited == nil && pci.Gone(fn) && !errors.Is(err, nic.ErrGone) {
 			err = c.Errorf("%w: %w", nic.ErrGone, err)
 		}
 		return errors.Join(err, fn.Close())
 	}
+	if !c.resting.Load() {
+		c.startWatch()
+	}
+	return nil
+}
+
+func (c *Card) startWatch() {
 	c.endWatch, c.ended = make(chan struct{}), make(chan struct{})
 	go c.watch()
-	return nil
+}
+
+func (c *Card) stopWatch() {
+	if c.endWatch != nil {
+		close(c.endWatch)
+		<-c.ended
+		c.endWatch = nil
+	}
 }
 
 func (c *Card) open(o nic.Options, l Limits) (err error) {
@@ -86,6 +107,17 @@ func (c *Card) open(o nic.Options, l Limits) (err error) {
 	}
 	c.MAC, c.MTU = c.Options.MAC, c.Options.MTU
 	c.Log = c.Options.Log.With("device", c.Fn.Name())
+	if in := c.Options.Inherited; in != nil {
+		why := c.adopt(in)
+		if why == nil {
+			return nil
+		}
+		c.Log.Warn("the device is started again, and loses the frames that arrive meanwhile", "reason", why)
+		if err := in.Afresh(); err != nil {
+			return c.Errorf("%w", err)
+		}
+		c.Fn.(pci.Heritable).Arrive()
+	}
 	if err := c.hooks.Open(); err != nil {
 		if c.observed == nil { // an observer has seen everything already
 			c.showTrace("open failed: the last accesses to the device")
@@ -175,10 +207,15 @@ func (c *Card) Stats() (nic.Stats, error) {
 	return c.Totals.Read(now), nil
 }
 
-// Close ends the watchdog, stops the device and releases everything.
+// Close ends the watchdog, stops the device and releases everything, unless another process has the device.
 func (c *Card) Close() error {
-	close(c.endWatch)
-	<-c.ended
+	c.stopWatch()
+	switch {
+	case c.left.Load():
+		return nil
+	case c.resting.Load():
+		return errors.Join(c.Arena.Leave(), c.Fn.Close())
+	}
 	return errors.Join(c.hooks.Release(), c.Fn.Close())
 }
 
@@ -239,8 +276,13 @@ func (c *Card) BetweenRestarts(f func()) {
 func (c *Card) Ask(f func() error) error {
 	c.lifeMutex.rLock()
 	defer c.lifeMutex.rUnlock()
-	if err := c.Gate.Err(); err != nil {
+	switch err := c.Gate.Err(); {
+	case err != nil:
 		return err
+	case c.resting.Load():
+		return c.Errorf("%w", errResting)
+	case c.left.Load():
+		return c.Errorf("%w", errLeft)
 	}
 	return f()
 }

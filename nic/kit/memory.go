@@ -10,8 +10,11 @@ import (
 )
 
 // Allocate creates the arena for Block, with an initial size in bytes, and frees the previous one. The device must do
-// no DMA.
+// no DMA. It keeps an arena that another process handed over.
 func (c *Card) Allocate(size int) (err error) {
+	if c.resting.Load() {
+		return nil
+	}
 	if err := c.Deallocate(); err != nil {
 		return err
 	}
@@ -85,6 +88,13 @@ func (r *Rings) aligned(size, align int) (unsafe.Pointer, uint64) {
 
 // Pointer returns the start of b as the processor sees it. The arena keeps it mapped.
 func Pointer(b dma.Block) unsafe.Pointer { return unsafe.Pointer(&b.Bytes[0]) }
+
+// Table returns size zeroed bytes that only the processor uses. They are in DMA memory, so that a process that takes over the device
+// has them too.
+func (r *Rings) Table(size int) unsafe.Pointer {
+	p, _ := r.aligned(size, 64)
+	return p
+}
 
 // Words returns n zeroed uint32 in ordinary memory, which Poll reads without bounds checks.
 func Words(n int) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(make([]uint32, n))) }

@@ -105,6 +105,7 @@ func (c *Card) recover(s *Symptom) error {
 	if pci.Gone(c.Fn) {
 		return c.Gone("configuration space")
 	}
+	c.restarts++
 	c.Totals.countReset(s.Reason)
 	_, _ = c.Stats() // the last that it counted, if it still answers
 	if err := c.hooks.Restart(s); err != nil {

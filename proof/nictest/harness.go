@@ -61,6 +61,9 @@ type Harness struct {
 	// Beside, if set, starts a simulated kernel whose driver has the port, with this address and MTU of its interface. Open then gets the
 	// kernel's Function, and no address.
 	Beside func(t testing.TB, m sim.Model, p *sim.Port, mac [6]byte, mtu int) Kernel
+	// Continues means that another process continues with the running device (kit.Heir). Otherwise it starts the device again.
+	Continues bool
+
 	// IPv4 means that the device's rules select no IPv6, so that it stays with the kernel.
 	IPv4 bool
 
@@ -96,6 +99,7 @@ var checks = []struct {
 	run  func(*rig)
 	wall bool // needs real time
 }{
+	{"hand-over", checkHandOver, true},
 	{"echo", checkEcho, false},
 	{"wrong checksum", checkWrongChecksum, false},
 	{"test packets", checkTestPackets, false},
@@ -135,6 +139,8 @@ func Run(t *testing.T, h Harness) {
 				t.Skip(why)
 			}
 			if h.VFIOUser || c.wall {
+				h := h
+				h.VFIOUser = h.VFIOUser || c.name == "hand-over" && h.Beside == nil // the files are a connection's
 				c.run(newRig(t, h))
 				return
 			}

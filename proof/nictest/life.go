@@ -78,6 +78,12 @@ func checkReset(x *rig) {
 // checkResetServing: Serve parks while its device is restarted, and answers again, or returns an error.
 func checkResetServing(x *rig) {
 	x.open(1)
+	x.resetWhileServing()
+	x.close()
+}
+
+func (x *rig) resetWhileServing() {
+	x.Helper()
 	x.busy("Serve after a reset", func() {
 		ended, wait := x.serve()
 		if err := x.reset(); err != nil {
@@ -94,7 +100,6 @@ func checkResetServing(x *rig) {
 		}
 	})
 	x.port.ForgetViolations() // a device that was reset sees unexpected accesses
-	x.close()
 }
 
 // holdings are the resources that a driver may leak.

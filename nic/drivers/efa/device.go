@@ -241,6 +241,9 @@ func (d *Device) Link() (l nic.Link, err error) {
 	return l, err
 }
 
+// Heritable lets another process take over the device.
+func (d *Device) Heritable() nic.Heritable { return &d.card }
+
 // Close stops the device and releases everything.
 func (d *Device) Close() error {
 	close(d.ended)

@@ -114,24 +114,15 @@ func Open(fn pci.Function, o nic.Options) (*Device, error) { return OpenWith(fn,
 // OpenWith is Open with this driver's options.
 func OpenWith(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Restart: d.restart, Release: d.release, Heir: d.heir()}); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
 func (d *Device) open() (err error) {
-	id := d.card.Fn.ID()
-	m, ok := models[id.Device]
-	if !ok || id.Vendor != vendorIntel {
-		return d.card.Errorf("%w: %v is not an 82599 or X540", nic.ErrNoDevice, id)
-	}
-	d.model, d.family, d.cage = m.name, m.family, m.cage
-	if d.bar, err = d.card.Fn.BAR(0); err != nil {
+	if err := d.identify(); err != nil {
 		return err
-	}
-	if d.bar.Size() < minBAR {
-		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.bar.Size(), minBAR)
 	}
 	if err := d.card.Stages(
 		kit.Stage{Name: "reset the device", Do: d.reset}, // before it gets memory and bus mastering
@@ -151,6 +142,23 @@ func (d *Device) open() (err error) {
 	}
 	d.linkUp = true
 	return d.start()
+}
+
+// identify finds the model and its registers.
+func (d *Device) identify() (err error) {
+	id := d.card.Fn.ID()
+	m, ok := models[id.Device]
+	if !ok || id.Vendor != vendorIntel {
+		return d.card.Errorf("%w: %v is not an 82599 or X540", nic.ErrNoDevice, id)
+	}
+	d.model, d.family, d.cage = m.name, m.family, m.cage
+	if d.bar, err = d.card.Fn.BAR(0); err != nil {
+		return err
+	}
+	if d.bar.Size() < minBAR {
+		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.bar.Size(), minBAR)
+	}
+	return nil
 }
 
 func (d *Device) readAddress() error {
@@ -173,19 +181,21 @@ func (d *Device) allocate() error {
 	queues, ring := d.card.Options.Queues, d.card.Options.RingSize
 	bufSize := max(2048, (d.card.MaxFrame()+1023)&^1023)
 	stride := kit.Stride(bufSize)
-	perQueue := 2*ring*descSize + ring*int(stride)
-	if err := d.card.Allocate(queues*(perQueue+5<<12) + ring*int(stride) + 1<<12); err != nil {
+	perQueue := 2*ring*descSize + ring*int(stride) + ring*batchSize
+	if err := d.card.Allocate(queues*(perQueue+6<<12) + ring*int(stride) + 1<<12); err != nil {
 		return err
 	}
 	memory := kit.Rings{Card: &d.card}
+	d.queues = nil
 	for i := range queues {
-		q := &Queue{bufSize: uint32(bufSize), stride: stride, mask: uint32(ring - 1), batches: kit.Words(2 * ring)}
+		q := &Queue{bufSize: uint32(bufSize), stride: stride, mask: uint32(ring - 1)}
 		q.rx, q.rxIOVA = memory.Page(ring * descSize)
 		q.tx, q.txIOVA = memory.Page(ring * descSize)
 		q.buf, q.iova = memory.Page(ring * int(stride))
 		if i == 0 {
 			q.sendBuf, q.sendIOVA = memory.Page(ring * int(stride))
 		}
+		q.batches = memory.Table(ring * batchSize)
 		if memory.Err != nil {
 			return memory.Err
 		}
@@ -198,6 +208,7 @@ func (d *Device) allocate() error {
 			return err
 		}
 		q.rdt, q.tdt = (*uint32)(rdt), (*uint32)(tdt)
+		q.derive()
 		d.queues = append(d.queues, q)
 	}
 	d.hung = make([]kit.Progress, queues)

@@ -75,8 +75,12 @@ type batch struct {
 	slot uint32 // start of the pass: transmits from this batch on use no buffer of an earlier slot
 }
 
+const batchSize = 8
+
+var _ [batchSize]byte = [unsafe.Sizeof(batch{})]byte{}
+
 func (q *Queue) batch(first uint32) *batch {
-	return (*batch)(unsafe.Add(q.batches, first&q.mask*uint32(unsafe.Sizeof(batch{}))))
+	return (*batch)(unsafe.Add(q.batches, first&q.mask*batchSize))
 }
 
 // Poll makes one pass: it receives waiting frames, at most maxBatch, rewrites those that it answers in place, posts
@@ -200,10 +204,15 @@ func (q *Queue) reclaim() {
 	}
 }
 
+// derive computes the values that depend on the location of ring and buffers.
+func (q *Queue) derive() {
+	q.delta, q.rxStatus, q.most = q.iova-uint64(uintptr(q.buf)), unsafe.Add(q.rx, descSize/2), q.bufSize-minFrame
+}
+
 // reset puts the rings into the state in which init programs them: all slots posted, nothing to transmit.
 func (q *Queue) reset() {
+	q.derive()
 	q.rxNext, q.refilled, q.posted, q.txTail, q.txDone, q.txRoom = 0, 0, 0, 0, 0, q.mask
-	q.delta, q.rxStatus, q.most = q.iova-uint64(uintptr(q.buf)), unsafe.Add(q.rx, descSize/2), q.bufSize-minFrame
 	for slot := range q.mask + 1 {
 		*q.rxRead(slot) = rxRead{pkt: q.iova + uint64(slot*q.stride)}
 		*q.txDesc(slot) = txRead{}

@@ -176,5 +176,8 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	return d.card.Received(buf, n, at)
 }
 
+// Heritable lets another process take over the device.
+func (d *Device) Heritable() nic.Heritable { return &d.card }
+
 // Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }

@@ -5,7 +5,6 @@ import (
 	"math/bits"
 	"net"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
@@ -47,6 +46,8 @@ type Device struct {
 	control  *control       // nil without a control queue
 	hung     []kit.Progress // transmit rings
 	ring     int            // entries that the options request, 0 for the default
+	sizes    sizes
+	bells    map[uint32]uint64 // by virtqueue: where the notification address is in its structure
 
 	foreignMAC   bool      // the address is not the device's own
 	groups       [][6]byte // multicast to receive
@@ -57,8 +58,8 @@ type Device struct {
 // Open resets the device, negotiates features and starts its queues. It owns fn: Close closes it, and so does a failed
 // Open. The link need not be up. If no MTU is requested, the device's is used.
 func Open(fn pci.Function, o nic.Options) (*Device, error) {
-	d := &Device{ring: o.RingSize}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release}); err != nil {
+	d := &Device{ring: o.RingSize, bells: map[uint32]uint64{}}
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release, Heir: d.heir()}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -80,7 +81,8 @@ func (d *Device) open() (err error) {
 	d.groups, d.allMulticast = netif.Groups(d.card.Options)
 	if err := d.card.Stages(
 		kit.Stage{Name: "negotiate features", Do: d.negotiate}, // the number and length of the queues depends on it
-		d.card.Evidence(d.evidence), kit.Learned, kit.Stage{Name: "allocate queues", Do: d.allocate}); err != nil {
+		d.card.Evidence(d.evidence), kit.Learned, kit.Stage{Name: "size the queues", Do: d.settleSizes},
+		kit.Stage{Name: "allocate queues", Do: d.allocate}); err != nil {
 		return err
 	}
 	if err := d.card.Fn.SetBusMaster(true); err != nil {
@@ -167,17 +169,45 @@ func (d *Device) permanentMAC() (mac [6]byte) {
 	return mac
 }
 
-// allocate makes the rings and buffers in one arena. All rings have one size, so that a buffer has one number in all of them.
-func (d *Device) allocate() error {
-	queues := d.card.Options.Queues
-	entries, err := d.entries(2 * queues)
-	if err != nil {
+// sizes are the rings' numbers of entries.
+type sizes struct {
+	entries                      int
+	controlIndex, controlEntries int // no entries without a control queue
+}
+
+// settleSizes agrees with the device on the sizes of its rings.
+func (d *Device) settleSizes() (err error) {
+	d.sizes = sizes{}
+	if d.sizes.entries, err = d.entries(2 * d.card.Options.Queues); err != nil || !d.has(featCtrlVQ) {
 		return err
 	}
+	index := 2 // §5.1.2: after all pairs that the device has, if multiqueue is negotiated
+	if d.has(featMQ) {
+		index = 2 * int(d.conf16(confMaxPairs))
+	}
+	n := min(d.size(uint32(index)), controlRing)
+	if n < 2 {
+		return d.card.Errorf("%w: the control queue, virtqueue %d, has %d entries, 2 are needed", nic.ErrHardware, index, n)
+	}
+	n = powerOfTwo(n)
+	if got := d.settle(uint32(index), n); got != n {
+		if got < 2 || got > maxRing || got != powerOfTwo(got) {
+			return d.card.Errorf("%w: the control queue, virtqueue %d, keeps its %d entries", nic.ErrHardware, index, got)
+		}
+		n = got
+	}
+	d.sizes.controlIndex, d.sizes.controlEntries = index, n
+	return nil
+}
+
+// allocate makes the rings and buffers in one arena. All rings have one size, so that a buffer has one number in all of them.
+func (d *Device) allocate() error {
+	queues, entries := d.card.Options.Queues, d.sizes.entries
+	d.queues, d.control = nil, nil
 	bufLen := d.card.MaxFrame() + headerLen
 	stride := kit.Stride(max(bufLen, headerLen+fastpath.MinBuffer))
 	buffers := entries * int(stride)
-	perQueue := 2*entries*(descSize+usedSize+2) + buffers + 7*4096
+	perQueue := 2*entries*(descSize+usedSize+2) + buffers + entries + 8*4096
 	if err := d.card.Allocate(queues*perQueue + buffers + 6*4096); err != nil {
 		return err
 	}
@@ -192,32 +222,18 @@ func (d *Device) allocate() error {
 		return r
 	}
 	for i := range queues {
-		q := &Queue{bufLen: uint32(bufLen), stride: stride, owner: unsafe.Pointer(unsafe.SliceData(make([]byte, entries)))}
+		q := &Queue{bufLen: uint32(bufLen), stride: stride}
 		q.rx, q.tx = newRing(2*i, entries), newRing(2*i+1, entries)
 		q.buf, q.iova = memory.Page(buffers)
 		if i == 0 {
 			q.sendBuf, q.sendIOVA = memory.Page(buffers)
 		}
+		q.owner = memory.Table(entries)
 		d.queues = append(d.queues, q)
 	}
 	d.hung = make([]kit.Progress, queues)
-	if d.has(featCtrlVQ) {
-		index := 2 // §5.1.2: after all pairs that the device has, if multiqueue is negotiated
-		if d.has(featMQ) {
-			index = 2 * int(d.conf16(confMaxPairs))
-		}
-		n := min(d.size(uint32(index)), controlRing)
-		if n < 2 {
-			return d.card.Errorf("%w: the control queue, virtqueue %d, has %d entries, 2 are needed", nic.ErrHardware, index, n)
-		}
-		n = powerOfTwo(n)
-		if got := d.settle(uint32(index), n); got != n {
-			if got < 2 || got > maxRing || got != powerOfTwo(got) {
-				return d.card.Errorf("%w: the control queue, virtqueue %d, keeps its %d entries", nic.ErrHardware, index, got)
-			}
-			n = got
-		}
-		d.control = &control{ring: newRing(index, n)}
+	if n := d.sizes.controlEntries; n > 0 {
+		d.control = &control{ring: newRing(d.sizes.controlIndex, n)}
 		d.control.buf, d.control.iova = memory.Page(controlBuf)
 	}
 	return memory.Err
@@ -337,6 +353,9 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	n, at := d.queues[0].recv(buf)
 	return d.card.Received(buf, n, at)
 }
+
+// Heritable lets another process take over the device.
+func (d *Device) Heritable() nic.Heritable { return &d.card }
 
 // Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }

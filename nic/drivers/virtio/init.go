@@ -136,23 +136,24 @@ func (d *Device) enable(r *ring) error {
 	d.write64(regQueueDesc, r.iova[0])
 	d.write64(regQueueDriver, r.iova[1])
 	d.write64(regQueueDevice, r.iova[2])
-	width := uint64(2)
-	if r.data {
-		width = 4
-	}
-	n := &d.regs.notify
+	n, width := &d.regs.notify, r.bellWidth()
 	off := uint64(d.read16(regQueueNotifyOff)) * d.regs.multiplier
 	if off+width > n.size || (n.at+off)%width != 0 {
 		return d.card.Errorf("%w: virtqueue %d is notified by %d bytes at %#x of a structure of %#x bytes at %#x",
 			nic.ErrHardware, r.index, width, off, n.size, n.at)
 	}
-	bell, err := n.bar.Pointer(n.at+off, width)
-	if err != nil {
+	d.bells[r.index] = off
+	if err := d.bell(r); err != nil {
 		return err
 	}
-	r.bell = bell
 	d.write16(regQueueEnable, 1)
 	return nil
+}
+
+// bell points to a ring's notification address.
+func (d *Device) bell(r *ring) (err error) {
+	r.bell, err = d.regs.notify.bar.Pointer(d.regs.notify.at+d.bells[r.index], r.bellWidth())
+	return err
 }
 
 // configure sends the commands that a running device needs: number of queue pairs, MAC address, filters.

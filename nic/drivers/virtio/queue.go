@@ -262,13 +262,16 @@ func (q *Queue) distrust(what, number uint32) {
 	}
 }
 
+// derive computes the value that depends on the location of the buffers.
+func (q *Queue) derive() { q.delta = q.iova - uint64(uintptr(q.buf)) }
+
 // reset puts the rings into the state in which the device is started with them: all buffers given to receive that are
 // in one piece, nothing to transmit.
 func (q *Queue) reset() {
 	q.rx.reset()
 	q.tx.reset()
 	q.sendNext, q.distrusted = 0, 0
-	q.delta = q.iova - uint64(uintptr(q.buf))
+	q.derive()
 	clear(unsafe.Slice((*byte)(q.owner), q.rx.mask+1))
 	for id := range q.rx.mask + 1 {
 		if q.crosses(q.buf, id) {

@@ -38,6 +38,14 @@ func (r *ring) areas() [3]int {
 	return [3]int{n * descSize, ringHead + 2*n, ringHead + usedSize*n}
 }
 
+// bellWidth is the number of bytes of a notification.
+func (r *ring) bellWidth() uint64 {
+	if r.data {
+		return 4
+	}
+	return 2
+}
+
 // reset puts the ring into the state in which a device that was reset expects it: nothing available, no interrupts wanted.
 func (r *ring) reset() {
 	r.next, r.seen = 0, 0
