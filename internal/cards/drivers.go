@@ -42,14 +42,13 @@ type driver struct {
 var drivers = []driver{
 	{
 		name: "afpacket",
-		has:  []string{"nic.take_over"},
 		doc: "any interface of the kernel, through a packet socket. The kernel also receives every frame, so the addresses " +
 			"must not be the kernel's.",
 		socket: func(c *Config) (nic.Device, error) { return opened(afpacket.Open(c.Options)) },
 	},
 	{
 		name: "afxdp",
-		has:  []string{"nic.queue", "nic.generic_xdp", "nic.take_over"},
+		has:  []string{"nic.queue", "nic.generic_xdp"},
 		doc: "an interface of the kernel, through AF_XDP. Only answered traffic is intercepted; everything else reaches the " +
 			"kernel.",
 		socket: func(c *Config) (nic.Device, error) { return opened(afxdp.Open(c.Options, c.XDP)) },
@@ -57,7 +56,7 @@ var drivers = []driver{
 	{
 		name: "xdp",
 		has:  []string{"nic.generic_xdp", "nic.pin"},
-		lacks: []string{"nic.mtu", "respond.stamp_mode", "respond.stamp_sessions", "respond.stamp_idle", "respond.stamp_auth_ports", "respond.stamp_key",
+		lacks: []string{"nic.take_over", "nic.mtu", "respond.stamp_mode", "respond.stamp_sessions", "respond.stamp_idle", "respond.stamp_auth_ports", "respond.stamp_key",
 			"respond.stamp_tlvs", "respond.stamp_location", "respond.stamp_dscp", "respond.stamp_clock_error"},
 		doc: "an interface of the kernel, with an XDP program that answers in the kernel: no core polls, and [cpu] has no " +
 			"effect. Only answered or refused traffic is intercepted.",

@@ -8,12 +8,14 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
+	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
@@ -238,16 +240,26 @@ func (c *Config) openFunction() (nic.Answerer, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &messenger{m, modelled{fn}}, nil
+		return &messenger{Messenger: m, modelled: modelled{fn: fn}}, nil
 	}
 	dev, err := d.function(fn, c)
 	if err != nil {
 		return nil, err
 	}
-	return &card{dev, modelled{fn}}, nil
+	return &card{Device: dev, modelled: modelled{fn: fn}}, nil
 }
 
 func (c *Config) take() (pci.Function, error) {
+	if c.Inherited != nil {
+		b, err := kit.InheritedFunction(c.Inherited)
+		if err != nil {
+			return nil, err
+		}
+		if b.Kind == vfiouser.KindInherited {
+			return vfiouser.Inherit(b)
+		}
+		return pci.Inherit(b)
+	}
 	if path, ok := strings.CutPrefix(c.Device, simulated); ok {
 		return vfiouser.Dial(path)
 	}
@@ -268,7 +280,24 @@ type messenger struct {
 	modelled
 }
 
-type modelled struct{ fn pci.Function }
+type modelled struct {
+	fn   pci.Function
+	last atomic.Pointer[nic.Stats] // once another process has the device
+}
+
+// ReadStats returns the last counts once another process has the device.
+func (c *card) ReadStats(s *nic.Stats) error { return c.read(c.Device, s) }
+
+// ReadStats is the same for a device that carries messages.
+func (m *messenger) ReadStats(s *nic.Stats) error { return m.read(m.Messenger, s) }
+
+func (c *modelled) read(p nic.Port, s *nic.Stats) error {
+	if last := c.last.Load(); last != nil {
+		*s = *last
+		return nil
+	}
+	return p.ReadStats(s)
+}
 
 // Transactions returns the PCIe transactions that a device model has counted since it was made, by kind; nil for any other
 // port.
@@ -281,7 +310,7 @@ func Transactions(port nic.Port) (map[string]int64, error) {
 	return nil, nil
 }
 
-func (c modelled) transactions() (map[string]int64, error) {
+func (c *modelled) transactions() (map[string]int64, error) {
 	if m, ok := c.fn.(interface {
 		Transactions() (map[string]int64, error)
 	}); ok {

@@ -26,7 +26,7 @@ type Config struct {
 	MaxInline     int    // the longest frame in bytes that is pushed whole; 0 for the card's maximum
 	Port          int    // of a card with several ports on one PCI function; 0 for the first
 	XDP           afxdp.Options
-	TakeOver      bool                            // afpacket, afxdp: the sockets of the responder that runs
+	TakeOver      bool                            // the sockets or the device of the responder that runs
 	Pin           string                          // xdp: the name under which its program stays
 	UnsafeNoIOMMU bool                            // PCI functions: open without an IOMMU too
 	Shared        bool                            // "auto": the host uses the interface, so no XDP program should be attached and detached
@@ -130,9 +130,9 @@ func (c *Config) Settings() []setting.Setting {
 				"continues to answer. A responder with the same name takes over and replaces the program atomically. "+
 				"`rebound-responder status` shows what is pinned, `rebound-responder unpin NAME` removes it. Empty: the program is "+
 				"removed with the process."),
-		setting.Bool("nic.take_over", &c.TakeOver, false, "Take the place of the responder that answers for the addresses on this interface, without losing "+
-			"a frame: it hands its sockets over and ends. Both need the same driver, afpacket or afxdp, cores, ring size and MTU, and the new one root or the other's user. If "+
-			"none runs, this is a normal start."),
+		setting.Bool("nic.take_over", &c.TakeOver, false, "Take the place of the responder that answers for the addresses on this interface, or that drives this device: it hands "+
+			"its sockets or its device over and ends. afpacket, afxdp, ixgbe and virtio lose no frame. Other drivers on the device start it again. Both need the same driver; afpacket "+
+			"and afxdp also the same cores, ring size and MTU. The new one is root or the other's user. If none runs, this is a normal start."),
 		setting.Parsed("nic.qkey", &c.QKey, "0x11111111", func(text string) (uint32, error) {
 			k, err := strconv.ParseUint(text, 0, 32)
 			if err != nil || k == 0 {

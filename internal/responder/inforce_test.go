@@ -16,7 +16,7 @@ import (
 const (
 	ofSockets = "nic.push nic.push_max nic.port nic.qkey nic.unsafe_no_iommu"
 	ofDebug   = "debug.host_version debug.os_type debug.vector debug.omit_meta debug.skip_eeprom_check debug.link_mode debug.no_steering"
-	ofKernel  = "nic.queue nic.generic_xdp nic.pin nic.take_over"
+	ofKernel  = "nic.queue nic.generic_xdp nic.pin"
 	messages  = "respond.handover respond.stamp_messages"
 	enaDebug  = "debug.host_version debug.os_type debug.vector debug.omit_meta"
 )

@@ -80,7 +80,7 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	} else if in != nil {
 		return in.serve(ctx, manager, ask, stdout)
 	}
-	a := &answering{settings: s, user: os.Geteuid(), clock: clock, stages: stages, log: log}
+	a := &answering{settings: s, user: os.Geteuid(), claim: -1, clock: clock, stages: stages, log: log}
 	defer func() { err = errors.Join(err, a.close()) }()
 	if err := a.open(online); err != nil {
 		return err
@@ -99,6 +99,7 @@ type answering struct {
 	before   *succession.Predecessor // whose place is taken, nil if none
 	user     int                     // whose process this was when it started
 	offer    *succession.Offer       // to take this one's place, nil if the driver cannot
+	claim    int                     // of a PCI function: a socket that other responders find, -1 if there is none
 	cores    []int
 	remarks  []remark // about the host, logged once start-up has succeeded
 	match    *fastpath.Config
@@ -161,6 +162,7 @@ func (a *answering) open(online []int) error {
 	}
 	a.stages.done("device")
 	a.undo = append(a.undo, a.dev.Close)
+	a.claimDevice()
 	a.info = a.dev.Info()
 	a.messages, _ = a.dev.(nic.Messenger)
 	logDevice(a.log, a.info, "queues", a.info.Queues)

@@ -20,6 +20,7 @@ import (
 const (
 	request = "rebound take-over, version 1"
 	ready   = "ready"
+	afresh  = "afresh" // the same, and the device must be stopped
 )
 
 const (
@@ -30,7 +31,8 @@ const (
 
 // Predecessor is the end of a connection that has the sockets of the responder before this one.
 type Predecessor struct {
-	conn *net.UnixConn
+	conn  *net.UnixConn
+	ended bool
 	nic.Inheritance
 }
 
@@ -45,7 +47,14 @@ func Find(name string) (*Predecessor, error) {
 	p := &Predecessor{conn: c}
 	if p.Inheritance, err = receiveFiles(c); err != nil {
 		c.Close()
+		for _, fd := range p.Files {
+			unix.Close(fd)
+		}
 		return nil, fmt.Errorf("the responder that runs does not hand over its sockets (does it run with another user or driver?): %w", err)
+	}
+	p.Afresh = func() error {
+		_, err := p.end(afresh)
+		return err
 	}
 	return p, nil
 }
@@ -85,10 +94,16 @@ func receiveFiles(c *net.UnixConn) (in nic.Inheritance, err error) {
 }
 
 // Take has the predecessor stop, and returns where it stopped.
-func (p *Predecessor) Take() (position []byte, err error) {
+func (p *Predecessor) Take() (position []byte, err error) { return p.end(ready) }
+
+// Ended reports whether the predecessor has stopped already, by Take or Afresh.
+func (p *Predecessor) Ended() bool { return p.ended }
+
+func (p *Predecessor) end(how string) (position []byte, err error) {
 	defer p.conn.Close()
+	p.ended = true
 	p.conn.SetDeadline(time.Now().Add(patience))
-	if err := send(p.conn, []byte(ready)); err != nil {
+	if err := send(p.conn, []byte(how)); err != nil {
 		return nil, fmt.Errorf("the responder that ran: %w", err)
 	}
 	if position, err = receive(p.conn); err != nil {
@@ -100,6 +115,21 @@ func (p *Predecessor) Take() (position []byte, err error) {
 // Close leaves the predecessor as it is, which then continues.
 func (p *Predecessor) Close() { p.conn.Close() }
 
+// Claim reserves a name, by a listening socket, until the process and its successors have ended.
+func Claim(name string) (fd int, err error) {
+	if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+		return -1, err
+	}
+	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err == nil {
+		err = unix.Listen(fd, 16)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
 // Offer hands the sockets of this process to a successor.
 type Offer struct {
 	listeners []net.Listener
@@ -108,8 +138,9 @@ type Offer struct {
 	log       *slog.Logger
 	stop      func() // ends the loops
 
-	mu   sync.Mutex
-	heir *net.UnixConn
+	mu     sync.Mutex
+	heir   *net.UnixConn
+	afresh bool // it wants the device stopped
 }
 
 // Listen offers port's sockets to a process of root or of user, on the listening sockets claims. stop is called when a successor is
@@ -181,7 +212,8 @@ func (o *Offer) serve(c *net.UnixConn) error {
 		return err
 	}
 	c.SetDeadline(time.Time{})
-	if b, err := receive(c); err != nil || string(b) != ready {
+	b, err := receive(c)
+	if _, can := o.port.(nic.Yielder); err != nil || string(b) != ready && (string(b) != afresh || !can) {
 		return fmt.Errorf("the successor gave up: %w", err)
 	}
 	o.mu.Lock()
@@ -189,7 +221,7 @@ func (o *Offer) serve(c *net.UnixConn) error {
 	if o.heir != nil {
 		return errors.New("there is another successor")
 	}
-	o.heir = c
+	o.heir, o.afresh = c, string(b) == afresh
 	o.Close()
 	o.stop()
 	return nil
@@ -204,7 +236,13 @@ func (o *Offer) Finish() error {
 		return nil
 	}
 	defer c.Close()
-	position, err := o.port.Position()
+	var position []byte
+	var err error
+	if o.afresh {
+		err = o.port.(nic.Yielder).Yield()
+	} else {
+		position, err = o.port.Position()
+	}
 	if err == nil {
 		c.SetDeadline(time.Now().Add(patience))
 		err = send(c, position)

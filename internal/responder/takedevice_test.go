@@ -1,0 +1,298 @@
+package responder
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/cksum"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/programs"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+	"github.com/rebound-nic/rebound/sim/mlx5sim"
+	"github.com/rebound-nic/rebound/sim/vfioserver"
+	"github.com/rebound-nic/rebound/sim/virtiosim"
+)
+
+// wired is a model with responders on it, and the other end of its wire.
+type wired struct {
+	*testing.T
+	port *sim.Port
+	far  *sim.Cable
+	sets []string
+	next atomic.Uint64
+}
+
+func newWired(t *testing.T, m sim.Model) *wired {
+	t.Helper()
+	a, far := sim.Pair()
+	p := must.Get(sim.New(m, sim.Options{Name: "test"}))(t)
+	p.Connect(a)
+	p.Start()
+	path := filepath.Join(t.TempDir(), "nic")
+	s := must.Get(vfioserver.Listen(path, p, slog.New(slog.DiscardHandler)))(t)
+	t.Cleanup(func() {
+		s.Close()
+		p.Stop()
+		for _, v := range p.Violations() {
+			t.Error(v)
+		}
+		p.Close()
+	})
+	return &wired{T: t, port: p, far: far, sets: []string{"nic.device=vfio-user:" + path, "respond.addresses=10.0.0.2/24", "respond.udp_ports=[7]", "guard.rate=0", "nic.take_over=true"}}
+}
+
+func (w *wired) responder(sets ...string) *exec.Cmd {
+	var args []string
+	for _, s := range append(w.sets, sets...) {
+		args = append(args, "-set", s)
+	}
+	return exec.Command(program(w), args...)
+}
+
+func (w *wired) start(sets ...string) *process {
+	w.Helper()
+	return &process{programs.Start(w, w.responder(sets...), nil)}
+}
+
+// request is a datagram to the responder's echo port.
+func (w *wired) request(n uint64) []byte {
+	f := make([]byte, 60)
+	copy(f, plantMAC[:])
+	copy(f[6:], benchMAC[:])
+	copy(f[12:], "\x08\x00\x45\x00\x00\x24\x00\x00\x00\x00\x40\x11\x00\x00\x0a\x00\x00\x03\x0a\x00\x00\x02\x30\x39\x00\x07\x00\x10\x00\x00")
+	binary.BigEndian.PutUint16(f[24:], ^cksum.Sum(f[14:34], 0))
+	binary.BigEndian.PutUint64(f[42:], n)
+	return f
+}
+
+// echo sends one request and waits for its reply. It returns an error for any other frame, unless older ones do not matter, and after ctx.
+func (w *wired) echo(ctx context.Context, n uint64, older bool) error {
+	w.far.Send(0, w.request(n))
+	look := time.NewTicker(20 * time.Microsecond)
+	defer look.Stop()
+	for ctx.Err() == nil {
+		f := w.far.Recv(0)
+		switch {
+		case f == nil:
+			<-look.C
+		case older && len(f) >= 50 && binary.BigEndian.Uint64(f[42:]) != n:
+		case len(f) < 50 || binary.BigEndian.Uint16(f[34:]) != 7 || binary.BigEndian.Uint64(f[42:]) != n:
+			return fmt.Errorf("request %d was sent last, and this came: %x", n, f)
+		default:
+			return nil
+		}
+	}
+	return fmt.Errorf("request %d is lost: %w", n, context.Cause(ctx))
+}
+
+// echoes sends one request after the other until enough, and wants one reply to each.
+func (w *wired) echoes(enough *atomic.Bool) (n uint64, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for n = 1; !enough.Load() && err == nil; n++ {
+		err = w.echo(ctx, n, false)
+	}
+	return n, err
+}
+
+// answers reports whether a responder answers by then.
+func (w *wired) answers(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		one, cancel := context.WithTimeout(ctx, time.Second)
+		err := w.echo(one, 1<<32+w.next.Add(1), true)
+		cancel()
+		if err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// A responder takes over the device of the one that runs, three times. Each request that arrives meanwhile is answered once.
+func TestTakeOverDevice(t *testing.T) {
+	for name, m := range map[string]sim.Model{
+		"ixgbe":  ixgbesim.New(ixgbesim.Options{MAC: plantMAC}),
+		"virtio": virtiosim.New(virtiosim.Options{MAC: plantMAC}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWired(t, m)
+			p := w.start()
+			if !p.logs("nothing to take over") {
+				t.Error("the first responder found another one")
+			}
+			var enough atomic.Bool
+			ended := make(chan error)
+			go func() {
+				n, err := w.echoes(&enough)
+				t.Log(n, "requests")
+				ended <- err
+			}()
+			for range 3 {
+				next := w.start()
+				if _, code := p.end(t); code != exitDone {
+					t.Errorf("the one before: exit %d\n%s", code, p.Log)
+				}
+				if strings.Contains(next.Log.String(), "started again") || !strings.Contains(p.Log.String(), "another responder took over") {
+					t.Errorf("the device was not handed over as it runs:\n%s\n%s", p.Log, next.Log)
+				}
+				p = next
+			}
+			enough.Store(true)
+			check.OK(t, <-ended)
+			w.stops(p)
+		})
+	}
+}
+
+func (w *wired) stops(p *process) {
+	w.Helper()
+	must.OK(w, p.Process.Signal(unix.SIGTERM))
+	p.Wait()
+	if code := p.ProcessState.ExitCode(); code != exitDone {
+		w.Errorf("exit %d\n%s", code, p.Log)
+	}
+	w.released()
+}
+
+// released waits until the device is released.
+func (w *wired) released() {
+	w.Helper()
+	await.Until(w, "release of the device", func() bool { return w.port.Mappings() == 0 && !w.port.BusMaster() }, func() string {
+		return fmt.Sprintf("%d mappings, bus mastering %v", w.port.Mappings(), w.port.BusMaster())
+	})
+}
+
+// A driver that cannot continue with a running device has it started again, and so do other settings.
+func TestTakeOverDeviceAfresh(t *testing.T) {
+	for name, c := range map[string]struct {
+		model sim.Model
+		set   string
+	}{
+		"mlx5":           {mlx5sim.New(mlx5sim.Options{MAC: plantMAC, Profile: mlx5sim.ConnectX4}), "log.level=info"},
+		"other settings": {virtiosim.New(virtiosim.Options{MAC: plantMAC}), "nic.ring_size=128"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWired(t, c.model)
+			p := w.start()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for range 2 {
+				if !w.answers(ctx) {
+					t.Fatalf("nothing answers before:\n%s", p.Log)
+				}
+				next := w.start(c.set)
+				if _, code := p.end(t); code != exitDone {
+					t.Errorf("the one before: exit %d\n%s", code, p.Log)
+				}
+				if !next.logs("started again") {
+					t.Errorf("the device was not started again:\n%s", next.Log)
+				}
+				if !w.answers(ctx) {
+					t.Errorf("nothing answers:\n%s", next.Log)
+				}
+				p, c.set = next, "log.level=info"
+				if name != "mlx5" {
+					c.set = "nic.ring_size=256"
+				}
+			}
+			w.stops(p)
+		})
+	}
+}
+
+// running starts a responder, and returns a channel that is closed when it has ended.
+func (w *wired) running() (p *process, ended chan struct{}) {
+	w.Helper()
+	p, ended = w.start(), make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.Wait()
+	}()
+	return p, ended
+}
+
+// The old or the new responder is killed at random moments. Either one of them answers then, or the device is released, with no
+// process left that could do DMA.
+func TestTakeOverDeviceKilled(t *testing.T) {
+	needs.Long(t)
+	w := newWired(t, virtiosim.New(virtiosim.Options{MAC: plantMAC}))
+	began := time.Now()
+	p, ended := w.running()
+	usual := time.Since(began)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	outcomes := map[string]int{}
+	for range 12 {
+		next := w.responder()
+		said := &programs.Output{}
+		next.Stdout, next.Stderr = said, said
+		must.OK(t, next.Start())
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			next.Wait()
+		}()
+		victim, name := next.Process, "new"
+		if rand.IntN(2) == 0 {
+			victim, name = p.Process, "old"
+		}
+		<-time.After(rand.N(2 * usual)) // any moment
+		victim.Kill()
+		closed := func(c chan struct{}) bool {
+			select {
+			case <-c:
+				return true
+			default:
+				return false
+			}
+		}
+		await.Until(t, "the victim's end", func() bool { return name == "new" && closed(gone) || name == "old" && closed(ended) })
+		await.Until(t, "an answer, or the end of both", func() bool {
+			one, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			return w.answers(one) || closed(gone) && closed(ended)
+		}, func() string { return fmt.Sprint(name, closed(gone), closed(ended), outcomes, p.Log, w.port.Counts()) }, said.String)
+		if !closed(gone) && !closed(ended) { // the old one answers, and the new one prepares
+			await.Until(t, "one responder", func() bool { return closed(gone) || closed(ended) }, said.String)
+		}
+		switch {
+		case closed(gone) && closed(ended):
+			outcomes[name+" killed, none left"]++
+			w.released()
+			p, ended = w.running()
+		case closed(gone):
+			outcomes[name+" killed, old answers"]++
+			if !w.answers(ctx) {
+				t.Fatal("the old one does not answer")
+			}
+		default:
+			outcomes[name+" killed, new answers"]++
+			if !w.answers(ctx) {
+				t.Fatal("the new one does not answer", said)
+			}
+			next.Process.Kill()
+			<-gone
+			w.released()
+			p, ended = w.running()
+		}
+	}
+	t.Log(outcomes)
+	p.Process.Kill()
+	<-ended
+	w.released()
+}
