@@ -177,7 +177,14 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 	k := kit(t)
 	dir := logDir(t)
 	a, b := sim.Pair()
-	f := mlx5Card.serve(t, dir, 0, a, func(mac [6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5}) })
+	peer := mlx5sim.Options{Profile: mlx5sim.ConnectX5}
+	if !o.UCTX { // with the recorded firmware, whose flow tables cannot be chained
+		peer.Profile = mlx5sim.ConnectX4
+	}
+	f := mlx5Card.serve(t, dir, 0, a, func(mac [6]byte) sim.Model {
+		peer.MAC = mac
+		return mlx5sim.New(peer)
+	})
 	g := mlx5Card.serve(t, dir, 1, b, func(mac [6]byte) sim.Model {
 		o.MAC = mac
 		return mlx5sim.New(o)
@@ -224,6 +231,8 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 			case "answered": // nics has shown how
 				if all := strings.Join(r["nics"], "\n"); !strings.Contains(all, how) {
 					return fmt.Errorf("rebound-responder nics does not say %q", how)
+				} else if !o.UCTX && !strings.Contains(all, "nor can it chain flow tables") {
+					return fmt.Errorf("rebound-responder nics does not refuse the recorded firmware beside Linux's driver")
 				}
 			case "probing", "watching": // objects come while the guest runs
 				for end := time.Now().Add(10 * patience); ; time.Sleep(10 * time.Millisecond) {

@@ -294,6 +294,8 @@ func TestBesideRawPacketsRefuses(t *testing.T) {
 	check.Fails(t, "without CAP_NET_RAW", x.TryOpen(o), nic.ErrRights, "CAP_NET_RAW")
 	x.kernel.NoRaw, x.kernel.Old = false, true
 	check.Fails(t, "completions of version 0", x.TryOpen(o), errors.ErrUnsupported, "mlxconfig -d 0000:03:00.0 set UCTX_EN=1", "use driver xdp")
+	x.kernel.Old, x.kernel.NoChains = false, true
+	check.Fails(t, "no chains of flow tables", x.TryOpen(o), errors.ErrUnsupported, "mlxconfig -d 0000:03:00.0 set UCTX_EN=1", "chain flow tables", "use driver xdp")
 	x.Busy(func() {
 		check.Fails(t, "such a card is available", check.Err(mlx5.Available(x.kernel.Function(t))), errors.ErrUnsupported)
 	})

@@ -36,21 +36,22 @@ type KernelPort struct {
 // it, and inserts the rules of contexts before its own. It fails the test for commands that Linux refuses.
 type Kernel struct {
 	testing.TB
-	Port    KernelPort
-	NoRaw   bool        // the process has no CAP_NET_RAW
-	Hidden  atomic.Bool // the interface has another name or namespace now
-	NoWC    bool        // the write-combining test failed
-	Old     bool        // the card has completions of version 0
-	model   *sim.Port
-	host    *Device
-	bypass  table
-	eqn     uint32
-	counter uint32 // set of RDMA queues
-	rules   uint32 // in bypass
-	next    uint32 // handle
-	context *context
-	mu      rig.Lock // held in each call
-	removed atomic.Bool
+	Port     KernelPort
+	NoRaw    bool        // the process has no CAP_NET_RAW
+	Hidden   atomic.Bool // the interface has another name or namespace now
+	NoWC     bool        // the write-combining test failed
+	Old      bool        // the card has completions of version 0
+	NoChains bool        // its firmware cannot chain flow tables
+	model    *sim.Port
+	host     *Device
+	bypass   table
+	eqn      uint32
+	counter  uint32 // set of RDMA queues
+	rules    uint32 // in bypass
+	next     uint32 // handle
+	context  *context
+	mu       rig.Lock // held in each call
+	removed  atomic.Bool
 
 	Calls int // made by user contexts
 	DieAt int // the call in which the process is killed, 0 for never
@@ -355,7 +356,10 @@ func (c *context) write(number uint32, in, out, own, answer []byte) error {
 		delete(c.handles, handle)
 		return destroy()
 	case abi.CmdQueryDevice | abi.CmdFlagExtended:
-		rig.As[abi.ExQueryDeviceResp](out).Base.MaxCQE = 1<<c.host.caps.logMaxCQ - 1
+		r := &rig.As[abi.ExQueryDeviceResp](out).Base
+		if r.MaxCQE = 1<<c.host.caps.logMaxCQ - 1; !c.NoChains {
+			r.DeviceCapFlags = abi.DeviceManagedFlowSteering
+		}
 		return nil
 	case abi.CmdCreateQP:
 		return c.createQP(rig.As[abi.CreateQP](in), rig.As[abi.MLX5CreateQP](own), rig.As[abi.CreateQPResp](out))

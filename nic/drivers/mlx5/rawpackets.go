@@ -19,6 +19,7 @@ import (
 type rawPackets struct {
 	*shared
 	answer abi.MLX5AllocUcontextResp
+	device abi.QueryDeviceResp
 	cqs    map[uint32]uint32 // the kernel's handles by number
 	qps    map[uint32]uint32 // likewise, by the number of the receive or send queue
 }
@@ -31,27 +32,30 @@ func (s *shared) openRaw() error {
 	if err != nil {
 		return err
 	}
+	device, err := s.ctx.QueryDevice(nil)
+	if err != nil {
+		return s.card.Errorf("query the device: %w", err)
+	}
 	switch n := s.card.Options.Queues; {
+	case device.DeviceCapFlags&abi.DeviceManagedFlowSteering == 0:
+		return s.card.Errorf("%w: neither has the firmware user contexts (mlxconfig -d %s set UCTX_EN=1, then mlxfwreset) nor can it chain flow tables: update it, or use driver xdp",
+			errors.ErrUnsupported, s.fn.Function.Address)
 	case answer.CQEVersion == 0:
 		return s.card.Errorf("%w: neither user contexts (mlxconfig -d %s set UCTX_EN=1, then mlxfwreset) nor completions of version 1, which queue pairs for raw packets need: "+
 			"use driver xdp", errors.ErrUnsupported, s.fn.Function.Address)
 	case n > 1:
 		return s.card.Errorf("%w: %d queue pairs: there is one, because %s (cpu.cores: give one)", errors.ErrUnsupported, n, noContexts)
 	}
-	s.raw = &rawPackets{shared: s, answer: answer, cqs: map[uint32]uint32{}, qps: map[uint32]uint32{}}
+	s.raw = &rawPackets{shared: s, answer: answer, device: device, cqs: map[uint32]uint32{}, qps: map[uint32]uint32{}}
 	s.make = s.raw
 	return nil
 }
 
 // learn sets the capabilities that the kernel reports. It does not report whether the parser distinguishes types of ICMP.
 func (r *rawPackets) learn() error {
-	device, err := r.ctx.QueryDevice(nil)
-	if err != nil {
-		return r.card.Errorf("query the device: %w", err)
-	}
 	a := &r.answer
 	r.caps = capabilities{maxWQE: uint32(a.MaxSQDescSz), bfHalf: a.BfRegSize / 2,
-		logMaxCQ: uint32(bits.Len32(device.MaxCQE)), logMaxWQ: uint32(max(bits.Len32(a.MaxSendWQEBB), 1) - 1)}
+		logMaxCQ: uint32(bits.Len32(r.device.MaxCQE)), logMaxWQ: uint32(max(bits.Len32(a.MaxSendWQEBB), 1) - 1)}
 	if n := a.BfRegSize; n != 0 && (n < 128 || n&(n-1) != 0 || uarBF+n > uarPage) {
 		return r.card.Errorf("%w: BlueFlame registers of %d bytes", nic.ErrHardware, n)
 	}
