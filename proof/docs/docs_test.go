@@ -46,7 +46,7 @@ const (
 // once and alternate shorten a measurement and one with -ab.
 var (
 	once      = []string{"rebound-bench run", "rebound-bench run -duration 100ms -runs 8 -self-test 0s"}
-	alternate = []string{"rebound-bench run", "rebound-bench run -duration 2s -slice 100ms -self-test 0s", "10.0.0.3", "10.0.0.1"}
+	alternate = []string{"rebound-bench run", "rebound-bench run -duration 1s -slice 50ms -self-test 0s", "10.0.0.3", "10.0.0.1"}
 )
 
 // plays are the blocks in the order of each page. A block can use the files of earlier ones.
@@ -61,7 +61,7 @@ var plays = [][]play{
 			says: []string{`(?m)^ +before +[\d.]+ .s`, `(?m)^ +during +[\d.]+ .s`, `(?m)^ +after +[\d.]+ .s`}},
 		{page: "docs/measure.md", has: "-ab target=10.0.0.3 -out out/ab", edits: alternate, says: []string{`A: target=10.0.0.2 +B: target=10.0.0.1`, `A: besteffort +B: ef`}},
 	}, {
-		{page: "docs/compare.md", has: "-auto p99", edits: []string{"10.0.0.3", "10.0.0.1", "-auto-within 30m", "-auto-within 2s -slice 100ms -self-test 0s -out out/ab"}, says: []string{`A: target=10.0.0.2 +B: target=10.0.0.1`}},
+		{page: "docs/compare.md", has: "-auto p99", edits: []string{"10.0.0.3", "10.0.0.1", "-auto-within 30m", "-auto-within 1s -slice 50ms -self-test 0s -out out/ab"}, says: []string{`A: target=10.0.0.2 +B: target=10.0.0.1`}},
 		{page: "docs/compare.md", has: "-fail-if", edits: []string{"p99", "p50", "out/before out/after", "out/ab/01* out/ab/01*"}, says: []string{`no change seen`}},
 		{page: "docs/compare.md", has: "rebound-bench history nightly/", edits: []string{"rebound-bench", "cp -r out/ab nightly; rebound-bench"}, says: []string{"page history.html"}},
 	}, {

@@ -121,8 +121,12 @@ func (k *archive) take(e *event) {
 		return
 	}
 	s.recent.count(e)
+	now := k.now
+	if e.kind == missed {
+		now = now.Add(-time.Duration(e.ns))
+	}
 	if s.paths != nil {
-		c, failed := s.paths.count(e, k.now, k.timeout)
+		c, failed := s.paths.count(e, now, k.timeout)
 		if k.report(s, c); failed {
 			k.wantTrace(s, e.path)
 		}
@@ -130,7 +134,7 @@ func (k *archive) take(e *event) {
 	switch e.kind {
 	case missed:
 		k.miss(e)
-		c := s.health.missed(k.now, k.timeout)
+		c := s.health.missed(now, k.timeout)
 		if k.report(s, c); c != nil {
 			k.wantTrace(s, e.path)
 		}

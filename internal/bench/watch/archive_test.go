@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/internal/bench/foreign"
-	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/targets"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
@@ -360,11 +358,7 @@ func TestRing(t *testing.T) {
 // the watch's own probes.
 func TestFloodSparesProbes(t *testing.T) {
 	clock := must.Get(latency.NewClock())(t)
-	codec, err := probe.New(probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
-		SrcPort: 1000, DstPort: 7, Run: 1, Size: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	codec := udpCodec(t)
 	l, f := newLoop(clock, 1<<16, time.Second, false, new(atomic.Bool)), newFlow(0, codec, 8)
 	spoiled := bytes.Clone(codec.Build(0, 0))
 	spoiled[len(spoiled)-1] ^= 4

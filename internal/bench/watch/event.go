@@ -27,7 +27,7 @@ type event struct {
 	stamped   bool   // seq and far are set
 	copied    bool   // STAMP: the reflector's number is the probe's own
 	path      uint8  // index of the probe's source port; 0 if there is only one
-	ns        int64  // answered, late: the round trip from the actual send
+	ns        int64  // answered, late: the round trip from the actual send; missed: the time since the timeout
 	seq, far  uint32 // STAMP: the probe's number, among those from its source port if there are several, and the reflector's own
 
 	corrupt bool // missed: a corrupt reply came

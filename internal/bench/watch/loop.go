@@ -276,18 +276,19 @@ func (l *loop) expire(now uint64) {
 		if int64(now-e.at) <= int64(l.timeout) {
 			return
 		}
-		l.giveUp(e.flow, s)
+		l.giveUp(e.flow, s, now)
 	}
 }
 
-func (l *loop) giveUp(f *flow, s *slot) {
+// giveUp records that a probe has no reply in time. now may be long after its timeout, where this thread did not run.
+func (l *loop) giveUp(f *flow, s *slot, now uint64) {
 	s.state = overdue
 	if s.awaited {
 		s.awaited = false
 		l.awaited--
 	}
 	f.missed[s.path]++
-	l.events.put(event{flow: f.id, kind: missed, path: s.path, probe: s.seq, sent: s.sent, until: s.sent + 2*l.timeout, wire: f.wire, corrupt: s.corrupt})
+	l.events.put(event{flow: f.id, kind: missed, path: s.path, ns: l.clock.Between(s.sent+l.timeout, now), probe: s.seq, sent: s.sent, until: s.sent + 2*l.timeout, wire: f.wire, corrupt: s.corrupt})
 }
 
 // send sends the probe that is due, and determines when the next one is due. Each has a separate time slot and is sent
@@ -313,7 +314,7 @@ func (l *loop) send(now uint64) {
 	}
 	s := &f.slots[seq&uint64(len(f.slots)-1)]
 	if s.state == waiting { // more probes are outstanding than the flow has slots, which its size makes impossible
-		l.giveUp(f, s)
+		l.giveUp(f, s, now)
 	}
 	frame := f.codec.Build(uint32(seq), t1)
 	*s = slot{seq: seq, sent: polling.TSC(), t1: t1, state: waiting}

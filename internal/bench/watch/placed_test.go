@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/drops"
-	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/targets"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
@@ -125,11 +123,7 @@ func TestOverdueIsPlaced(t *testing.T) {
 // A probe that only a corrupt reply answered is not lost. If a good one arrives as well, the probe is answered.
 func TestCorruptReplyIsNoLoss(t *testing.T) {
 	clock := must.Get(latency.NewClock())(t)
-	codec, err := probe.New(probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
-		SrcPort: 1000, DstPort: 7, Run: 1, Size: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	codec := udpCodec(t)
 	for _, good := range []bool{false, true} {
 		l, f := newLoop(clock, 1<<16, time.Second, false, new(atomic.Bool)), newFlow(0, codec, 8)
 		seq := f.take()
@@ -142,7 +136,7 @@ func TestCorruptReplyIsNoLoss(t *testing.T) {
 		if good {
 			l.take(f, reply, polling.TSC(), false)
 		} else {
-			l.giveUp(f, s)
+			l.giveUp(f, s, s.sent+l.timeout)
 		}
 		var kinds []kind
 		only := false

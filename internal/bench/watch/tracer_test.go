@@ -94,7 +94,7 @@ func TestDeadPathIsNotPolledFor(t *testing.T) {
 		}
 		answered()
 		s, _ := next()
-		l.giveUp(f, s)
+		l.giveUp(f, s, s.sent+l.timeout)
 	}
 	if answered(); !f.hopeful(0) || f.hopeful(1) {
 		t.Errorf("path 0, which answers: %t; path 1, which does not: %t", f.hopeful(0), f.hopeful(1))

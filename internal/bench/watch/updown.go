@@ -28,7 +28,7 @@ type change struct {
 	args  []any
 }
 
-// missed records a probe without a reply within the timeout, which expires now.
+// missed records a probe without a reply within the timeout, which expired at now.
 func (h *health) missed(now time.Time, timeout time.Duration) *change {
 	sent := now.Add(-timeout)
 	if h.silent++; h.silent == 1 {

@@ -3,10 +3,24 @@ package watch
 import (
 	"bytes"
 	"log/slog"
+	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/must"
 )
+
+// udpCodec makes probes of 100 bytes from 10.0.0.1 to 10.0.0.2.
+func udpCodec(t *testing.T) *probe.Codec {
+	t.Helper()
+	return must.Get(probe.New(probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+		SrcPort: 1000, DstPort: 7, Run: 1, Size: 100}))(t)
+}
 
 // The log has each change of a target's state once: up at its first reply, down since the first unanswered probe, up
 // again with the length of the outage, and a target that never answered.
@@ -94,6 +108,30 @@ func TestShortLossIsNoOutage(t *testing.T) {
 	k.drain(r, noon.Add(time.Second))
 	if n := strings.Count(log.String(), "\n"); n != 1 {
 		t.Errorf("%d lines:\n%s", n, log.String())
+	}
+}
+
+// A watch that did not run for seconds gives up late on probes that it sent in quick succession: still no outage.
+func TestStoppedWatchSeesNoOutage(t *testing.T) {
+	var log bytes.Buffer
+	k := newArchive(time.Minute, nil, 0, noon, slog.New(slog.NewTextHandler(&log, nil)))
+	s := k.target(target(t, "10.0.0.2"), noon)
+	l, f := newLoop(must.Get(latency.NewClock())(t), 64, time.Second, false, new(atomic.Bool)), newFlow(s.id, udpCodec(t), 8)
+	l.events.put(event{flow: s.id, kind: answered})
+	f.wire, l.pending = gone, make([]pending, 8)
+	from := polling.TSC()
+	for range 4 { // a millisecond apart
+		l.pending[l.tail] = pending{at: from, flow: f, seq: l.tail}
+		f.slots[l.tail] = slot{seq: l.tail, sent: from, state: waiting}
+		l.tail++
+		from += l.clock.Ticks(time.Millisecond)
+	}
+	for _, at := range []time.Duration{1000500 * time.Microsecond, 5 * time.Second} {
+		l.expire(l.pending[0].at + l.clock.Ticks(at))
+		k.drain(l.events, noon.Add(at))
+	}
+	if l.head != 4 || s.health.silent != 4 || strings.Contains(log.String(), "down") {
+		t.Errorf("%d probes were given up, %d in a row\n%s", l.head, s.health.silent, log.String())
 	}
 }
 
