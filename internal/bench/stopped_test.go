@@ -122,7 +122,7 @@ func TestStoppedWatch(t *testing.T) {
 				await.Holds(func() bool { return n.arrived() >= before+fill+held })
 				check.OK(t, w.Process.Signal(syscall.SIGCONT))
 			})
-			w = n.watch(9480+at, append([]string{"-target", target, "-rate", "1000", "-timeout", "1s"}, how...)...)
+			w = n.watch(9480+at, append([]string{"-target", target, "-rate", "1000", "-timeout", "3s"}, how...)...)
 			close(started)
 			<-resumed
 			get := func(v map[string]float64, name string) int64 { return int64(v[of("rebound_"+name, target)]) }
