@@ -1,9 +1,11 @@
 package responder
 
 import (
+	"encoding/binary"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +16,10 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/programs"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+	"github.com/rebound-nic/rebound/sim/mlx5sim"
+	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
 // BenchmarkRestart replaces the responder while a bench sends 10,000 probes a second, and reports the largest number of lost
@@ -34,8 +40,7 @@ func BenchmarkRestart(b *testing.B) {
 			sets := append(c.sets, "guard.rate=0", "cpu.cores=0")
 			p := w.start(b, nil, sets...)
 			b.Cleanup(func() { exec.Command(program(b), "unpin", "restart").Run() })
-			var lost int64
-			var longest []time.Duration
+			var x restarts
 			for b.Loop() {
 				dir := filepath.Join(b.TempDir(), "report")
 				bench := exec.Command(programs.Path(b, "bench"), "run", "-target", ours4, "-proto", "udp", "-port", "7", "-driver", "afpacket", "-rate", "10000",
@@ -60,16 +65,121 @@ func BenchmarkRestart(b *testing.B) {
 					b.Fatal(err, said)
 				}
 				r := must.Get(report.Read(dir))(b)
-				lost = max(lost, r.Counts.Sent-r.Counts.Received-r.Counts.Late)
-				longest = append(longest, time.Duration(r.Main().Total.Max))
+				x.lost = max(x.lost, r.Counts.Sent-r.Counts.Received-r.Counts.Late)
+				x.longest = append(x.longest, time.Duration(r.Main().Total.Max))
 			}
-			slices.Sort(longest)
-			b.ReportMetric(float64(lost), "lost")
-			b.ReportMetric(float64(longest[len(longest)/2].Microseconds())/1000, "ms/longest")
-			b.ReportMetric(float64(longest[len(longest)-1].Microseconds())/1000, "ms/maximum")
-			b.ReportMetric(0, "ns/op")
+			x.report(b)
 		})
 	}
+}
+
+// BenchmarkRestartDevice replaces the responder on a model while requests arrive at a rate. It reports the
+// largest number of lost requests of any run, and the median and the maximum of the longest waits for a reply. A gap that is longer than
+// what the ring holds loses requests.
+func BenchmarkRestartDevice(b *testing.B) {
+	ixgbe := func() sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: plantMAC}) }
+	virtio := func() sim.Model { return virtiosim.New(virtiosim.Options{MAC: plantMAC}) }
+	five := func() sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: plantMAC, Profile: mlx5sim.ConnectX4}) }
+	for _, c := range []struct {
+		name  string
+		model func() sim.Model
+		ring  string // the largest
+		stop  bool
+	}{
+		{"ixgbe, stop and start", ixgbe, "4096", true},
+		{"ixgbe, take over", ixgbe, "4096", false},
+		{"virtio, stop and start", virtio, "256", true},
+		{"virtio, take over", virtio, "256", false},
+		{"mlx5, stop and start", five, "4096", true},
+		{"mlx5, take over and start again", five, "4096", false},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			w := newWired(b, c.model())
+			w.sets = append(w.sets, "cpu.cores=0", "nic.ring_size="+c.ring)
+			p := w.start()
+			var x restarts
+			for b.Loop() {
+				var sent, received atomic.Int64
+				var longest time.Duration
+				end, done := make(chan struct{}), make(chan struct{})
+				go func() {
+					defer close(done)
+					longest = w.load(&sent, &received, end)
+				}()
+				await.Until(b, "replies", func() bool { return received.Load() >= rate/2 })
+				if c.stop {
+					p.Process.Signal(unix.SIGTERM)
+					p.Wait()
+				}
+				next := w.start()
+				p.Wait()
+				p = next
+				now := received.Load()
+				await.Until(b, "more replies", func() bool { return received.Load() >= now+rate/2 })
+				close(end)
+				<-done
+				x.lost = max(x.lost, sent.Load()-received.Load())
+				x.longest = append(x.longest, longest)
+			}
+			x.report(b)
+			p.Process.Kill()
+			p.Wait()
+		})
+	}
+}
+
+// rate is in requests a second. Models on a machine of two cores, one of which polls, do not take more.
+const rate = 2000
+
+// load sends requests at the rate until end, and then waits until no more replies come. It returns the longest wait for a reply.
+func (w *wired) load(sent, received *atomic.Int64, end chan struct{}) (longest time.Duration) {
+	var at []time.Time
+	receive := func() (any bool) {
+		for f := w.far.Recv(0); f != nil; f = w.far.Recv(0) {
+			if n := binary.BigEndian.Uint64(f[42:]); len(f) >= 50 && n < uint64(len(at)) && !at[n].IsZero() {
+				longest = max(longest, time.Since(at[n]))
+				at[n] = time.Time{}
+				received.Add(1)
+				any = true
+			}
+		}
+		return any
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	began := time.Now()
+	for idle := 0; idle < 500; { // milliseconds
+		select {
+		case <-end:
+			if <-tick.C; receive() {
+				idle = 0
+			} else {
+				idle++
+			}
+		case <-tick.C:
+			for due := int(time.Since(began) * rate / time.Second); len(at) < due; {
+				at = append(at, time.Now())
+				w.far.Send(0, w.request(uint64(len(at)-1)))
+				sent.Add(1)
+			}
+			receive()
+		}
+	}
+	return longest
+}
+
+// restarts are the results of runs with one restart each.
+type restarts struct {
+	lost    int64
+	longest []time.Duration
+}
+
+func (x *restarts) report(b *testing.B) {
+	slices.Sort(x.longest)
+	b.ReportMetric(float64(x.lost), "lost")
+	b.ReportMetric(float64(x.longest[len(x.longest)/2].Microseconds())/1000, "ms/longest")
+	b.ReportMetric(float64(x.longest[len(x.longest)-1].Microseconds())/1000, "ms/maximum")
+	b.ReportMetric(0, "ns/op")
 }
 
 // replies is how many frames the kernel's end of the wire has received.

@@ -30,18 +30,26 @@ import (
 
 // wired is a model with responders on it, and the other end of its wire.
 type wired struct {
-	*testing.T
+	testing.TB
 	port *sim.Port
 	far  *sim.Cable
 	sets []string
 	next atomic.Uint64
 }
 
-func newWired(t *testing.T, m sim.Model) *wired {
+func newWired(t testing.TB, m sim.Model) *wired {
 	t.Helper()
 	a, far := sim.Pair()
-	p := must.Get(sim.New(m, sim.Options{Name: "test"}))(t)
+	p, device := servedModel(t, m)
 	p.Connect(a)
+	return &wired{TB: t, port: p, far: far, sets: []string{"nic.device=" + device, "respond.addresses=10.0.0.2/24", "respond.udp_ports=[7]", "guard.rate=0",
+		"nic.take_over=true"}}
+}
+
+// servedModel runs a model, and returns its name for a driver in another process.
+func servedModel(t testing.TB, m sim.Model) (p *sim.Port, device string) {
+	t.Helper()
+	p = must.Get(sim.New(m, sim.Options{Name: "test"}))(t)
 	p.Start()
 	path := filepath.Join(t.TempDir(), "nic")
 	s := must.Get(vfioserver.Listen(path, p, slog.New(slog.DiscardHandler)))(t)
@@ -53,7 +61,7 @@ func newWired(t *testing.T, m sim.Model) *wired {
 		}
 		p.Close()
 	})
-	return &wired{T: t, port: p, far: far, sets: []string{"nic.device=vfio-user:" + path, "respond.addresses=10.0.0.2/24", "respond.udp_ports=[7]", "guard.rate=0", "nic.take_over=true"}}
+	return p, "vfio-user:" + path
 }
 
 func (w *wired) responder(sets ...string) *exec.Cmd {
