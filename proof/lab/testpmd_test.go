@@ -289,9 +289,9 @@ var pmdCards = []pmdCard{
 		{name: "mlx5", app: pmdApp + " --rxd=1024 --txd=1024", steps: append(pmdSteps(pmdAble{tso: true, vlan: true, linkSwitch: true, rss: "udp", restart: true, jumbo: 96, cleared: true}), zipped(true))},
 		{name: "plain", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Insert(slices.Clone(pmdShort), 1, pmdCost), zipped(false))},
 	}},
-	// Without user contexts it uses queue pairs for raw packets.
-	{card: mlx5Card, suffix: "Verbs", model: connectX5WithoutUCTX, vendor: "0x15b3", bifurcated: true, lives: []pmdLife{
-		{name: "verbs", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Clone(pmdShort), zipped(false))},
+	// Without user contexts both use queue pairs for raw packets.
+	{card: mlx5Card, suffix: "Verbs", model: connectX5WithoutUCTX, vendor: "0x15b3", bifurcated: true, ours: "addrs=${addrs# } driver=mlx5\n" + oursBeside, lives: []pmdLife{
+		{name: "verbs", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Insert(slices.Clone(pmdShort), 1, pmdCost), zipped(false))},
 	}},
 }
 
