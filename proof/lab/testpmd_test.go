@@ -210,7 +210,7 @@ func (c *pmdCard) run(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.ours != "" {
-		p.compare(t)
+		p.compare(t, r["ours"])
 	}
 	steps, names := 0, []string{}
 	for _, l := range c.lives {
