@@ -28,6 +28,20 @@ start() { # MORE ARGUMENTS...
   pid=$!
   await_ready
 }
+takes_over() { # the next responder, which gets the device from $pid while pings run
+  ping -q -i 0.01 -c 500 -W 20 $peer >/tmp/pinged 2>&1 & pinger=$!
+  responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]" -set nic.take_over=true >/tmp/out2 2>/tmp/err2 &
+  second=$!
+  until_true 600 grep -q '^ready' /tmp/out2
+  wait $pid || { show failed cat /tmp/err /tmp/err2; fail "the responder that ran ended with $?"; }
+  grep -q 'another responder took over' /tmp/err || { show failed cat /tmp/err /tmp/err2; fail "no hand-over"; }
+  wait $pinger
+  show bench grep -e loss -e rtt /tmp/pinged
+  ! grep -q 'started again' /tmp/err2 || { show failed cat /tmp/err2; fail "the device was started again"; }
+  grep -q ' 0% packet loss' /tmp/pinged || { show failed cat /tmp/pinged /tmp/err2; fail "lost while the device was handed over"; }
+  pid=$second
+  mv /tmp/err2 /tmp/err
+}
 traffic() {
   ip neigh flush dev $dev
   up
@@ -51,6 +65,7 @@ say killed
 start
 traffic 20 200
 say again
+[ $driver != ixgbe ] || { takes_over; traffic 20 200; say taken over; }
 stop
 say stopped
 need ip link set $dev mtu 9000
