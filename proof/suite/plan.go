@@ -160,7 +160,7 @@ const (
 	smoke    = "^TestLabSmoke$"                                                     // of proof/lab, in make test
 	cards    = "^(TestPlantedDrops|TestAnswersOnMlx4)$"                             // of internal/responder, under the race detector in make lab
 	long     = "^(TestSingleByteMutations|TestRandomMutations|TestReflectorAgainstOracle|TestFloodSparesKnownSources|" +
-		"TestEveryChecksum|TestUpdate16|TestUpdate32)$" // of fastpath and cksum, emulated in make lab
+		"TestFloodDisplacesItself|TestReplyLengths|TestPingPacketLengths|TestEveryChecksum|TestUpdate16|TestUpdate32)$" // of fastpath and cksum, emulated in make lab
 )
 
 // mixedTraffic is a million frames of mixed traffic beside the kernel's driver, of which make test sends 20000.
