@@ -27,7 +27,7 @@ func checkHandOver(x *rig) {
 	}
 	before := held(x)
 	for round := range 3 {
-		x.exchange(x.requests(3*x.h.Ring/2+round, 100)) // more than a ring
+		x.traffic(3*x.h.Ring/2 + round) // more than a ring
 		given := x.successor(nil, x.h.Ring)
 		if !given.afresh {
 			must.Close(x, given.dev)
@@ -36,11 +36,11 @@ func checkHandOver(x *rig) {
 		}
 		x.takeOver(given, x.h.Continues)
 	}
+	x.holdsNoMore(before)
 	x.takeOver(x.successor(nil, 2*x.h.Ring), false)
-	if now := held(x); now.exceeds(before) {
-		x.Errorf("held before: %+v, after: %+v", before, now)
-	}
+	before = held(x)
 	x.takeOver(x.successor(nil, 2*x.h.Ring), x.h.Continues)
+	x.holdsNoMore(before)
 	x.resetWhileServing()
 	x.close()
 	if n := x.port.Mappings(); n != 0 || x.port.BusMaster() {
@@ -63,11 +63,17 @@ func OtherVersions(t *testing.T, h Harness) {
 			before := held(x)
 			x.exchange(x.requests(h.Ring/2, 100))
 			x.takeOver(x.successor(alter, h.Ring), false)
-			if now := held(x); now.exceeds(before) {
-				x.Errorf("held before: %+v, after: %+v", before, now)
-			}
+			x.holdsNoMore(before)
 			x.close()
 		})
+	}
+}
+
+// traffic has n requests answered, half a ring at a time: a virtio ring lacks buffers where one would cross the end of a mapping.
+func (x *rig) traffic(n int) {
+	x.Helper()
+	for ; n > 0; n -= x.h.Ring / 2 {
+		x.exchange(x.requests(min(n, x.h.Ring/2), 100))
 	}
 }
 
@@ -147,7 +153,7 @@ func (x *rig) takeOver(s successor, continues bool) {
 	if n := x.match(reqs); n != len(reqs) {
 		x.Fatalf("%d of %d requests were answered", n, len(reqs))
 	}
-	x.exchange(x.requests(x.h.Ring, 100))
+	x.traffic(x.h.Ring)
 	if got, want := x.dev.Info().MAC, fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", ourMAC[0], ourMAC[1], ourMAC[2], ourMAC[3], ourMAC[4], ourMAC[5]); got != want {
 		x.Errorf("Info().MAC is %s, want %s", got, want)
 	}

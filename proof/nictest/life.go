@@ -115,6 +115,18 @@ func held(x *rig) holdings {
 	return holdings{runtime.NumGoroutine(), len(fds), strings.Count(string(maps), "/memfd:") + strings.Count(string(maps), "/anon_hugepage")}
 }
 
+// holdsNoMore fails if the process holds more than before, after a moment that a stopping goroutine may need.
+func (x *rig) holdsNoMore(before holdings) {
+	x.Helper()
+	now := held(x)
+	for end := time.Now().Add(linger); now.exceeds(before) && time.Now().Before(end); now = held(x) {
+		time.Sleep(time.Millisecond)
+	}
+	if now.exceeds(before) {
+		x.Errorf("held before: %+v, after: %+v", before, now)
+	}
+}
+
 // released fails if the driver still holds anything of the device, or more of the process's resources than before.
 func (x *rig) released(before holdings) {
 	x.Helper()

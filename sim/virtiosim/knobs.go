@@ -8,6 +8,7 @@ import (
 type knobs struct {
 	needsReset, lie, stall, refuse, refusePairs, picky, forgetControl atomic.Bool
 	link                                                              atomic.Int32 // the reported link status; 0 for the real one
+	missed                                                            atomic.Uint64
 }
 
 // NeedReset sets DEVICE_NEEDS_RESET (§2.1) until the device is reset.
@@ -41,7 +42,7 @@ func (m *Model) PretendNoLink(on bool) {
 }
 
 // Missed returns the number of frames that arrived while there was no buffer.
-func (m *Model) Missed() uint64 { return m.missed }
+func (m *Model) Missed() uint64 { return m.missed.Load() }
 
 // Forget sets Missed to zero.
-func (m *Model) Forget() { m.missed = 0 }
+func (m *Model) Forget() { m.missed.Store(0) }

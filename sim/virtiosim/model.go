@@ -29,11 +29,14 @@ type Options struct {
 // Model is one device. Its knobs may be set from any goroutine.
 type Model struct {
 	opt Options
-	*knobs
+	knobs
 	host         sim.Host
 	link, paused bool
-	missed       uint64
+	state
+}
 
+// state is what a reset clears.
+type state struct {
 	status         uint8
 	sel            [2]uint32 // device_feature_select, driver_feature_select
 	accepted       uint64
@@ -119,7 +122,7 @@ func New(o Options) *Model {
 	if o.MAC == [6]byte{} {
 		o.MAC = [6]byte{2, 0, 0, 0, 0, 9}
 	}
-	return &Model{opt: o, knobs: &knobs{}}
+	return &Model{opt: o}
 }
 
 func (m *Model) Attach(h sim.Host) { m.host = h }
@@ -127,7 +130,7 @@ func (m *Model) SetLink(up bool)   { m.link = up }
 func (m *Model) Pause(on bool)     { m.paused = on }
 
 func (m *Model) Reset() {
-	*m = Model{opt: m.opt, knobs: m.knobs, host: m.host, link: m.link, missed: m.missed, mac: m.opt.MAC, pairs: 1, promisc: true, paused: m.paused}
+	m.state = state{mac: m.opt.MAC, pairs: 1, promisc: true}
 	for i := range m.queues {
 		m.queues[i].size = m.opt.Limit
 	}
@@ -290,7 +293,7 @@ func (m *Model) Receive(frame []byte) bool {
 	before := *q
 	chain, ok := m.take(q)
 	if !ok {
-		m.missed++
+		m.missed.Add(1)
 		return false
 	}
 	d := append(make([]byte, 12), frame...)
@@ -301,7 +304,7 @@ func (m *Model) Receive(frame []byte) bool {
 	}
 	if len(d) > int(chain[0].len) {
 		*q = before
-		m.missed++
+		m.missed.Add(1)
 		return false
 	}
 	if m.host.DMAWrite(chain[0].addr, d) != nil {
