@@ -128,8 +128,8 @@ func BenchmarkRestartDevice(b *testing.B) {
 	}
 }
 
-// rate is in requests a second. Models on a machine of two cores, one of which polls, do not take more.
-const rate = 2000
+// rate is in requests a second.
+const rate = 10000
 
 // load sends requests at the rate until end, and then waits until no more replies come. It returns the longest wait for a reply.
 func (w *wired) load(sent, received *atomic.Int64, end chan struct{}) (longest time.Duration) {
