@@ -122,7 +122,7 @@ func (k *archive) take(e *event) {
 	}
 	s.recent.count(e)
 	now := k.now
-	if e.kind == missed {
+	if e.kind == missed { // when its timeout was over, not when this watch noticed
 		now = now.Add(-time.Duration(e.ns))
 	}
 	if s.paths != nil {

@@ -109,8 +109,9 @@ func (s *segment) cut(i int, lo, hi uint64) {
 	s.free = slices.Replace(s.free, i, i+1, rest...)
 }
 
-// Alloc returns size zeroed bytes (not zeroed: see Inherit) whose device address is a multiple of align, a power of two. For align up to the page size, the
-// processor's address is aligned too. It returns ErrNoRoom if the arena must grow first.
+// Alloc returns size zeroed bytes whose device address is a multiple of align, a power of two. For align up to the page size, the
+// processor's address is aligned too. It returns ErrNoRoom if the arena must grow first. In an inherited arena it returns a block of the
+// other process, as that process left it (see Inherit).
 func (a *Arena) Alloc(size, align int) (Block, error) {
 	if size <= 0 || align <= 0 || align&(align-1) != 0 {
 		return Block{}, fmt.Errorf("dma: invalid block of %d bytes aligned to %d", size, align)

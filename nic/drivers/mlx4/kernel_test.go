@@ -46,7 +46,7 @@ type Kernel struct {
 type context struct {
 	*Kernel
 	undo    []func() error
-	regions []pinned
+	regions rig.Regions
 	mttEnd  uint64
 	handles uint32
 	cqs     map[uint32]uint32 // numbers by handle
@@ -54,10 +54,6 @@ type context struct {
 	used    map[uint32]uint32 // numbers of each kind, counted from the driver's own
 	events  [2]int
 	closed  bool
-}
-
-type pinned struct {
-	start, length, iova uint64
 }
 
 type userQP struct {
@@ -263,7 +259,7 @@ func (c *context) register(q *abi.RegMR, r *abi.RegMRResp) error {
 		return err
 	}
 	c.added(func() error { _, err := c.model.Unmap(iova, q.Length); return err })
-	c.regions = append(c.regions, pinned{q.Start, q.Length, iova})
+	c.regions = append(c.regions, rig.Region{Start: q.Start, Length: q.Length, IOVA: iova})
 	index := c.next(c.host.icm.mpt)
 	in := make(mailbox, 0x40)
 	in.set32(0x00, 0xF<<28|1<<17|1<<11|1<<10|1<<8)
@@ -283,19 +279,9 @@ func (c *context) register(q *abi.RegMR, r *abi.RegMRResp) error {
 	return nil
 }
 
-// device returns the card's address of registered memory.
-func (c *context) device(at, length uint64) (uint64, error) {
-	for _, r := range c.regions {
-		if at >= r.start && at+length <= r.start+r.length {
-			return r.iova + at - r.start, nil
-		}
-	}
-	return 0, unix.EFAULT
-}
-
 // place writes the location of a queue's memory to its context.
 func (c *context) place(ctx mailbox, at, length uint64) error {
-	iova, err := c.device(at, length)
+	iova, err := c.regions.Device(at, length)
 	if err != nil || iova%icmPage != 0 {
 		c.Errorf("%d bytes of a queue at %#x: %v", length, at, err)
 		return unix.EFAULT
@@ -315,7 +301,7 @@ func (c *context) createCQ(attrs []verbs.Attr) error {
 	in := make(mailbox, 0x40)
 	in.set32(0x0C, log2(entries)<<24|userUAR)
 	in.set8(0x17, uint8(c.host.icm.eq))
-	record, err := c.device(own.DBAddr, 8)
+	record, err := c.regions.Device(own.DBAddr, 8)
 	if err != nil {
 		return err
 	}
@@ -357,7 +343,7 @@ func (c *context) createQP(q *abi.CreateQP, own *abi.MLX4IBCreateQP, r *abi.Crea
 	in.set32(qpcRecvCQ, c.cqs[q.RecvCQHandle])
 	in.set8(qpcSQ, sizeStride(blocks, txbb))
 	in.set8(qpcRQ, sizeStride(slots, rxWQE))
-	record, err := c.device(own.DBAddr, 4)
+	record, err := c.regions.Device(own.DBAddr, 4)
 	if err != nil {
 		return err
 	}

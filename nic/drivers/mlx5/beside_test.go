@@ -104,6 +104,11 @@ func TestBesideDedicated(t *testing.T) {
 	}
 	x.Expect("ours", map[string][]byte{"a datagram": datagram})
 	x.Close()
+	x.answersAddedAddress()
+}
+
+// answersAddedAddress: pings to an address that the responder added are its own.
+func (x *besideRig) answersAddedAddress() {
 	x.own.Dedicated = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
 	x.Open(nic.Options{})
 	x.Expect("ours", map[string][]byte{"a ping to our address": ping})
@@ -267,10 +272,7 @@ func TestBesideRawPackets(t *testing.T) {
 	}
 	x.Close()
 	x.Expect("kernel", map[string][]byte{"after Close UDP": datagram})
-	x.own.Dedicated = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
-	x.Open(nic.Options{})
-	x.Expect("ours", map[string][]byte{"a ping to our address": ping})
-	x.Close()
+	x.answersAddedAddress()
 }
 
 // Without write-combining the kernel reports no BlueFlame register.

@@ -32,19 +32,9 @@ func (c *context) openRaw(q *abi.MLX5AllocUcontextReqV2, r *abi.MLX5AllocUcontex
 	return nil
 }
 
-// device returns the card's address of registered memory.
-func (c *context) device(at, length uint64) (uint64, error) {
-	for _, r := range c.regions {
-		if at >= r.start && at+length <= r.start+r.length {
-			return r.iova + at - r.start, nil
-		}
-	}
-	return 0, unix.EFAULT
-}
-
 // ring adds the pages of a queue's memory to a command.
 func (c *context) ring(in message, at, length uint64) (message, error) {
-	iova, err := c.device(at, length)
+	iova, err := c.regions.Device(at, length)
 	if err != nil || iova%4096 != 0 {
 		c.Errorf("%d bytes of a queue at %#x: %v", length, at, err)
 		return in, unix.EFAULT
@@ -72,7 +62,7 @@ func (c *context) createCQ(attrs []verbs.Attr) error {
 		return unix.EINVAL
 	}
 	in := command(opCreateCQ, 0, 0x110)
-	record, err := c.device(own.DBAddr, 8)
+	record, err := c.regions.Device(own.DBAddr, 8)
 	if err != nil {
 		return err
 	}
@@ -98,7 +88,7 @@ func (c *context) createCQ(attrs []verbs.Attr) error {
 
 // workQueue adds to a command the context that send and receive queues share, of entries of 2^shift bytes.
 func (c *context) workQueue(in message, cqn, uar, entries, shift uint32, at, record uint64) (message, error) {
-	dbr, err := c.device(record, 8)
+	dbr, err := c.regions.Device(record, 8)
 	if err != nil {
 		return in, err
 	}

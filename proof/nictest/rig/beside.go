@@ -64,6 +64,22 @@ func Data(attrs []verbs.Attr, id uint16) []byte {
 // As returns the structure at b.
 func As[T any](b []byte) *T { return (*T)(unsafe.Pointer(&b[0])) }
 
+// Region is memory that a process registered with a simulated kernel, and the card's address of it.
+type Region struct{ Start, Length, IOVA uint64 }
+
+// Regions are those of a process.
+type Regions []Region
+
+// Device returns the card's address of length bytes at an address of the process, or EFAULT.
+func (all Regions) Device(at, length uint64) (uint64, error) {
+	for _, r := range all {
+		if at >= r.Start && at+length <= r.Start+r.Length {
+			return r.IOVA + at - r.Start, nil
+		}
+	}
+	return 0, unix.EFAULT
+}
+
 // Errno returns Linux's error number for a card that is gone or does not answer, and other errors as they are.
 func Errno(err error) error {
 	switch {
