@@ -9,7 +9,6 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
-	"text/tabwriter"
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
@@ -172,9 +171,10 @@ func ticksOf(h xdp.Histogram) (t ticks) {
 }
 
 // print writes the summary.
-func (k *inTheKernel) print(out io.Writer) error {
+func (k *inTheKernel) print(out io.Writer) error { return printTable(out, k.rows) }
+
+func (k *inTheKernel) rows(w io.Writer) error {
 	d, info, counts := k.device, k.device.Info(), k.device.Verdicts()
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "summary\t%s on %s, %v\n", info.Driver, plain.Text(info.Device), time.Since(k.start).Round(time.Millisecond))
 	if k.settings.nic.Pin != "" {
 		fmt.Fprintf(w, "pin\t%s; all counts are since %v\n", plain.Text(k.settings.nic.Pin), d.Since().Format(time.DateTime))
@@ -186,7 +186,7 @@ func (k *inTheKernel) print(out io.Writer) error {
 	}
 	printFrames(w, info, &s)
 	printProgram(w, d.Turnaround(), d.Delivery())
-	return w.Flush()
+	return nil
 }
 
 // printProgram prints the program's histograms.

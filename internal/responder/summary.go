@@ -1,6 +1,7 @@
 package responder
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -90,10 +91,24 @@ func (v *view) printSummaries(ctx context.Context, ask <-chan os.Signal, interva
 	}
 }
 
+// printTable writes a table in one piece: a reader of the output never sees half a line.
+func printTable(out io.Writer, rows func(w io.Writer) error) error {
+	var b bytes.Buffer
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	if err := rows(w); err != nil {
+		return err
+	}
+	w.Flush()
+	_, err := out.Write(b.Bytes())
+	return err
+}
+
 // print writes the summary.
 func (v *view) print(out io.Writer) {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	defer w.Flush()
+	printTable(out, func(w io.Writer) error { v.rows(w); return nil })
+}
+
+func (v *view) rows(w io.Writer) {
 	until := v.end
 	if until.IsZero() {
 		until = time.Now()

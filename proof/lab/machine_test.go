@@ -53,7 +53,7 @@ func TestGuestScript(t *testing.T) {
 	r, err := k.Run(t.Context(), Machine{
 		Limit:  time.Minute,
 		Dir:    logDir(t),
-		Script: "say hello world\nshow file cat /lab/data\ndmesg >/tmp/dmesg\nshow tsc sed -n 's/.*tsc: Detected \\([0-9]*\\)\\..*/\\1/p' /tmp/dmesg\nneed test -d /lab\n",
+		Script: "say hello world\nshow file cat /lab/data\nshow part printf 'half a line'\nsay after it\ndmesg >/tmp/dmesg\nshow tsc sed -n 's/.*tsc: Detected \\([0-9]*\\)\\..*/\\1/p' /tmp/dmesg\nneed test -d /lab\n",
 		Files:  map[string][]byte{"data": []byte("one\ntwo\n")},
 		Say: func(key, text string, _ Result) error {
 			if key == "unbooted" { // the machine is busy: it restarts
@@ -80,7 +80,10 @@ func TestGuestScript(t *testing.T) {
 	if len(r["tsc"]) == 0 {
 		t.Error("the guest did not report the rate of its counter")
 	}
-	if len(said) != 2 || said[1] != "hello world" || !strings.HasPrefix(said[0], "boot ") {
+	if got := strings.Join(r["part"], ","); got != "half a line" {
+		t.Errorf("the guest showed %q of a line without an end", got)
+	}
+	if len(said) != 3 || said[1] != "hello world" || said[2] != "after it" || !strings.HasPrefix(said[0], "boot ") {
 		t.Errorf("the guest said %q", said)
 	}
 	_, err = k.Run(t.Context(), Machine{Dir: logDir(t), Limit: time.Minute, Script: "need ls /nowhere\n"})
