@@ -95,13 +95,16 @@ type proof struct {
 	timing       mmio.Timing
 }
 
+func (p *proof) holds() bool { return 2*p.used > p.pushed }
+
 const (
 	proofWQEs  = 16
+	proofTries = 4 * proofWQEs // with those that a pause of the device spoils
 	proofLimit = 2 * time.Second
 	proofGive  = 3 // this many misses suffice
 )
 
-var proofMiss = 20 * time.Millisecond // without a completion, the device did not read BlueFlame
+var proofMiss = 20 * time.Millisecond // without a completion, the device did not read BlueFlame, or it pauses
 
 // provePush sends empty WQEs through each queue to determine how the device fetches them. Pushed ones request a
 // completion in BlueFlame and not in the send queue, so a completion shows that the device used BlueFlame. (Linux tests
@@ -111,7 +114,7 @@ func (d *Device) provePush() error {
 		if err := q.prove(); err != nil {
 			return d.card.Errorf("queue %d: %w", i, err)
 		}
-		if p := q.proof; p.pushed > 0 && 2*p.used < p.pushed {
+		if p := q.proof; q.bf != nil && !p.holds() {
 			q.bf = nil
 			d.noBlueFlame(fmt.Sprintf("queue %d: of %d WQEs pushed the device took %d from there", i, p.pushed, p.used))
 		}
@@ -120,8 +123,9 @@ func (d *Device) provePush() error {
 }
 
 func (q *Queue) prove() error {
-	q.proof = proof{}
-	for q.bf != nil && q.proof.pushed < proofWQEs && q.proof.pushed-q.proof.used < proofGive {
+	p := &q.proof
+	*p = proof{}
+	for tries := 0; q.bf != nil && p.pushed < proofWQEs && p.pushed-p.used < proofGive && tries < proofTries; tries++ {
 		rec, w := q.nop(false)
 		*(*uint64)(unsafe.Add(w, 8)) = ceAlways
 		// The WQE in the ring requests no completion, so a completion shows which of the two the device used. The push
@@ -129,30 +133,44 @@ func (q *Queue) prove() error {
 		aside := mmio.SendRing{Base: unsafe.Add(q.scratch, wqebb), Record: q.wq.Record}
 		began := time.Now()
 		mmio.PushWQE(&aside, 0, rec, unsafe.Add(q.bf, q.bfOff), w, 1)
-		q.proof.timing.Block = shorter(q.proof.timing.Block, time.Since(began))
+		p.timing.Block = shorter(p.timing.Block, time.Since(began))
 		q.bfOff ^= q.bfHalf
-		q.proof.pushed++
-		ok, err := q.proven(proofMiss)
+		n, err := q.proven(proofMiss)
 		if err != nil {
 			return err
 		}
-		if ok {
-			q.proof.used++
+		if n == 0 { // A doorbell shows whether the device reads no BlueFlame or nothing at all. A virtual one pauses with its host.
+			began = time.Now()
+			if n, err = q.ringNop(); err != nil {
+				return err
+			}
+			if n--; n == 0 && time.Since(began) > proofMiss {
+				continue
+			}
 		}
+		p.pushed++
+		p.used += min(n, 1)
 	}
 	for range proofWQEs {
-		rec, w := q.nop(true)
-		began := time.Now()
-		mmio.RingDoorbellWC(q.wq.Record, rec, q.db, *(*uint64)(w))
-		q.proof.timing.Store = shorter(q.proof.timing.Store, time.Since(began))
-		if ok, err := q.proven(proofLimit); err != nil {
+		if _, err := q.ringNop(); err != nil {
 			return err
-		} else if !ok {
-			return fmt.Errorf("%w: the send queue does not move: no completion within %v", nic.ErrTimeout, proofLimit)
 		}
 	}
 	q.txDone, q.txRung, q.txAsked, q.askTail = q.txTail, q.txTail, q.txTail, q.txNext
 	return nil
+}
+
+// ringNop has the device fetch an empty WQE after a doorbell, and returns the number of completions up to that one's.
+func (q *Queue) ringNop() (int, error) {
+	rec, w := q.nop(true)
+	began := time.Now()
+	mmio.RingDoorbellWC(q.wq.Record, rec, q.db, *(*uint64)(w))
+	q.proof.timing.Store = shorter(q.proof.timing.Store, time.Since(began))
+	n, err := q.proven(proofLimit)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("%w: the send queue does not move: no completion within %v", nic.ErrTimeout, proofLimit)
+	}
+	return n, err
 }
 
 func shorter(a, b time.Duration) time.Duration {
@@ -175,8 +193,9 @@ func (q *Queue) nop(ask bool) (record uint32, w unsafe.Pointer) {
 	return swap(q.txTail & 0xFFFF), q.scratch
 }
 
-// proven waits for the completion of the last empty WQE, and reports whether it came within limit.
-func (q *Queue) proven(limit time.Duration) (bool, error) {
+// proven waits for the completion of the last empty WQE, and returns the number of completions up to that one; 0 if it did not come
+// within limit.
+func (q *Queue) proven(limit time.Duration) (n int, err error) {
 	last := uint16(q.txTail - 1)
 	for end := kit.NewDeadline(limit, leastLooks); ; {
 		late := end.Over()
@@ -184,19 +203,20 @@ func (q *Queue) proven(limit time.Duration) (bool, error) {
 		own := atomic.LoadUint32(&c.counterOwn)
 		if (own>>cqeOwner^q.txNext>>(q.txShift&31))&1 != 0 {
 			if late {
-				return false, nil
+				return 0, nil
 			}
 			time.Sleep(10 * time.Microsecond)
 			continue
 		}
 		if own>>cqeFormat != cqeRequest {
 			q.fail(c, faultSend)
-			return false, fmt.Errorf("%w: %s", nic.ErrHardware, q.faultText())
+			return 0, fmt.Errorf("%w: %s", nic.ErrHardware, q.faultText())
 		}
+		n++
 		q.txNext++
 		mmio.Store32(q.txCQRec, swap(q.txNext&0xFFFFFF))
 		if bits.ReverseBytes16(uint16(own)) == last {
-			return true, nil
+			return n, nil
 		}
 	}
 }
