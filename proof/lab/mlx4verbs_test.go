@@ -29,7 +29,7 @@ say ready $(grep '^ready' /tmp/out)
 need /bin/ping -c 1 -W 60 $ours
 for s in 16 56 64 65 256 777 1472; do pings 50 $s $ours; done
 floods $ours:7 500 1472
-kernels 100
+mixes
 show nics there sh -c 'unshare -m sh -c "mount -t sysfs sys /sys; exec responder nics"'
 stop
 show summary cat /tmp/out
@@ -65,11 +65,13 @@ func mlx4Verbs(t *testing.T) {
 	}
 	start := time.Now()
 	idle, most := -1, 0
+	frames := fromEnv("REBOUND_LAB_FRAMES", 1000)
 	r, err := k.Run(t.Context(), Machine{
-		Limit: 500 * time.Second, Dir: dir, Sockets: []string{f.socket, g.socket},
+		Limit: 500*time.Second + time.Duration(frames)*5*time.Millisecond, Dir: dir, Sockets: []string{f.socket, g.socket},
 		Files: map[string][]byte{"responder": build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"), "flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
 			"bench": build(t, dir, "github.com/rebound-nic/rebound/cmd/bench")},
-		Script: "modprobe mlx4_core log_num_mgm_entry_size=-1 || fail modprobe mlx4_core\nmodule=mlx4_en driver=mlx4 peer=10.9.0.1\n" + mlx4VerbsScript,
+		Script: "modprobe mlx4_core log_num_mgm_entry_size=-1 || fail modprobe mlx4_core\n" +
+			fmt.Sprintf("module=mlx4_en driver=mlx4 peer=10.9.0.1 frames=%d\n", frames) + mlx4VerbsScript,
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			switch key {
@@ -84,6 +86,9 @@ func mlx4Verbs(t *testing.T) {
 				}
 				most = max(most, rules()-idle)
 			case "measured", "killed", "stopped":
+				if err := r.datagrams(500 + frames); len(r["summary"]) > 0 && err != nil {
+					return err
+				}
 				for end := time.Now().Add(patience); rules() != idle; time.Sleep(10 * time.Millisecond) {
 					if time.Now().After(end) {
 						return fmt.Errorf("the card has %d rules, before there were %d", rules(), idle)
@@ -93,7 +98,7 @@ func mlx4Verbs(t *testing.T) {
 			return nil
 		},
 	})
-	r.log(t, "log", "nics", "summary", "bench", "dmesg", "failed")
+	r.log(t, "log", "nics", "mixed", "summary", "bench", "dmesg", "failed")
 	f.clean(t)
 	g.clean(t)
 	if err != nil {

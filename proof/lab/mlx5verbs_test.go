@@ -2,6 +2,8 @@ package lab
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +45,15 @@ kernels() {
   echo there | timeout 300 nc $peer 5001 >/tmp/back || fail nc
   wait $sink
   grep -q there /tmp/heard || fail "the kernel heard $(cat /tmp/heard)"
+}
+# mixes: $frames datagrams to the responder, beside the kernel's own traffic
+mixes() {
+  flood $ours:7 $frames 300 >/tmp/mixed 2>&1 &
+  local mixed=$! rounds=0
+  while kill -0 $mixed 2>/dev/null; do kernels 100; rounds=$((rounds+1)); done
+  wait $mixed || { show failed cat /tmp/mixed /tmp/err; show failed counters; fail "$frames datagrams beside the kernel's traffic"; }
+  show mixed cat /tmp/mixed
+  show mixed echo "beside it $rounds times 200 pings of the kernel and a connection"
 }
 gone() { ! there ip addr show dev $far | grep -q $ours/; }
 farside() { nsenter -t $ns -n unshare -m sh -c 'mount -t sysfs sys /sys; exec "$@"' sh "$@"; }
@@ -100,6 +111,7 @@ kernels 200
 pings 1000 56 $ours & echo=$!
 kernels 1000
 wait $echo || fail pings beside the kernel
+mixes
 say beside
 kill -USR1 $pid
 until_true 100 grep -q '^summary' /tmp/out
@@ -161,6 +173,15 @@ need rmmod mlx5_ib
 say gone
 `
 
+// datagrams reports a summary in which the responder did not answer exactly n datagrams: it answered one twice, or one of the kernel's. (The
+// number of pings varies, for a guest repeats them.)
+func (r Result) datagrams(n int) error {
+	if !slices.ContainsFunc(r["summary"], func(line string) bool { return slices.Equal(strings.Fields(line), []string{"udpv4", strconv.Itoa(n)}) }) {
+		return fmt.Errorf("the responder did not answer %d datagrams: %q", n, r["summary"])
+	}
+	return nil
+}
+
 // TestLabMlx5Verbs runs our driver beside Linux's on the same interface (rung F3): with firmware whose parser
 // distinguishes echo requests from other ICMP, with firmware whose parser does not, and with firmware without user
 // contexts, for which Linux makes queue pairs for raw packets.
@@ -205,12 +226,13 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 	}
 	start := time.Now()
 	idle, base, most := 0, 0, 0
-	script := fmt.Sprintf("module=mlx5_core driver=mlx5 peer=10.9.0.1 kills=%d\n", fromEnv("REBOUND_LAB_KILLS", 5)) + mlx5VerbsScript
+	kills, frames := fromEnv("REBOUND_LAB_KILLS", 5), fromEnv("REBOUND_LAB_FRAMES", 1000)
+	script := fmt.Sprintf("module=mlx5_core driver=mlx5 peer=10.9.0.1 kills=%d frames=%d\n", kills, frames) + mlx5VerbsScript
 	if o.ICMP {
 		script = "icmp=1 " + script
 	}
 	r, err := k.Run(t.Context(), Machine{
-		Limit: 600*time.Second + time.Duration(fromEnv("REBOUND_LAB_KILLS", 5))*3*time.Second, Dir: dir, Sockets: []string{f.socket, g.socket},
+		Limit: 600*time.Second + time.Duration(kills)*3*time.Second + time.Duration(frames)*5*time.Millisecond, Dir: dir, Sockets: []string{f.socket, g.socket},
 		Files: map[string][]byte{"responder": build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"), "flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
 			"bench": build(t, dir, "github.com/rebound-nic/rebound/cmd/bench")},
 		Script: script,
@@ -244,6 +266,11 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 					}
 				}
 			case "measured", "killed", "stopped":
+				if key == "killed" {
+					if err := r.datagrams(2500 + frames); err != nil {
+						return err
+					}
+				}
 				for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 					contexts, n := objects()
 					if contexts == idle && n == base {
@@ -257,7 +284,7 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 			return nil
 		},
 	})
-	r.log(t, "log", "addresses", "nics", "summary", "own", "final", "bench", "dmesg", "failed")
+	r.log(t, "log", "addresses", "nics", "mixed", "summary", "own", "final", "bench", "dmesg", "failed")
 	f.clean(t)
 	g.clean(t)
 	if err != nil {
