@@ -15,6 +15,7 @@ import (
 type proofDevice struct {
 	*benchQueue
 	reads  bool // BlueFlame, and not only doorbells
+	misses int  // pushes that it does not read, though it reads others
 	pauses int  // from this many pushes until some time after the next doorbell
 	late   bool // after a pause, it still reads what was pushed before it
 	done   uint32
@@ -39,8 +40,12 @@ func (d *proofDevice) run(stop *atomic.Bool) {
 		if pushed && d.pauses > 0 {
 			d.pauses--
 			bell(i + 1)
-			time.Sleep(2 * proofMiss)
+			time.Sleep(proofMiss / 4)
 			pushed = d.late
+		}
+		if pushed && d.misses > 0 {
+			d.misses--
+			pushed = i == 0
 		}
 		if pushed && d.reads || rung {
 			d.complete(i)
@@ -67,6 +72,8 @@ func TestPausesAreNoMisses(t *testing.T) {
 		"reads BlueFlame, pauses":          {proofDevice{reads: true, pauses: 5}, 16, 16, true},
 		"reads BlueFlame late":             {proofDevice{reads: true, pauses: 5, late: true}, 16, 16, true},
 		"reads BlueFlame, pauses always":   {proofDevice{reads: true, pauses: 1000}, 0, 0, false},
+		"misses some":                      {proofDevice{reads: true, misses: 6}, 16, 11, true},
+		"misses most":                      {proofDevice{reads: true, misses: 9}, 16, 8, false},
 		"reads no BlueFlame":               {proofDevice{}, 3, 0, false},
 		"reads no BlueFlame, pauses twice": {proofDevice{pauses: 2}, 3, 0, false},
 	} {

@@ -101,10 +101,12 @@ const (
 	proofWQEs  = 16
 	proofTries = 4 * proofWQEs // with those that a pause of the device spoils
 	proofLimit = 2 * time.Second
-	proofGive  = 3 // this many misses suffice
+	proofGive  = 3 // this many misses suffice if nothing was taken
 )
 
-var proofMiss = 20 * time.Millisecond // without a completion, the device did not read BlueFlame, or it pauses
+// Without a completion for that long, the device did not read BlueFlame. A device that pauses needs longer than a twentieth of it after a
+// doorbell, too.
+var proofMiss = 20 * time.Millisecond
 
 // provePush sends empty WQEs through each queue to determine how the device fetches them. Pushed ones request a
 // completion in BlueFlame and not in the send queue, so a completion shows that the device used BlueFlame. (Linux tests
@@ -125,7 +127,7 @@ func (d *Device) provePush() error {
 func (q *Queue) prove() error {
 	p := &q.proof
 	*p = proof{}
-	for tries := 0; q.bf != nil && p.pushed < proofWQEs && p.pushed-p.used < proofGive && tries < proofTries; tries++ {
+	for tries := 0; q.bf != nil && p.pushed < proofWQEs && (p.used > 0 || p.pushed < proofGive) && tries < proofTries; tries++ {
 		rec, w := q.nop(false)
 		*(*uint64)(unsafe.Add(w, 8)) = ceAlways
 		// The WQE in the ring requests no completion, so a completion shows which of the two the device used. The push
@@ -144,7 +146,7 @@ func (q *Queue) prove() error {
 			if n, err = q.ringNop(); err != nil {
 				return err
 			}
-			if n--; n == 0 && time.Since(began) > proofMiss {
+			if n--; n == 0 && time.Since(began) > proofMiss/20 {
 				continue
 			}
 		}
