@@ -118,7 +118,11 @@ func (d *Device) provePush() error {
 		}
 		if p := q.proof; q.bf != nil && !p.holds() {
 			q.bf = nil
-			d.noBlueFlame(fmt.Sprintf("queue %d: of %d WQEs pushed the device took %d from there", i, p.pushed, p.used))
+			why := fmt.Sprintf("of %d WQEs pushed the device took %d from there", p.pushed, p.used)
+			if p.pushed == 0 {
+				why = fmt.Sprintf("the device paused in %d of %d attempts to see whether it takes WQEs from there", proofTries, proofTries)
+			}
+			d.noBlueFlame(fmt.Sprintf("queue %d: %s", i, why))
 		}
 	}
 	return nil
