@@ -133,6 +133,8 @@ func (c *cluster) values() {
 		{"prober.push=http://otel:4318/v1/metrics,prober.env[0].name=OTEL_SERVICE_NAME,prober.env[0].value=probers", "- name: OTEL_SERVICE_NAME\n              value: probers", "unused"},
 		{"prober.push=http://otel:4318/v1/metrics", "- -push-url\n            - \"http://otel:4318/v1/metrics\"", "unused"},
 		{"prober.enabled=false", "responder", "ClusterRole"},
+		{"responder.driver=mlx5,responder.resources.limits.rdma/hca_shared_devices_a=1", `["NET_RAW","IPC_LOCK","SETUID","SETGID","SETPCAP"]`, "BPF"},
+		{`responder.driver=efa,responder.resources.limits.vpc\.amazonaws\.com/efa=1`, "vpc.amazonaws.com/efa: 1", "NET_RAW"},
 	} {
 		out := c.helm("template", release, chart, "-n", release, "--set", "test.nodes=0,"+v.set)
 		if !strings.Contains(out, v.has) || strings.Contains(out, v.hasNot) {

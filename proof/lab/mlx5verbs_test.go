@@ -20,14 +20,14 @@ modprobe ${driver}_ib || fail modprobe ${driver}_ib
 uverbs() { [ -e /dev/infiniband/uverbs1 ]; }
 until_true 100 uverbs
 sysctl -q -w vm.nr_hugepages=64
-responds() { # SETTINGS...
+started() { # SETTINGS..., with $rights
   local a= s
   for s in "$@"; do a="$a -set $s"; done
   : >/tmp/out
-  nsenter -t $ns -n unshare -m sh -c "mount -t sysfs sys /sys && exec responder -set nic.device=$far $a" >/tmp/out 2>/tmp/err &
+  nsenter -t $ns -n unshare -m sh -c "mount -t sysfs sys /sys && exec $rights responder -set nic.device=$far $a" >/tmp/out 2>/tmp/err &
   pid=$!
-  await_ready
 }
+responds() { started "$@"; await_ready; }
 ours=10.9.0.3
 farreplies() { there awk '$1 == "Icmp:" { if (!at) for (at = NF; $at != "InEchoReps"; at--); else print $at }' /proc/net/snmp; }
 # kernels N: the kernel's own traffic on the far interface: N pings each way, and a connection
@@ -132,6 +132,21 @@ say killed $kills
   stop
   say stopped
 }
+# As a container's user: root without all but CAP_SETGID, CAP_SETUID, CAP_SETPCAP, CAP_NET_RAW and CAP_IPC_LOCK, and nobody with the last two.
+for rights in "rights 0 6,7,8,13,14" "rights 65534 13,14"; do
+  responds nic.driver=mlx5 respond.addresses=$peer/24 respond.udp_ports=[7]
+  say own $(grep '^ready' /tmp/out)
+  show confined grep msg=confined /tmp/err
+  floods $peer:7 200 1472
+  stop
+  say stopped
+done
+rights="rights 65534 14"
+started nic.driver=mlx5 respond.addresses=$peer/24
+! wait $pid || fail "a responder without CAP_NET_RAW ended well"
+grep -q CAP_NET_RAW /tmp/err || { show failed cat /tmp/err; fail "the responder does not say that it lacks CAP_NET_RAW"; }
+show lacking grep CAP_NET_RAW /tmp/err
+rights=
 responds respond.addresses=$ours/24 'cpu.cores=[1]' # auto
 say auto $(grep '^ready' /tmp/out)
 pings 50 56 $ours
@@ -234,7 +249,7 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 	r, err := k.Run(t.Context(), Machine{
 		Limit: 600*time.Second + time.Duration(kills)*3*time.Second + time.Duration(frames)*5*time.Millisecond, Dir: dir, Sockets: []string{f.socket, g.socket},
 		Files: map[string][]byte{"responder": build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"), "flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
-			"bench": build(t, dir, "github.com/rebound-nic/rebound/cmd/bench")},
+			"bench": build(t, dir, "github.com/rebound-nic/rebound/cmd/bench"), "rights": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/rights")},
 		Script: script,
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
@@ -284,7 +299,7 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 			return nil
 		},
 	})
-	r.log(t, "log", "addresses", "nics", "mixed", "summary", "own", "final", "bench", "dmesg", "failed")
+	r.log(t, "log", "addresses", "nics", "mixed", "summary", "own", "confined", "lacking", "final", "bench", "dmesg", "failed")
 	f.clean(t)
 	g.clean(t)
 	if err != nil {
