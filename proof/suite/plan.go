@@ -128,19 +128,11 @@ func build(pkgs, arch string) job {
 	return j
 }
 
-// raced are the packages with concurrent access: polling loops, their watchdogs, and readers of their counters.
-var raced = strings.Fields(`polling nic/kit/... nic/bus/... nic/drivers/... proof/nictest/toy internal/responder`)
-
-// race tests packages under the race detector, which needs cgo and does not see DMA memory. A conformance suite takes
-// minutes under it; the fault tests cover the same paths. TestFlippedWriteBacks polls while the driver may restart itself.
-func race(pkgs ...string) job {
-	seconds := 0
-	for _, p := range pkgs {
-		if seconds += 20; strings.HasSuffix(p, "...") {
-			seconds += 60
-		}
-	}
-	j := goTest("race detector", cost{seconds, 0.6}, []string{"-race", "-skip",
+// race tests packages with concurrent access (polling loops, their watchdogs, and readers of their counters) under the race detector, which
+// needs cgo and does not see DMA memory. A conformance suite takes minutes under it; the fault tests cover the same paths.
+// TestFlippedWriteBacks polls while the driver may restart itself.
+func race(name string, seconds int, pkgs ...string) job {
+	j := goTest(name, cost{seconds, 0.6}, []string{"-race", "-skip",
 		"Conformance|MixedTraffic|TestEveryID|HotLoop|TestCorpus|TestMutations|TestFlippedWriteBacks"}, slices.Clone(pkgs)...)
 	j.env, j.variant, j.needs = []string{"CGO_ENABLED=1"}, "race", "cc"
 	return j
@@ -187,7 +179,7 @@ func testPlan(pkgs []string) plan {
 	purego.variant = "purego"
 	return plan{append(vets, vetModule("vet packaging", "amd64", "packaging"), build("./...", "amd64")), append(tests(pkgs),
 		purego,
-		race("polling", "nic/kit/...", "nic/drivers/virtio", "proof/nictest/toy"),
+		race("race detector", 60, "polling", "nic/kit/...", "nic/drivers/virtio", "proof/nictest/toy"),
 		emulated([]string{"-skip", long}, "nic/bus/mmio", "cksum", "fastpath"),
 		packaging("packaging", "packaging", 40, "-skip", boots),
 		goTest("lab, without guests", cost{10, 1}, []string{"-short", "-skip", smoke}, "proof/lab/..."),
@@ -226,7 +218,8 @@ func labPlan(nic, parallel string) plan {
 		return plan{{guests}}
 	}
 	return plan{{guests}, {
-		race(raced...),
+		race("race detector, drivers", 300, "nic/drivers/..."),
+		race("race detector", 200, "polling", "nic/kit/...", "nic/bus/...", "proof/nictest/toy", "internal/responder"),
 		emulated(nil, "nic/bus/mmio", "cksum", "fastpath"),
 		packaging("packaging", "packaging, booted", 180, "-run", boots),
 		packaging("packaging/manifests", "packaging/manifests", 120),
