@@ -2,6 +2,7 @@ package xdp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -10,9 +11,12 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
 
 // clock is struct clock of state.h.
@@ -116,4 +120,60 @@ func rate(a, b sample) uint64 {
 		return 0
 	}
 	return r
+}
+
+// keepClock gives the program the clocks if it has test packets to answer, and keeps them up to date.
+func (d *Device) keepClock(c *fastpath.Config) error {
+	if len(c.STAMPPorts) == 0 {
+		return nil
+	}
+	if err := features.HaveProgramHelper(ebpf.XDP, asm.FnKtimeGetTaiNs); errors.Is(err, ebpf.ErrNotSupported) {
+		return fmt.Errorf("STAMP in the kernel takes Linux 6.1 or later, whose programs can read the time of day (bpf_ktime_get_tai_ns): %w", err)
+	}
+	k := &clockKeeper{clocks: d.maps.Clocks, done: make(chan struct{}), adjtimex: unix.Adjtimex}
+	k.phc = d.deviceClock()
+	if err := k.set(); err != nil {
+		return err
+	}
+	d.clock = k
+	var ctx context.Context
+	ctx, d.stop = context.WithCancel(context.Background())
+	go k.run(ctx)
+	return nil
+}
+
+// deviceClock opens the interface's own clock and enables timestamps for all frames until Close, if its driver passes
+// the timestamps to programs. Otherwise it returns nil.
+func (d *Device) deviceClock() *phc {
+	if !d.features.Tells(xdpkit.Timestamp) || !d.object.types.Known("bpf_xdp_metadata_rx_timestamp") {
+		return nil
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	d.ioctl = fd
+	ts, err := unix.IoctlGetEthtoolTsInfo(fd, d.iface.Name)
+	if err != nil || ts.Phc_index < 0 || ts.Rx_filters&(1<<unix.HWTSTAMP_FILTER_ALL) == 0 {
+		return nil
+	}
+	p, err := openPHC(int(ts.Phc_index))
+	if err != nil {
+		d.note("no receive timestamps from the card: its clock /dev/ptp%d cannot be read: %v", ts.Phc_index, err)
+		return nil
+	}
+	old, err := unix.IoctlGetHwTstamp(fd, d.iface.Name)
+	if err == nil && old.Rx_filter != unix.HWTSTAMP_FILTER_ALL {
+		want := *old
+		want.Rx_filter = unix.HWTSTAMP_FILTER_ALL
+		if err = unix.IoctlSetHwTstamp(fd, d.iface.Name, &want); err == nil {
+			d.stamping = old
+		}
+	}
+	if err != nil {
+		d.note("no receive timestamps from the card: SIOCSHWTSTAMP: %v", err)
+		p.close()
+		return nil
+	}
+	return p
 }
