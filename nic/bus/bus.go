@@ -2,7 +2,11 @@
 // callers can test for them with errors.Is.
 package bus
 
-import "errors"
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
 
 // Wrapping errors name the device, what was expected and what was found.
 var (
@@ -12,3 +16,10 @@ var (
 	ErrBusy     = errors.New("device is in use") // another process or a driver has it
 	ErrRights   = errors.New("not allowed")      // missing privileges, or kernel lockdown
 )
+
+// CloseFiles closes descriptors that another process passed and nobody uses.
+func CloseFiles(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic/bus"
 )
 
 // Adopter is a Mapper that can continue with the mappings of another process.
@@ -59,9 +61,7 @@ func Inherit(m Mapper, b Bequest, files []int) (_ *Arena, err error) {
 	a := &Arena{mapper: m, inherited: b.Blocks, blocks: b.Blocks, replaying: true}
 	defer func() {
 		if err != nil {
-			for _, fd := range files {
-				unix.Close(fd)
-			}
+			bus.CloseFiles(files)
 			err = errors.Join(err, a.Leave())
 		}
 	}()

@@ -7,8 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
@@ -59,11 +58,7 @@ func Inherit(b Bequest) (Heritable, error) { return machine.inherit(b) }
 
 func (h *host) inherit(b Bequest) (_ Heritable, err error) {
 	files := b.Files
-	defer func() {
-		for _, fd := range files {
-			unix.Close(fd)
-		}
-	}()
+	defer func() { bus.CloseFiles(files) }()
 	next := func(name string) *os.File {
 		f := os.NewFile(uintptr(files[0]), name)
 		files = files[1:]

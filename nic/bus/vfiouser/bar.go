@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
 )
@@ -31,7 +32,7 @@ func (f *Function) BAR(n int) (*mmio.Window, error) {
 		return f.win[n], nil
 	}
 	info, _, fds, err := f.regionInfo(uint32(n))
-	closeAll(fds)
+	bus.CloseFiles(fds)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +84,7 @@ func (f *Function) mapShadow(bar int, size uint64) (shadow, error) {
 		return shadow{}, nil
 	}
 	info, caps, fds, err := f.regionInfo(region)
-	defer func() { closeAll(fds) }()
+	defer func() { bus.CloseFiles(fds) }()
 	if err != nil || info.Flags&(proto.RegionMmap|proto.RegionCaps) != proto.RegionMmap|proto.RegionCaps || len(fds) != 1 {
 		return shadow{}, err
 	}

@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
@@ -341,11 +339,5 @@ func (f *Function) retire() {
 			f.win[i].Retire()
 		}
 		f.shadow[i].close()
-	}
-}
-
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		unix.Close(fd)
 	}
 }

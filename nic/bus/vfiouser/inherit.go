@@ -7,8 +7,7 @@ import (
 	"net"
 	"os"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
@@ -63,11 +62,7 @@ func (f *Function) Bequest() (b pci.Bequest, err error) {
 // Inherit continues with the connection of another process. It owns the files.
 func Inherit(b pci.Bequest) (_ *Function, err error) {
 	files := b.Files
-	defer func() {
-		for _, fd := range files {
-			unix.Close(fd)
-		}
-	}()
+	defer func() { bus.CloseFiles(files) }()
 	var s inherited
 	if err := json.Unmarshal(b.State, &s); err != nil {
 		return nil, fmt.Errorf("vfio-user: inherited function: %w", err)
