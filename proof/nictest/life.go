@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,9 +71,7 @@ func checkReset(x *rig) {
 	x.port.ForgetViolations()
 	x.close()
 	x.received()
-	x.open(1)
-	x.exchange(x.requests(x.h.Ring/2, 100))
-	x.close()
+	x.works()
 }
 
 // checkResetServing: Serve parks while its device is restarted, and answers again, or returns an error.
@@ -115,11 +114,16 @@ func held(x *rig) holdings {
 	return holdings{runtime.NumGoroutine(), len(fds), strings.Count(string(maps), "/memfd:") + strings.Count(string(maps), "/anon_hugepage")}
 }
 
-// holdsNoMore fails if the process holds more than before, after a moment that a stopping goroutine may need.
-func (x *rig) holdsNoMore(before holdings) {
+// holdsNoMore fails if the process holds more than before, after a moment that a stopping goroutine may need, or the other side of vfio-user.
+// left are holdings of the device that must end too.
+func (x *rig) holdsNoMore(before holdings, left ...func() bool) {
 	x.Helper()
-	now := held(x)
-	for end := time.Now().Add(linger); now.exceeds(before) && time.Now().Before(end); now = held(x) {
+	var now holdings
+	still := func() bool {
+		now = held(x)
+		return now.exceeds(before) || slices.ContainsFunc(left, func(f func() bool) bool { return f() })
+	}
+	for end := time.Now().Add(linger); still() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	if now.exceeds(before) {
@@ -130,10 +134,7 @@ func (x *rig) holdsNoMore(before holdings) {
 // released fails if the driver still holds anything of the device, or more of the process's resources than before.
 func (x *rig) released(before holdings) {
 	x.Helper()
-	now := held(x)
-	for end := time.Now().Add(linger); (now.exceeds(before) || x.port.Mappings() > x.mappings || x.port.BusMaster() && x.kernel == nil) && time.Now().Before(end); now = held(x) {
-		time.Sleep(time.Millisecond) // a stopping goroutine may need a moment, and so may the other side of vfio-user
-	}
+	x.holdsNoMore(before, func() bool { return x.port.Mappings() > x.mappings || x.port.BusMaster() && x.kernel == nil })
 	if n := x.port.Mappings() - x.mappings; n > 0 {
 		x.Errorf("%d DMA mappings are left", n)
 	}
@@ -147,21 +148,49 @@ func (x *rig) released(before holdings) {
 			}
 		})
 	}
-	if now.exceeds(before) {
-		x.Errorf("held before: %+v, after: %+v", before, now)
-	}
+}
+
+// opened opens and closes the driver, and returns what the process holds then: the first Open may allocate things that the process keeps, such
+// as a cached file or a thread of the runtime.
+func (x *rig) opened(queues int) holdings {
+	x.open(queues)
+	x.close()
+	return held(x)
+}
+
+// works opens the driver, which has to answer, and closes it.
+func (x *rig) works() {
+	x.Helper()
+	x.open(1)
+	x.exchange(x.requests(x.h.Ring/2, 100))
+	x.close()
+}
+
+// interrupted opens the driver, which answers, and then steps once with more requests under way.
+func (x *rig) interrupted(queues int) {
+	x.open(queues)
+	x.exchange(x.requests(x.h.Ring/4, 100))
+	x.send(x.requests(x.h.Ring/4, 100)...)
+	x.port.Step()
+}
+
+// opening opens the driver on a device that spoil has broken, and repair repairs afterwards. after judges Open's
+// error, or ends the driver if there is none. The driver leaves nothing behind.
+func (x *rig) opening(before holdings, spoil, repair func(), after func(err error)) {
+	x.Helper()
+	x.startKernel()
+	spoil()
+	after(x.tryOpen(1))
+	x.removeKernel()
+	repair()
+	x.released(before)
 }
 
 // checkClose: a driver that is closed under traffic releases everything, and the function can be opened again.
 func checkClose(x *rig) {
-	x.open(x.h.Queues) // the first Open may allocate things that the process keeps: a cached file, a runtime thread
-	x.close()
-	before := held(x)
+	before := x.opened(x.h.Queues)
 	for range 5 {
-		x.open(x.h.Queues)
-		x.exchange(x.requests(x.h.Ring/4, 100))
-		x.send(x.requests(x.h.Ring/4, 100)...)
-		x.port.Step()
+		x.interrupted(x.h.Queues)
 		x.poll()
 		x.close()
 		x.released(before)
@@ -175,10 +204,7 @@ func (x *rig) settleDevice() { x.port.Settle(100000) }
 // checkKilled: the driver's process dies without cleanup, and the next one can use the function.
 func checkKilled(x *rig) {
 	for range 3 {
-		x.open(1)
-		x.exchange(x.requests(x.h.Ring/4, 100))
-		x.send(x.requests(x.h.Ring/4, 100)...)
-		x.port.Step()
+		x.interrupted(1)
 		x.kill()
 		dead := x.dev
 		defer dead.Close() // ends its goroutines, which a real kill would have ended
@@ -186,42 +212,30 @@ func checkKilled(x *rig) {
 		x.settleDevice()
 		x.received()
 	}
-	x.open(1)
-	x.exchange(x.requests(x.h.Ring/2, 100))
-	x.close()
+	x.works()
 }
 
 // checkRemovedOpening: the device disappears after some accesses of Open.
 func checkRemovedOpening(x *rig) {
-	x.open(1)
-	x.close()
-	before := held(x)
+	before := x.opened(1)
 	for _, n := range []int{0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233} {
-		x.startKernel()
-		x.port.UnplugAfter(n)
-		err := x.tryOpen(1)
-		if err == nil { // Open needed fewer accesses: checkRemoved tests the rest
-			x.close()
-		} else if !errors.Is(err, nic.ErrGone) {
-			x.Errorf("Open of a device that is gone after %d accesses: %v", n, err)
-		}
-		x.removeKernel()
-		x.port.UnplugAfter(-1)
-		x.released(before)
+		x.opening(before, func() { x.port.UnplugAfter(n) }, func() { x.port.UnplugAfter(-1) }, func(err error) {
+			if err == nil { // Open needed fewer accesses: checkRemoved tests the rest
+				x.close()
+			} else if !errors.Is(err, nic.ErrGone) {
+				x.Errorf("Open of a device that is gone after %d accesses: %v", n, err)
+			}
+		})
 		if x.Failed() {
 			return
 		}
 	}
-	x.open(1)
-	x.exchange(x.requests(x.h.Ring/2, 100))
-	x.close()
+	x.works()
 }
 
 // checkRemoved: the device disappears under traffic.
 func checkRemoved(x *rig) {
-	x.open(1)
-	x.close()
-	before := held(x)
+	before := x.opened(1)
 	x.open(1)
 	x.exchange(x.requests(x.h.Ring/2, 100))
 	x.send(x.requests(x.h.Ring/4, 100)...)
@@ -278,38 +292,29 @@ func checkFlips(x *rig) {
 	if x.model.Flipped() == 0 {
 		x.Errorf("no write-back was flipped: is Harness.WriteBack right?")
 	}
-	x.open(1)
-	x.exchange(x.requests(x.h.Ring/2, 100))
-	x.close()
+	x.works()
 }
 
 // checkStalledOpening: a device that replies to reads but does nothing causes an error in bounded time.
 func checkStalledOpening(x *rig) {
-	x.open(1)
-	x.close()
-	before := held(x)
-	x.startKernel()
-	x.model.Stalled = true
-	if err := x.tryOpen(1); err == nil {
-		x.Errorf("Open of a device that does nothing succeeds")
-		x.close()
-	} else if !errors.Is(err, nic.ErrTimeout) && !errors.Is(err, nic.ErrHardware) && !errors.Is(err, nic.ErrGone) {
-		x.Errorf("Open of a device that does nothing: %v", err)
+	repair := func() {
+		x.model.Stalled = false
+		x.port.ForgetViolations()
 	}
-	x.removeKernel()
-	x.model.Stalled = false
-	x.port.ForgetViolations()
-	x.released(before)
-	x.open(1)
-	x.exchange(x.requests(x.h.Ring/2, 100))
-	x.close()
+	x.opening(x.opened(1), func() { x.model.Stalled = true }, repair, func(err error) {
+		if err == nil {
+			x.Errorf("Open of a device that does nothing succeeds")
+			x.close()
+		} else if !errors.Is(err, nic.ErrTimeout) && !errors.Is(err, nic.ErrHardware) && !errors.Is(err, nic.ErrGone) {
+			x.Errorf("Open of a device that does nothing: %v", err)
+		}
+	})
+	x.works()
 }
 
 // checkStalled: a device that stops under traffic makes no call hang.
 func checkStalled(x *rig) {
-	x.open(1)
-	x.close()
-	before := held(x)
+	before := x.opened(1)
 	x.open(1)
 	x.exchange(x.requests(x.h.Ring/2, 100))
 	x.model.Stalled = true
@@ -333,9 +338,7 @@ func checkStalled(x *rig) {
 	x.released(before)
 	x.model.Stalled = false
 	x.port.Reset()
-	x.open(1)
-	x.exchange(x.requests(x.h.Ring/2, 100))
-	x.close()
+	x.works()
 }
 
 // checkLostWrite: one register write of Open is lost. Open may fail, or the device may not work, but nothing hangs or
@@ -343,25 +346,19 @@ func checkStalled(x *rig) {
 func checkLostWrite(x *rig) {
 	writes := 0
 	x.model.LoseWrite = func(int, uint64, []byte) bool { writes++; return false }
-	x.open(1)
-	x.close()
-	before := held(x)
+	before := x.opened(1)
+	all := writes
 	for i := range 6 {
-		x.startKernel()
-		at := i * writes / 6
-		x.model.LoseWrite = func(int, uint64, []byte) bool { at--; return at == -1 }
-		if err := x.tryOpen(1); err == nil {
-			x.send(x.requests(x.h.Ring/4, 100)...)
-			x.port.Settle(1000)
-			x.busy("Close after a lost write", func() { x.dev.Close() })
-		}
-		x.removeKernel()
-		x.port.ForgetViolations() // a ring whose base address was lost is at the wrong address, which the IOMMU catches
-		x.released(before)
+		at := i * all / 6
+		x.opening(before, func() { x.model.LoseWrite = func(int, uint64, []byte) bool { at--; return at == -1 } }, x.port.ForgetViolations, func(err error) {
+			if err == nil { // a ring whose base address was lost is at the wrong address, which the IOMMU catches
+				x.send(x.requests(x.h.Ring/4, 100)...)
+				x.port.Settle(1000)
+				x.busy("Close after a lost write", func() { x.dev.Close() })
+			}
+		})
 		x.received()
 	}
 	x.model.LoseWrite = nil
-	x.open(1)
-	x.exchange(x.requests(x.h.Ring/2, 100))
-	x.close()
+	x.works()
 }
