@@ -9,9 +9,11 @@ import (
 	"unsafe"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/ib"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
@@ -44,8 +46,8 @@ func newBenchDatagrams(t testing.TB, payload []byte, push bool) *benchDatagrams 
 	b.flame = unsafe.Slice((*byte)(flame), 512)
 	b.DatagramQueue = &DatagramQueue{Queue: Queue{
 		rxCQ: aligned(ring * cqeSize), txCQ: aligned(4 * ring * cqeSize), wq: mmio.SendRing{Base: aligned(4 * ring * txbb), Mask: 4*ring - 1}, rq: aligned(ring * rxWQE),
-		buf: aligned(ring * stride), pend: kit.Words(ring), asked: kit.Words(8 * ring), sendEnd: kit.Words(ring),
-		sendBuf: aligned(64 * stride), rqRec: &b.records[0], rxCQRec: &b.records[1], txCQRec: &b.records[2],
+		buf: aligned(ring * stride), pend: kit.Words(ring), asked: kit.Words(8 * ring),
+		rqRec: &b.records[0], rxCQRec: &b.records[1], txCQRec: &b.records[2],
 		iova: 1 << 32, stride: stride, size: ib.HeaderSize + maxPayload - ib.EncapSize, mask: ring - 1, shift: 9, txMask: 4*ring - 1, txShift: 11, txRoom: 4*ring - headroom,
 		lkey: 0x1200, number: benchQPN << 8, askEvery: 32, bfHalf: 256, inlineMax: 180, db: &b.doorbell, rxQPN: benchQPN, txQPN: benchQPN,
 	}, portPD: swap(1<<24 | 5), qkey: swap(0x0B1B), own: fastpath.NewLinkAddress(ib.Station(0, benchQPN)), self: uint64(fastpath.NewLinkAddress(ib.Station(2, benchQPN)))}
@@ -54,6 +56,7 @@ func newBenchDatagrams(t testing.TB, payload []byte, push bool) *benchDatagrams 
 	if push {
 		b.setFlame(flame)
 	}
+	b.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(64*stride)), 64*stride)}, 64)
 	emptyCQ(b.rxCQ, ring)
 	emptyCQ(b.txCQ, 4*ring)
 	b.reset()

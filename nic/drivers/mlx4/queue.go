@@ -77,10 +77,7 @@ type Queue struct {
 
 	txFull, badRx, pushed, pointed polling.Counter // one writer, this loop; ReadStats loads them
 
-	sendBuf  unsafe.Pointer // queue 0: one buffer for each slot, for Send
-	sendIOVA uint64
-	sendEnd  unsafe.Pointer // for each of them: the block before which all must be done
-	sends    uint32
+	out mlxkit.Buffers // of queue 0, for Send
 
 	rxQPN, txQPN, rxCQN, txCQN uint32
 	uar                        uint32
@@ -88,7 +85,7 @@ type Queue struct {
 
 	failed polling.Counter // frames that an error of the send queue left unsent; written by the watch
 
-	_ [4]byte // to whole cache lines, so that the heap puts no two queues into one
+	_ [44]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 // Why a queue stopped.
@@ -286,7 +283,7 @@ func (q *Queue) reclaim() {
 	}
 	if taken != q.txNext {
 		if (done^q.txDone)>>30 != 0 {
-			q.freeSends(done)
+			q.out.Free(done)
 		}
 		polling.Publish(&q.txNext, taken)
 		mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
@@ -366,10 +363,8 @@ func (q *Queue) reset() {
 
 // resetSend puts the send queue into that state. Its completion queue continues.
 func (q *Queue) resetSend() {
-	q.txTail, q.txDone, q.txRung, q.txAsked, q.bfOff, q.sends = 0, 0, 0, 0, 0, 0
-	for n := range q.mask + 1 {
-		*(*uint32)(unsafe.Add(q.sendEnd, n*4)) = 0
-	}
+	q.txTail, q.txDone, q.txRung, q.txAsked, q.bfOff = 0, 0, 0, 0, 0
+	q.out.Reset()
 	for n := range q.txMask + 1 {
 		*(*uint32)(unsafe.Pointer(q.block(n))) = ^uint32(0)
 	}
@@ -379,12 +374,11 @@ func (q *Queue) resetSend() {
 // send posts a copy of frame.
 func (q *Queue) send(frame []byte) error {
 	q.reclaim()
-	n, l := q.sends&q.mask, uint32(len(frame))
-	end := (*uint32)(unsafe.Add(q.sendEnd, n*4))
-	if q.fault.Load() != faultNone || !q.sendable(n) {
+	l := uint32(len(frame))
+	at, iova, free := q.out.Next(q.txDone)
+	if q.fault.Load() != faultNone || !free {
 		return nic.ErrFull
 	}
-	at := unsafe.Add(q.sendBuf, n*q.stride)
 	buf := unsafe.Slice((*byte)(at), q.size)
 	clear(buf[copy(buf, frame):max(l, shortest)])
 	l = max(l, shortest)
@@ -392,35 +386,18 @@ func (q *Queue) send(frame []byte) error {
 		if !q.post(at, l) {
 			return nic.ErrFull
 		}
-		*end = q.txDone
+		q.out.Use(q.txDone)
 		q.pushed.Add(1)
 	} else {
-		if !q.point(q.sendIOVA+uint64(n*q.stride), l) {
+		if !q.point(iova, l) {
 			return nic.ErrFull
 		}
-		*end = q.txTail
+		q.out.Use(q.txTail)
 	}
-	q.sends++
 	if q.txRung != q.txTail {
 		q.ring()
 	}
 	return nil
-}
-
-// freeSends updates the numbers of Send's free buffers before they are half a round behind and appear to be ahead.
-//
-//go:noinline
-func (q *Queue) freeSends(done uint32) {
-	for n := range q.mask + 1 {
-		if end := (*uint32)(unsafe.Add(q.sendEnd, n*4)); int32(done-*end) >= 0 {
-			*end = done
-		}
-	}
-}
-
-// sendable reports whether buffer n of Send is free.
-func (q *Queue) sendable(n uint32) bool {
-	return int32(q.txDone-*(*uint32)(unsafe.Add(q.sendEnd, n*4))) >= 0
 }
 
 // recv copies out the next frame and frees its slot. It returns -1 if there is none.

@@ -397,12 +397,11 @@ func (w *whereabouts) name() string {
 // sendTo posts the packet of a frame.
 func (q *DatagramQueue) sendTo(frame []byte, to *destination, peer ib.Address) error {
 	q.reclaim()
-	n := q.sends & q.mask
-	end := (*uint32)(unsafe.Add(q.sendEnd, n*4))
-	if q.fault.Load() != faultNone || !q.sendable(n) {
+	at, iova, free := q.out.Next(q.txDone)
+	if q.fault.Load() != faultNone || !free {
 		return nic.ErrFull
 	}
-	at := unsafe.Add(q.sendBuf, n*q.stride+slotPayload)
+	at = unsafe.Add(at, slotPayload)
 	l, ok := ib.FromEthernet(unsafe.Slice((*byte)(at), maxPayload), frame, *q.address.Load(), peer)
 	if !ok {
 		return nic.ErrFrameSize
@@ -412,15 +411,14 @@ func (q *DatagramQueue) sendTo(frame []byte, to *destination, peer ib.Address) e
 		if !q.post(at, uint32(l)) {
 			return nic.ErrFull
 		}
-		*end = q.txDone
+		q.out.Use(q.txDone)
 		q.pushed.Add(1)
 	} else {
-		if !q.point(q.sendIOVA+uint64(n*q.stride)+slotPayload, uint32(l)) {
+		if !q.point(iova+slotPayload, uint32(l)) {
 			return nic.ErrFull
 		}
-		*end = q.txTail
+		q.out.Use(q.txTail)
 	}
-	q.sends++
 	if q.txRung != q.txTail {
 		q.ring()
 	}

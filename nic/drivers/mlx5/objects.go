@@ -285,7 +285,7 @@ func (d *Device) buffers(q *Queue, send bool) error {
 		if b, err = d.card.Block(n*int(q.stride), 4096); err != nil {
 			return err
 		}
-		q.sendBuf, q.sendIOVA = kit.Pointer(b), b.IOVA
+		q.out = mlxkit.NewBuffers(b, n)
 		if key, err := d.fw.key(b); err != nil || key != q.lkey {
 			return errors.Join(err, d.card.Errorf("memory of one queue has keys %#x and %#x", q.lkey, key))
 		}
@@ -295,7 +295,7 @@ func (d *Device) buffers(q *Queue, send bool) error {
 		return err
 	}
 	q.scratch = kit.Pointer(s)
-	q.pend, q.sendEnd, q.asked = kit.Words(n), kit.Words(n), kit.Words(2*n*maxBlocks)
+	q.pend, q.asked = kit.Words(n), kit.Words(2*n*maxBlocks)
 	for slot := range uint32(n) {
 		*(*mlxkit.DataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = mlxkit.NewData(q.size, q.lkey, q.iova+uint64(slot*q.stride)+room)
 	}

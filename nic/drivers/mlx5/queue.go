@@ -70,17 +70,14 @@ type Queue struct {
 
 	txFull, badRx, pushed, pointed polling.Counter // written by this loop only; ReadStats loads them
 
-	sendBuf  unsafe.Pointer // queue 0: one buffer for each slot, for Send
-	sendIOVA uint64
-	sendEnd  unsafe.Pointer // for each of them: the send queue index up to which blocks must be done
-	sends    uint32
+	out mlxkit.Buffers // of queue 0, for Send
 
 	rqn, rxCQN, txCQN, tir uint32
 	uar                    uar
 	proof                  proof
 	failed                 polling.Counter // frames not sent because of a send queue error; written by the watchdog
 
-	_ [8]byte // pads to whole cache lines, so that two queues on the heap never share one
+	_ [56]byte // pads to whole cache lines, so that two queues on the heap never share one
 }
 
 // Reasons for which a queue stops.
@@ -283,7 +280,7 @@ func (q *Queue) reclaim() {
 	}
 	if taken != q.txNext {
 		if (done^q.txDone)>>30 != 0 {
-			q.freeSends(done)
+			q.out.Free(done)
 		}
 		polling.Publish(&q.txNext, taken)
 		q.txDone = done
@@ -353,56 +350,36 @@ func (q *Queue) reset() {
 
 // resetSend resets the send side only.
 func (q *Queue) resetSend() {
-	q.txTail, q.txDone, q.txRung, q.txAsked, q.askTail, q.txNext, q.bfOff, q.sends = 0, 0, 0, 0, 0, 0, 0, 0
-	for n := range q.mask + 1 {
-		*(*uint32)(unsafe.Add(q.sendEnd, n*4)) = 0
-	}
+	q.txTail, q.txDone, q.txRung, q.txAsked, q.askTail, q.txNext, q.bfOff = 0, 0, 0, 0, 0, 0, 0
+	q.out.Reset()
 	*q.wq.Record, *q.txCQRec = 0, 0
 	q.fault.Store(faultNone)
 }
 
 func (q *Queue) send(frame []byte) error {
 	q.reclaim()
-	n, m := q.sends&q.mask, uint32(len(frame))
-	end := (*uint32)(unsafe.Add(q.sendEnd, n*4))
-	if q.fault.Load() != faultNone || !q.sendable(n) {
+	m := uint32(len(frame))
+	at, iova, free := q.out.Next(q.txDone)
+	if q.fault.Load() != faultNone || !free {
 		return nic.ErrFull
 	}
-	at := unsafe.Add(q.sendBuf, n*q.stride)
 	copy(unsafe.Slice((*byte)(unsafe.Add(at, room)), q.size), frame)
 	if m <= q.maxInline {
 		if !q.post(at, (m+room+15)>>4, m) {
 			return nic.ErrFull
 		}
-		*end = q.txDone
+		q.out.Use(q.txDone)
 		q.pushed.Add(1)
 	} else {
-		if !q.point(at, q.sendIOVA+uint64(n*q.stride), m) {
+		if !q.point(at, iova, m) {
 			return nic.ErrFull
 		}
-		*end = q.txTail
+		q.out.Use(q.txTail)
 	}
-	q.sends++
 	if q.txRung != q.txTail {
 		q.ring()
 	}
 	return nil
-}
-
-// freeSends advances the indices of Send's free buffers before they fall half of the number range behind and compare as ahead.
-//
-//go:noinline
-func (q *Queue) freeSends(done uint32) {
-	for n := range q.mask + 1 {
-		if end := (*uint32)(unsafe.Add(q.sendEnd, n*4)); int32(done-*end) >= 0 {
-			*end = done
-		}
-	}
-}
-
-// sendable reports whether buffer n of Send is free.
-func (q *Queue) sendable(n uint32) bool {
-	return int32(q.txDone-*(*uint32)(unsafe.Add(q.sendEnd, n*4))) >= 0
 }
 
 // recv copies the next frame to buf and frees its slot. It returns -1 if there is none.

@@ -1,4 +1,4 @@
-// Package mlxkit contains what the drivers of ConnectX-3 and of later cards share: data segments, syndromes of
+// Package mlxkit contains what the drivers of ConnectX-3 and of later cards share: data segments, buffers for Send, syndromes of
 // completions, and the steps of a start.
 package mlxkit
 

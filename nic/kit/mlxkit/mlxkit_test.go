@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/rebound-nic/rebound/nic/bus/dma"
 )
 
 func TestDataSegment(t *testing.T) {
@@ -59,4 +61,35 @@ func TestSteps(t *testing.T) {
 			t.Errorf("dead %v: the second Undo did something: %q, %v", dead, undone, err)
 		}
 	}
+}
+
+func TestBuffers(t *testing.T) {
+	memory := make([]byte, 4*64)
+	b := NewBuffers(dma.Block{Bytes: memory, IOVA: 1 << 32}, 4)
+	next := func(n uint64, done uint32, want bool) {
+		t.Helper()
+		at, iova, free := b.Next(done)
+		if off := uint64(uintptr(at) - uintptr(unsafe.Pointer(&memory[0]))); off != n*64 || iova != 1<<32+n*64 || free != want {
+			t.Errorf("the next buffer is at %d, for the device at %#x, and free %v with %d blocks done; want buffer %d, %v", off, iova, free, done, n, want)
+		}
+	}
+	for n, end := range []uint32{1, 3, 4, 6} {
+		next(uint64(n), 0, true)
+		b.Use(end)
+	}
+	next(0, 0, false)
+	next(0, 1, true)
+	b.Use(1 << 30)
+	next(1, 2, false)
+	done := uint32(1 << 30)
+	for range 7 { // block numbers wrap
+		done += 1 << 30
+		b.Free(done)
+	}
+	for n := range uint64(4) {
+		next((n+1)%4, done, true)
+		b.Use(done)
+	}
+	b.Reset()
+	next(0, 0, true)
 }
