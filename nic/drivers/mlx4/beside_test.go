@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/proof/check"
@@ -28,12 +29,12 @@ type besideRig struct {
 func newBeside(t testing.TB) *besideRig {
 	x := &besideRig{}
 	x.Beside = devrig.NewBeside(t, "mlx4", mlx4sim.New(mlx4sim.Options{}), func(p *sim.Port) nic.Device {
-		x.kernel = mlx4.NewKernel(t, p, beside.Interface{Link: nic.Link{Up: true, Speed: 40000}, MAC: ourMAC, MTU: 1500, Number: 1})
+		x.kernel = mlx4.NewKernel(t, p, ourMAC, 1500)
 		return x.kernel.Host()
 	}, devrig.DriverBeside[*mlx4.Device]{
-		Open: func(o nic.Options) (*mlx4.Device, error) { return mlx4.Open(x.kernel.Function(t), o, x.own) },
+		Open: func(o nic.Options) (*mlx4.Device, error) { return mlx4.Open(x.kernel.Function(), o, x.own) },
 		Poll: func(d *mlx4.Device, queue int, r *fastpath.Responder) int { return d.Queue(queue).Poll(r) },
-		Left: func() int { return x.kernel.Objects },
+		Left: func() int { return x.kernel.Left() },
 	})
 	return x
 }
@@ -152,9 +153,9 @@ func TestBesideRefuses(t *testing.T) {
 				return
 			}
 			x.Busy(func() {
-				check.Fails(t, "without rules it is available", check.Err(mlx4.Available(x.kernel.Function(t))), errors.ErrUnsupported)
+				check.Fails(t, "without rules it is available", check.Err(mlx4.Available(verbs.Of(x.kernel.Function()))), errors.ErrUnsupported)
 				x.kernel.NoRules = false
-				must.Get(mlx4.Available(x.kernel.Function(t)))(t)
+				must.Get(mlx4.Available(verbs.Of(x.kernel.Function())))(t)
 			})
 		})
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
-	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
@@ -54,22 +53,11 @@ func TestConformanceOverVFIOUser(t *testing.T) {
 	nictest.Run(t, h)
 }
 
-// conformKernel is the simulated kernel as the suite uses it.
-type conformKernel struct {
-	*mlx4.Kernel
-	t testing.TB
-}
-
-func (k conformKernel) Function() pci.Function { return k.Kernel.Function(k.t) }
-func (k conformKernel) Host() nic.Device       { return k.Kernel.Host() }
-func (k conformKernel) Close() error           { return k.Kernel.Host().Close() }
-func (k conformKernel) Left() int              { return k.Objects }
-
 // besideHarness is a card that its kernel's driver has all the time.
 func besideHarness(own mlx4.Options) nictest.Harness {
 	h := harness(mlx4sim.Options{}, own)
 	h.Beside = func(t testing.TB, _ sim.Model, p *sim.Port, mac [6]byte, mtu int) nictest.Kernel {
-		return conformKernel{mlx4.NewKernel(t, p, beside.Interface{Link: nic.Link{Up: true, Speed: 40000}, MAC: mac, MTU: mtu, Number: 1}), t}
+		return mlx4.NewKernel(t, p, mac, mtu)
 	}
 	h.Queues, h.Most, h.IPv4 = 1, 1, true
 	h.Lacks = map[string]string{"lost write": "the kernel's driver writes commands to registers: a lost one changes that command"}

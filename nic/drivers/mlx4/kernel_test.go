@@ -2,11 +2,7 @@ package mlx4
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
-	"log/slog"
 	"os"
-	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -17,7 +13,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
-	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
@@ -26,34 +21,22 @@ import (
 // Kernel simulates the relevant part of Linux's mlx4_core and mlx4_ib: it drives the card with this package's driver, creates the queues
 // of user contexts in their memory, and inserts their rules with its priority for them.
 type Kernel struct {
-	testing.TB
-	Port    beside.Interface
+	rig.Kernel
 	NoRaw   bool // the process has no CAP_NET_RAW
 	NoRules bool // the driver was loaded without device-managed steering
 	NoFlame bool // the card has no BlueFlame
-	Objects int  // of user contexts
-	model   *sim.Port
 	host    *Device
-	context *context
-	mu      rig.Lock // held in each call
-	removed atomic.Bool
-
-	Calls int // made by user contexts
-	DieAt int // the call in which the process is killed, 0 for never
 }
 
-// context is an open uverbs file. There is one at a time.
+// context is an open uverbs file.
 type context struct {
 	*Kernel
-	undo    []func() error
+	rig.Process
 	regions rig.Regions
 	mttEnd  uint64
-	handles uint32
 	cqs     map[uint32]uint32 // numbers by handle
 	qps     map[uint32]*userQP
 	used    map[uint32]uint32 // numbers of each kind, counted from the driver's own
-	events  [2]int
-	closed  bool
 }
 
 type userQP struct {
@@ -63,87 +46,24 @@ type userQP struct {
 }
 
 // NewKernel opens the model for the kernel, while the model runs.
-func NewKernel(t testing.TB, port *sim.Port, p beside.Interface) *Kernel {
-	k := &Kernel{TB: t, model: port, Port: p, mu: make(rig.Lock, 1)}
-	k.load()
-	beside.Read = func(name string) (beside.Interface, error) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if k.removed.Load() {
-			return beside.Interface{}, fmt.Errorf("interface %s: %w", name, nic.ErrGone)
-		}
-		f := k.Port
-		if !port.LinkUp() {
-			f.Link = nic.Link{}
-		}
-		return f, nil
-	}
-	beside.Switchdev = func(string) bool { return false }
+func NewKernel(t testing.TB, port *sim.Port, mac [6]byte, mtu int) *Kernel {
+	k := &Kernel{}
+	k.Start(t, port, beside.Interface{Link: nic.Link{Up: true, Speed: 40000}, MAC: mac, MTU: mtu, Number: 1}, func(fn pci.Function, o nic.Options) nic.Device {
+		k.host = must.Get(Open(fn, o, Options{}))(k)
+		return k.host
+	})
 	return k
 }
 
-// Change changes the interface.
-func (k *Kernel) Change(change func(*beside.Interface)) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	change(&k.Port)
-}
-
-// load starts the kernel's driver.
-func (k *Kernel) load() {
-	fn := must.Get(k.model.Function())(k)
-	k.host = must.Get(Open(fn, nic.Options{MAC: k.Port.MAC, MTU: k.Port.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{}))(k)
-}
-
-// Reset reloads the kernel's driver, as after a reset of the card: an open context gets the event, and loses its objects.
-func (k *Kernel) Reset() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if c := k.context; c != nil && !c.closed {
-		k.Event(verbs.EventDeviceFatal)
-		must.OK(k, c.destroy())
-	}
-	must.OK(k, k.host.card.Fn.Reset())
-	must.OK(k, k.host.Close())
-	k.load()
-	return nil
-}
-
-// Remove removes the card: open contexts get the event, and lose their objects without commands that the card would answer.
-func (k *Kernel) Remove() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.removed.Store(true)
-	if c := k.context; c != nil && !c.closed {
-		k.Event(verbs.EventDeviceFatal)
-		must.OK(k, c.destroy())
-	}
-	k.host.Close() // its error is that of a card that is gone
-}
-
-// Host is the kernel's own driver.
-func (k *Kernel) Host() *Device { return k.host }
-
 // Function is the function as passed to a driver beside the kernel's. The card's other port has interface eth2.
-func (k *Kernel) Function(t testing.TB) *verbs.Function {
-	t.Helper()
+func (k *Kernel) Function() pci.Function {
 	found := verbs.Found{Name: "mlx4_0", ABI: 4, Function: pci.Found{Driver: "mlx4_core", Interfaces: []string{"eth1", "eth2"}}}
-	return rig.FunctionBeside(t, k.host.card.Fn, found, "2.42.5000", func(verbs.Found) (verbs.Kernel, error) {
-		if k.removed.Load() {
-			return nil, nic.ErrNoDevice
-		}
+	return k.Beside(found, "2.42.5000", func() verbs.Kernel {
 		// Translations are mapped in whole pages, so there is room after the driver's own.
-		return &context{Kernel: k, mttEnd: k.host.icm.mttEnd, cqs: map[uint32]uint32{}, qps: map[uint32]*userQP{}, used: map[uint32]uint32{}}, nil
+		c := &context{Kernel: k, mttEnd: k.host.icm.mttEnd, cqs: map[uint32]uint32{}, qps: map[uint32]*userQP{}, used: map[uint32]uint32{}}
+		c.Process = k.Open(c)
+		return c
 	})
-}
-
-// Kill ends the process that has the open context, as far as the kernel sees it: the file is closed, and no call follows.
-func (k *Kernel) Kill() { must.OK(k, k.context.Close()) }
-
-// Event reports an asynchronous event to the open context.
-func (k *Kernel) Event(kind uint32) {
-	e := abi.AsyncEventDesc{EventType: kind}
-	must.Get(unix.Write(k.context.events[1], verbs.Bytes(&e)))(k)
 }
 
 // next returns the next number after the driver's first.
@@ -152,35 +72,9 @@ func (c *context) next(first uint32) uint32 {
 	return first + c.used[first]
 }
 
-func (c *context) added(undo func() error) uint32 {
-	c.Objects++
-	c.undo = append(c.undo, undo)
-	c.handles++
-	return c.handles
-}
-
-// Call implements verbs.Kernel.
-func (c *context) Call(object, method uint16, attrs []verbs.Attr) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return rig.Errno(c.call(object, method, attrs))
-}
-
-func (c *context) call(object, method uint16, attrs []verbs.Attr) error {
-	c.Kernel.context = c
-	if c.Calls++; c.Calls == c.DieAt {
-		must.OK(c, c.destroy())
-	}
-	if c.closed {
-		return unix.EIO
-	}
+// Method implements rig.Calls.
+func (c *context) Method(object, method uint16, attrs []verbs.Attr) error {
 	switch {
-	case object == abi.ObjectAsyncEvent:
-		if err := unix.Pipe2(c.events[:], unix.O_CLOEXEC); err != nil {
-			return err
-		}
-		attrs[0].Value = int64(c.events[0])
-		return nil
 	case object == abi.ObjectDevice && method == abi.MethodGetContext:
 		r := rig.As[abi.MLX4IBAllocUcontextResp](rig.Data(attrs, abi.AttrUHWOut))
 		*r = abi.MLX4IBAllocUcontextResp{QPTabSize: 1 << 16, BfRegSize: uint16(2 * c.host.caps.bfHalf), BfRegsPerPage: 8, CQESize: cqeSize}
@@ -188,28 +82,21 @@ func (c *context) call(object, method uint16, attrs []verbs.Attr) error {
 			r.BfRegSize, r.BfRegsPerPage = 0, 0
 		}
 		return nil
-	case object == abi.ObjectDevice:
-		number := uint32(0)
-		for _, a := range attrs {
-			if a.ID == abi.AttrWriteCmd {
-				number = uint32(a.Value)
-			}
-		}
-		return c.write(number, rig.Data(attrs, abi.AttrCoreIn), rig.Data(attrs, abi.AttrCoreOut), rig.Data(attrs, abi.AttrUHWIn), rig.Data(attrs, abi.AttrUHWOut))
 	case object == abi.ObjectCQ:
 		return c.createCQ(attrs)
 	}
 	return unix.EPROTONOSUPPORT
 }
 
-func (c *context) write(number uint32, in, out, own, answer []byte) error {
+// Write implements rig.Calls.
+func (c *context) Write(number uint32, in, out, own, answer []byte) error {
 	switch number {
 	case abi.CmdQueryDevice | abi.CmdFlagExtended:
 		if !c.NoRules {
 			rig.As[abi.ExQueryDeviceResp](out).Base.DeviceCapFlags = abi.DeviceManagedFlowSteering
 		}
 	case abi.CmdAllocPD:
-		rig.As[abi.AllocPDResp](out).PDHandle = c.added(func() error { return nil })
+		rig.As[abi.AllocPDResp](out).PDHandle = c.Add(func() error { return nil })
 		rig.As[abi.MLX4IBAllocPDResp](answer).PDN = c.pd()
 	case abi.CmdRegMR:
 		return c.register(rig.As[abi.RegMR](in), rig.As[abi.RegMRResp](out))
@@ -255,10 +142,10 @@ func (c *context) register(q *abi.RegMR, r *abi.RegMRResp) error {
 	b := unsafe.Slice(*(**byte)(unsafe.Pointer(&q.Start)), q.Length)
 	off := q.Start & (1<<hugeShift - 1)
 	iova := 1<<40 + off // pages of the card are aligned as those of the process
-	if err := c.model.Map(iova, sim.Mapping{Size: q.Length, Bytes: b, Read: true, Write: true}); err != nil {
+	if err := c.Model.Map(iova, sim.Mapping{Size: q.Length, Bytes: b, Read: true, Write: true}); err != nil {
 		return err
 	}
-	c.added(func() error { _, err := c.model.Unmap(iova, q.Length); return err })
+	c.Add(func() error { _, err := c.Model.Unmap(iova, q.Length); return err })
 	c.regions = append(c.regions, rig.Region{Start: q.Start, Length: q.Length, IOVA: iova})
 	index := c.next(c.host.icm.mpt)
 	in := make(mailbox, 0x40)
@@ -275,7 +162,7 @@ func (c *context) register(q *abi.RegMR, r *abi.RegMRResp) error {
 		return err
 	}
 	*r = abi.RegMRResp{LKey: index<<8 | index>>24}
-	r.MRHandle = c.added(func() error { return c.host.commands.run(command{op: opHW2SWMPT, opMod: 1, modifier: index}) })
+	r.MRHandle = c.Add(func() error { return c.host.commands.run(command{op: opHW2SWMPT, opMod: 1, modifier: index}) })
 	return nil
 }
 
@@ -313,7 +200,7 @@ func (c *context) createCQ(attrs []verbs.Attr) error {
 	if err := c.host.commands.run(command{op: opSW2HWCQ, modifier: cqn, in: in}); err != nil {
 		return err
 	}
-	handle := c.added(func() error { return c.host.commands.run(command{op: opHW2SWCQ, opMod: 1, modifier: cqn}) })
+	handle := c.Add(func() error { return c.host.commands.run(command{op: opHW2SWCQ, opMod: 1, modifier: cqn}) })
 	c.cqs[handle] = cqn
 	for i := range attrs {
 		if attrs[i].ID == abi.AttrCreateCQHandle {
@@ -352,7 +239,7 @@ func (c *context) createQP(q *abi.CreateQP, own *abi.MLX4IBCreateQP, r *abi.Crea
 		return err
 	}
 	u.ctx = in
-	handle := c.added(func() error {
+	handle := c.Add(func() error {
 		if u.state == verbs.QPStateReset {
 			return nil
 		}
@@ -437,7 +324,7 @@ func (c *context) flow(b []byte) error {
 	}
 	_, id, err := c.host.commands.exec(command{op: opFlowAttach, modifier: uint32(len(in) / 4), in: in})
 	if err == nil {
-		c.added(func() error { return c.host.commands.run(command{op: opFlowDetach, param: id}) })
+		c.Add(func() error { return c.host.commands.run(command{op: opFlowDetach, param: id}) })
 	}
 	return err
 }
@@ -456,37 +343,4 @@ func (c *context) Map(key uint64, size int, _ bool) ([]byte, error) {
 		return nil, err
 	}
 	return unsafe.Slice((*byte)(p), size), nil
-}
-
-func (c *context) Unmap([]byte) error { return nil }
-
-// Close closes the file.
-func (c *context) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.destroy()
-}
-
-// try fails the test for an error of a card that works.
-func (c *context) try(err error) {
-	if !errors.Is(err, nic.ErrGone) && !errors.Is(err, nic.ErrTimeout) && !c.removed.Load() {
-		check.OK(c, err)
-	}
-}
-
-// destroy destroys everything in reverse order, as the kernel does when the file is closed.
-func (c *context) destroy() error {
-	if c.closed {
-		return nil
-	}
-	c.closed = true
-	for len(c.undo) > 0 {
-		c.try(c.undo[len(c.undo)-1]())
-		c.undo = c.undo[:len(c.undo)-1]
-		c.Objects--
-	}
-	if c.events[1] != 0 {
-		unix.Close(c.events[1])
-	}
-	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
+	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
@@ -41,11 +42,11 @@ func newBesideICMP(t testing.TB) *besideRig {
 func newBesideOn(t testing.TB, m *mlx5sim.Model) *besideRig {
 	x := &besideRig{model: m}
 	x.Beside = devrig.NewBeside(t, "mlx5", m, func(p *sim.Port) nic.Device {
-		x.kernel = mlx5.NewKernel(t, p, mlx5.KernelPort{MAC: ourMAC, MTU: 1500})
+		x.kernel = mlx5.NewKernel(t, p, ourMAC, 1500)
 		x.base = m.Objects()
 		return x.kernel.Host()
 	}, devrig.DriverBeside[*mlx5.Device]{
-		Open: func(o nic.Options) (*mlx5.Device, error) { return mlx5.Open(x.kernel.Function(t), o, x.own) },
+		Open: func(o nic.Options) (*mlx5.Device, error) { return mlx5.Open(x.kernel.Function(), o, x.own) },
 		Poll: func(d *mlx5.Device, queue int, r *fastpath.Responder) int { return d.Queue(queue).Poll(r) },
 		Left: func() int { return left(m, x.base) },
 	})
@@ -166,7 +167,7 @@ func TestBesideRefuses(t *testing.T) {
 		{name: "no steering", own: mlx5.Options{NoSteering: true}, o: o, says: "debug.no_steering"},
 		{name: "another MAC", o: nic.Options{Match: devrig.AnsweredBeside(), MAC: farMAC}, says: "nic.mac"},
 		{name: "a bond's port", set: func(x *besideRig) { x.kernel.Port.Master = "bond0" }, o: o, is: errors.ErrUnsupported, says: "eth1 belongs to bond0"},
-		{name: "a port of the card's switch", set: func(x *besideRig) { x.kernel.Port.Switchdev = true }, o: o, is: errors.ErrUnsupported, says: "switchdev mode"},
+		{name: "a port of the card's switch", set: func(x *besideRig) { x.kernel.Switch = true }, o: o, is: errors.ErrUnsupported, says: "switchdev mode"},
 		{name: "another MTU", o: nic.Options{Match: devrig.AnsweredBeside(), MTU: 9000}, says: "interface eth1 has 1500"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -184,7 +185,7 @@ func TestBesideRefuses(t *testing.T) {
 	}
 	x := newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx})
 	x.Busy(func() {
-		check.Equal(t, must.Get(mlx5.Available(x.kernel.Function(t)))(t), "by DEVX", "it is used %s, want %s")
+		check.Equal(t, must.Get(mlx5.Available(verbs.Of(x.kernel.Function())))(t), "by DEVX", "it is used %s, want %s")
 	})
 }
 
@@ -195,7 +196,7 @@ func TestBesideRestart(t *testing.T) {
 	x.Open(nic.Options{})
 	x.Restarts("device_fatal", func() { x.kernel.Event(8) })
 	x.Expect("ours", map[string][]byte{"after a restart a ping": ping})
-	x.Restarts("mtu_changed", func() { x.kernel.Change(func(p *mlx5.KernelPort) { p.MTU = 1400 }) })
+	x.Restarts("mtu_changed", func() { x.kernel.Change(func(p *beside.Interface) { p.MTU = 1400 }) })
 	x.Expect("ours", map[string][]byte{"after a change of the MTU a ping": ping})
 	check.Equal(t, x.Dev.Info().MTU, 1400, "MTU %d")
 	var s nic.Stats
@@ -203,7 +204,7 @@ func TestBesideRestart(t *testing.T) {
 	if s.RxFrames != 2 || s.TxFrames != 2 || s.Resets != 2 || s.Extra["kernel_events"] != 0 {
 		t.Errorf("after two restarts %+v", s)
 	}
-	x.kernel.Change(func(p *mlx5.KernelPort) { p.MAC = farMAC })
+	x.kernel.Change(func(p *beside.Interface) { p.MAC = farMAC })
 	err := x.Serve(x.Dev, "the restart failed", func() {})
 	if err == nil || !strings.Contains(err.Error(), "another address now") {
 		t.Errorf("the interface has another address: %v", err)
@@ -290,7 +291,7 @@ func TestBesideRawPacketsRefuses(t *testing.T) {
 	x := newBesideRaw(t)
 	check.Fails(t, "two queues", x.TryOpen(nic.Options{Match: o.Match, Queues: 2}), errors.ErrUnsupported, "cpu.cores: give one")
 	x.Busy(func() {
-		check.Contains(t, must.Get(mlx5.Available(x.kernel.Function(t)))(t), "queue pairs for raw packets", "mlxconfig UCTX_EN=1")
+		check.Contains(t, must.Get(mlx5.Available(verbs.Of(x.kernel.Function())))(t), "queue pairs for raw packets", "mlxconfig UCTX_EN=1")
 	})
 	x.kernel.NoRaw = true
 	check.Fails(t, "without CAP_NET_RAW", x.TryOpen(o), nic.ErrRights, "CAP_NET_RAW")
@@ -299,7 +300,7 @@ func TestBesideRawPacketsRefuses(t *testing.T) {
 	x.kernel.Old, x.kernel.NoChains = false, true
 	check.Fails(t, "no chains of flow tables", x.TryOpen(o), errors.ErrUnsupported, "mlxconfig -d 0000:03:00.0 set UCTX_EN=1", "chain flow tables", "use driver xdp")
 	x.Busy(func() {
-		check.Fails(t, "such a card is available", check.Err(mlx5.Available(x.kernel.Function(t))), errors.ErrUnsupported)
+		check.Fails(t, "such a card is available", check.Err(mlx5.Available(verbs.Of(x.kernel.Function()))), errors.ErrUnsupported)
 	})
 }
 
@@ -308,7 +309,7 @@ func TestBesideRawPacketsRestart(t *testing.T) {
 	x.Open(nic.Options{})
 	x.Restarts("device_fatal", func() { x.kernel.Event(verbs.EventDeviceFatal) })
 	x.Expect("ours", map[string][]byte{"after a restart a datagram": datagram})
-	x.Restarts("mtu_changed", func() { x.kernel.Change(func(p *mlx5.KernelPort) { p.MTU = 1400 }) })
+	x.Restarts("mtu_changed", func() { x.kernel.Change(func(p *beside.Interface) { p.MTU = 1400 }) })
 	x.Expect("ours", map[string][]byte{"after a change of the MTU a datagram": datagram})
 	x.Close()
 }

@@ -59,14 +59,9 @@ func TestConformanceOfOthers(t *testing.T) {
 // conformKernel is the simulated kernel as the suite uses it.
 type conformKernel struct {
 	*mlx5.Kernel
-	t     testing.TB
 	model *mlx5sim.Model
 	base  int // objects of the kernel
 }
-
-func (k conformKernel) Function() pci.Function { return k.Kernel.Function(k.t) }
-func (k conformKernel) Host() nic.Device       { return k.Kernel.Host() }
-func (k conformKernel) Close() error           { return k.Kernel.Host().Close() }
 
 func (k conformKernel) Left() int { return left(k.model, k.base) }
 
@@ -81,8 +76,8 @@ func besideHarness(o mlx5sim.Options, own mlx5.Options) nictest.Harness {
 	h := harness(o.Profile, own)
 	h.Model = func() sim.Model { return mlx5sim.New(o) }
 	h.Beside = func(t testing.TB, m sim.Model, p *sim.Port, mac [6]byte, mtu int) nictest.Kernel {
-		k, model := mlx5.NewKernel(t, p, mlx5.KernelPort{MAC: mac, MTU: mtu}), m.(*mlx5sim.Model)
-		return conformKernel{k, t, model, model.Objects()}
+		k, model := mlx5.NewKernel(t, p, mac, mtu), m.(*mlx5sim.Model)
+		return conformKernel{k, model, model.Objects()}
 	}
 	if !o.UCTX {
 		h.Queues, h.Most = 1, 1

@@ -75,7 +75,7 @@ func (c *context) devx(method uint16, attrs []verbs.Attr) error {
 		return err
 	}
 	n := message(attrs[2].Data).get(0x08, hi, 0)
-	attrs[0].Value = int64(c.added(func() error {
+	attrs[0].Value = int64(c.Add(func() error {
 		return c.host.run(c.of(command(destroy, 0, 0x10)).set("number", 0x08, hi, 0, n))
 	}))
 	c.objects[uint32(attrs[0].Value)] = object{destroy, n}
@@ -95,7 +95,7 @@ func (c *context) umem(attrs []verbs.Attr) error {
 		return err
 	}
 	id := out.get(0x08, 23, 0)
-	attrs[0].Value = int64(c.added(func() error { return c.host.run(c.of(command(0xA0A, 0, 0x10)).set("umem", 0x08, 23, 0, id)) }))
+	attrs[0].Value = int64(c.Add(func() error { return c.host.run(c.of(command(0xA0A, 0, 0x10)).set("umem", 0x08, 23, 0, id)) }))
 	binary.NativeEndian.PutUint32(attrs[4].Data, id)
 	return nil
 }
@@ -115,7 +115,7 @@ func (c *context) uar(attrs []verbs.Attr) error {
 	}
 	key := uint64(n) << 12
 	c.pages[key] = unsafe.Slice((*byte)(p), uarPage)
-	attrs[0].Value = int64(c.added(func() error { return c.host.run(c.of(command(opDeallocUAR, 0, 0x10)).set("uar", 0x08, 23, 0, n)) }))
+	attrs[0].Value = int64(c.Add(func() error { return c.host.run(c.of(command(opDeallocUAR, 0, 0x10)).set("uar", 0x08, 23, 0, n)) }))
 	binary.NativeEndian.PutUint64(attrs[2].Data, key)
 	binary.NativeEndian.PutUint32(attrs[3].Data, uarPage)
 	binary.NativeEndian.PutUint32(attrs[4].Data, n)
@@ -152,7 +152,7 @@ func (c *context) flow(attrs []verbs.Attr) error {
 	if err := c.host.run(in); err != nil {
 		return fmt.Errorf("%w: %w", unix.EINVAL, err)
 	}
-	c.added(func() error {
+	c.Add(func() error {
 		err := c.host.run(c.bypass.command(opDeleteFlowEntry, 0x40).set("flow_index", 0x20, 31, 0, at))
 		if err == nil {
 			err = c.host.run(c.bypass.command(opDestroyFlowGroup, 0x40).set("group_id", 0x18, 31, 0, group))

@@ -2,10 +2,6 @@ package mlx5
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
-	"log/slog"
-	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -16,59 +12,37 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
-	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// KernelPort is the interface of the simulated kernel.
-type KernelPort struct {
-	MAC       [6]byte
-	MTU       int
-	Master    string // the bond that it belongs to
-	Switchdev bool
-}
-
 // Kernel simulates the relevant part of Linux's mlx5_core and mlx5_ib: it drives the function with this package's
 // driver, forwards the commands of user contexts as DEVX does, makes queue pairs for raw packets for contexts without
 // it, and inserts the rules of contexts before its own. It fails the test for commands that Linux refuses.
 type Kernel struct {
-	testing.TB
-	Port     KernelPort
-	NoRaw    bool        // the process has no CAP_NET_RAW
-	Hidden   atomic.Bool // the interface has another name or namespace now
-	NoWC     bool        // the write-combining test failed
-	Old      bool        // the card has completions of version 0
-	NoChains bool        // its firmware cannot chain flow tables
-	model    *sim.Port
+	rig.Kernel
+	NoRaw    bool // the process has no CAP_NET_RAW
+	NoWC     bool // the write-combining test failed
+	Old      bool // the card has completions of version 0
+	NoChains bool // its firmware cannot chain flow tables
 	host     *Device
 	bypass   table
 	eqn      uint32
 	counter  uint32 // set of RDMA queues
 	rules    uint32 // in bypass
-	next     uint32 // handle
-	context  *context
-	mu       rig.Lock // held in each call
-	removed  atomic.Bool
-
-	Calls int // made by user contexts
-	DieAt int // the call in which the process is killed, 0 for never
 }
 
 // context is an open uverbs file.
 type context struct {
 	*Kernel
+	rig.Process
 	uid     uint32
 	pd      uint32
-	handles map[uint32]func() error // how to destroy each, in reverse order of creation
-	order   []uint32
 	objects map[uint32]object
 	masks   map[uint32][]byte // matchers
 	enable  map[uint32]uint8
 	pages   map[uint64][]byte // mappable pages
-	events  [2]int
-	closed  bool
 
 	// Without DEVX.
 	td      uint32
@@ -85,25 +59,12 @@ type userQP struct {
 }
 
 // NewKernel opens the model's function for the kernel, while the model runs.
-func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
-	k := &Kernel{TB: t, model: port, Port: p, mu: make(rig.Lock, 1)}
-	k.load()
-	beside.Read = func(name string) (beside.Interface, error) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if k.removed.Load() || k.Hidden.Load() {
-			return beside.Interface{}, fmt.Errorf("interface %s: %w", name, nic.ErrGone)
-		}
-		f := beside.Interface{MAC: k.Port.MAC, MTU: k.Port.MTU, Master: k.Port.Master, Number: 1}
-		if port.LinkUp() {
-			f.Link = nic.Link{Up: true, Speed: 100000}
-		}
-		return f, nil
-	}
-	beside.Switchdev = func(string) bool { return k.Port.Switchdev }
+func NewKernel(t testing.TB, port *sim.Port, mac [6]byte, mtu int) *Kernel {
+	k := &Kernel{}
+	k.Start(t, port, beside.Interface{Link: nic.Link{Up: true, Speed: 100000}, MAC: mac, MTU: mtu, Number: 1}, k.load)
 	beside.OutOfBuffer = func(*verbs.Function, int) uint32 {
-		k.mu.Lock()
-		defer k.mu.Unlock()
+		k.Mu.Lock()
+		defer k.Mu.Unlock()
 		out, err := k.host.exec(command(opQueryQCounter, 0, 0x20).set("counter_set_id", 0x1C, 7, 0, k.counter), 0x100)
 		if err != nil {
 			return 0
@@ -113,17 +74,9 @@ func NewKernel(t testing.TB, port *sim.Port, p KernelPort) *Kernel {
 	return k
 }
 
-// Change changes the interface.
-func (k *Kernel) Change(change func(*KernelPort)) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	change(&k.Port)
-}
-
 // load starts the kernel's driver.
-func (k *Kernel) load() {
-	fn := must.Get(k.model.Function())(k)
-	k.host = must.Get(Open(fn, nic.Options{MAC: k.Port.MAC, MTU: k.Port.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{}))(k)
+func (k *Kernel) load(fn pci.Function, o nic.Options) nic.Device {
+	k.host = must.Get(Open(fn, o, Options{}))(k)
 	// The kernel's rules again, in a table after that for user contexts.
 	own := must.Get(k.host.createTable(1, rootLogSize))(k)
 	g := must.Get(own.group(0, rootGroupBit-1, maskMAC))(k)
@@ -147,32 +100,7 @@ func (k *Kernel) load() {
 	must.OK(k, k.host.run(k.bypass.command(opModifyFlowTable, 0x40).set("modify_field_select", 0x0C, 15, 0, 1).
 		set("table_miss_action", 0x18, 27, 24, 1).set("table_miss_id", 0x1C, 23, 0, own.id)))
 	must.OK(k, k.host.run(k.bypass.command(opSetFlowRoot, 0x40)))
-}
-
-// Reset reloads the kernel's driver, as after a firmware reset: an open context gets the event, and loses its objects.
-func (k *Kernel) Reset() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if c := k.context; c != nil && !c.closed {
-		k.Event(verbs.EventDeviceFatal)
-		must.OK(k, c.destroy())
-	}
-	must.OK(k, k.host.card.Fn.Reset())
-	must.OK(k, k.host.Close())
-	k.load()
-	return nil
-}
-
-// Remove removes the card: open contexts get the event, and lose their objects without commands that the card would answer.
-func (k *Kernel) Remove() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.removed.Store(true)
-	if c := k.context; c != nil && !c.closed {
-		k.Event(verbs.EventDeviceFatal)
-		must.OK(k, c.destroy())
-	}
-	k.host.Close() // its error is that of a card that is gone
+	return k.host
 }
 
 const (
@@ -181,71 +109,22 @@ const (
 	sharedUID = 0xFFFF // of objects that all user contexts may name
 )
 
-// Host is the kernel's own driver.
-func (k *Kernel) Host() *Device { return k.host }
-
 // Function is the function as passed to a driver beside the kernel's.
-func (k *Kernel) Function(t testing.TB) *verbs.Function {
-	t.Helper()
+func (k *Kernel) Function() pci.Function {
 	found := verbs.Found{Name: "mlx5_0", ABI: 1, Function: pci.Found{Driver: "mlx5_core", Interfaces: []string{"eth1"}}}
-	return rig.FunctionBeside(t, k.host.card.Fn, found, "16.35.2000", func(verbs.Found) (verbs.Kernel, error) {
-		if k.removed.Load() {
-			return nil, nic.ErrNoDevice
-		}
-		return &context{Kernel: k, handles: map[uint32]func() error{}, objects: map[uint32]object{}, masks: map[uint32][]byte{}, enable: map[uint32]uint8{},
-			pages: map[uint64][]byte{}, cqs: map[uint32]uint32{}, qps: map[uint32]*userQP{}}, nil
+	return k.Beside(found, "16.35.2000", func() verbs.Kernel {
+		c := &context{Kernel: k, objects: map[uint32]object{}, masks: map[uint32][]byte{}, enable: map[uint32]uint8{},
+			pages: map[uint64][]byte{}, cqs: map[uint32]uint32{}, qps: map[uint32]*userQP{}}
+		c.Process = k.Open(c)
+		return c
 	})
 }
 
-// Kill ends the process that has the open context, as far as the kernel sees it: the file is closed, and no call follows.
-func (k *Kernel) Kill() { must.OK(k, k.context.Close()) }
-
-// Event reports an asynchronous event to the open context.
-func (k *Kernel) Event(kind uint32) {
-	e := abi.AsyncEventDesc{EventType: kind}
-	must.Get(unix.Write(k.context.events[1], verbs.Bytes(&e)))(k)
-}
-
-func (c *context) added(destroy func() error) uint32 {
-	c.next++
-	c.handles[c.next] = destroy
-	c.order = append(c.order, c.next)
-	return c.next
-}
-
-// Call implements verbs.Kernel.
-func (c *context) Call(object, method uint16, attrs []verbs.Attr) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return rig.Errno(c.call(object, method, attrs))
-}
-
-func (c *context) call(object, method uint16, attrs []verbs.Attr) error {
-	c.Kernel.context = c
-	if c.Calls++; c.Calls == c.DieAt {
-		must.OK(c, c.destroy())
-	}
-	if c.closed {
-		return unix.EIO
-	}
+// Method implements rig.Calls.
+func (c *context) Method(object, method uint16, attrs []verbs.Attr) error {
 	switch object {
-	case abi.ObjectAsyncEvent:
-		if err := unix.Pipe2(c.events[:], unix.O_CLOEXEC); err != nil {
-			return err
-		}
-		attrs[0].Value = int64(c.events[0])
-		return nil
 	case abi.ObjectDevice:
-		if method == abi.MethodGetContext {
-			return c.open(attrs)
-		}
-		number := uint32(0)
-		for _, a := range attrs {
-			if a.ID == abi.AttrWriteCmd {
-				number = uint32(a.Value)
-			}
-		}
-		return c.write(number, rig.Data(attrs, abi.AttrCoreIn), rig.Data(attrs, abi.AttrCoreOut), rig.Data(attrs, abi.AttrUHWIn), rig.Data(attrs, abi.AttrUHWOut))
+		return c.open(attrs)
 	case abi.ObjectCQ:
 		return c.createCQ(attrs)
 	case abi.MLX5ObjectDevX, abi.MLX5ObjectDevXObj, abi.MLX5ObjectDevXUmem:
@@ -268,7 +147,7 @@ func (c *context) call(object, method uint16, attrs []verbs.Attr) error {
 	case abi.MLX5ObjectUAR:
 		return c.uar(attrs)
 	case abi.MLX5ObjectFlowMatcher:
-		attrs[0].Value = int64(c.added(func() error { return nil }))
+		attrs[0].Value = int64(c.Add(func() error { return nil }))
 		c.masks[uint32(attrs[0].Value)], c.enable[uint32(attrs[0].Value)] = append([]byte{}, attrs[1].Data...), attrs[3].Data[0]
 		return nil
 	case abi.ObjectFlow:
@@ -296,11 +175,12 @@ func (c *context) open(attrs []verbs.Attr) error {
 		return err
 	}
 	c.uid = out.get(0x08, 15, 0)
+	c.Add(func() error { return c.host.run(command(0xA06, 0, 0x10).set("uid", 0x08, 15, 0, c.uid)) })
 	return nil
 }
 
-// write implements the calls of the older interface.
-func (c *context) write(number uint32, in, out, own, answer []byte) error {
+// Write implements rig.Calls.
+func (c *context) Write(number uint32, in, out, own, answer []byte) error {
 	switch number {
 	case abi.CmdAllocPD:
 		r, err := c.host.exec(c.of(command(opAllocPD, 0, 0x10)), 0x10)
@@ -308,7 +188,7 @@ func (c *context) write(number uint32, in, out, own, answer []byte) error {
 			return err
 		}
 		c.pd = r.get(0x08, 23, 0)
-		c.added(func() error { return c.host.run(c.of(command(opDeallocPD, 0, 0x10)).set("pd", 0x08, 23, 0, c.pd)) })
+		c.Add(func() error { return c.host.run(c.of(command(opDeallocPD, 0, 0x10)).set("pd", 0x08, 23, 0, c.pd)) })
 		rig.As[abi.AllocPDResp](out).PDHandle = 1
 		rig.As[abi.MLX5AllocPDResp](answer).PDN = c.pd
 		return nil
@@ -329,14 +209,11 @@ func (c *context) write(number uint32, in, out, own, answer []byte) error {
 			return err
 		}
 		key := r.get(0x08, 23, 0)
-		handle := c.added(func() error { return c.host.run(command(opDestroyMKey, 0, 0x10).set("mkey", 0x08, 23, 0, key)) })
+		handle := c.Add(func() error { return c.host.run(command(opDestroyMKey, 0, 0x10).set("mkey", 0x08, 23, 0, key)) })
 		*rig.As[abi.RegMRResp](out) = abi.RegMRResp{MRHandle: handle, LKey: key << 8}
 		return nil
 	case abi.CmdDeregMR:
-		handle := binary.NativeEndian.Uint32(in)
-		destroy := c.handles[handle]
-		delete(c.handles, handle)
-		return destroy()
+		return c.Destroy(binary.NativeEndian.Uint32(in))
 	case abi.CmdQueryDevice | abi.CmdFlagExtended:
 		r := &rig.As[abi.ExQueryDeviceResp](out).Base
 		if r.MaxCQE = 1<<c.host.caps.logMaxCQ - 1; !c.NoChains {
@@ -360,8 +237,8 @@ const hugeShift = 21
 // pin makes memory of the process accessible to the card until the context is closed.
 func (c *context) pin(start, length uint64) (uint64, error) {
 	b := unsafe.Slice(*(**byte)(unsafe.Pointer(&start)), length)
-	iova, err := c.model.MapAnywhere(sim.Mapping{Size: length, Bytes: b, Read: true, Write: true})
-	c.added(func() error { _, err := c.model.Unmap(iova, length); return err })
+	iova, err := c.Model.MapAnywhere(sim.Mapping{Size: length, Bytes: b, Read: true, Write: true})
+	c.Add(func() error { _, err := c.Model.Unmap(iova, length); return err })
 	return iova, err
 }
 
@@ -370,40 +247,4 @@ func (c *context) Map(key uint64, size int, _ bool) ([]byte, error) {
 		return b, nil
 	}
 	return nil, unix.EINVAL
-}
-
-func (c *context) Unmap([]byte) error { return nil }
-
-// Close closes the file.
-func (c *context) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.destroy()
-}
-
-// try fails the test for an error of a card that works.
-func (c *context) try(err error) {
-	if !errors.Is(err, nic.ErrGone) && !errors.Is(err, nic.ErrTimeout) && !c.removed.Load() {
-		check.OK(c, err)
-	}
-}
-
-// destroy destroys everything in reverse order, as the kernel does when the file is closed.
-func (c *context) destroy() error {
-	if c.closed {
-		return nil
-	}
-	c.closed = true
-	for i := len(c.order) - 1; i >= 0; i-- {
-		if destroy := c.handles[c.order[i]]; destroy != nil {
-			c.try(destroy())
-		}
-	}
-	if c.uid != 0 {
-		c.try(c.host.run(command(0xA06, 0, 0x10).set("uid", 0x08, 15, 0, c.uid)))
-	}
-	if c.events[1] != 0 {
-		unix.Close(c.events[1])
-	}
-	return nil
 }

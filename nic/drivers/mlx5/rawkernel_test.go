@@ -2,6 +2,7 @@ package mlx5
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,7 @@ func (c *context) openRaw(q *abi.MLX5AllocUcontextReqV2, r *abi.MLX5AllocUcontex
 		return err
 	}
 	c.td = out.get(0x08, 23, 0)
-	c.added(func() error { return c.host.run(command(opDeallocTD, 0, 0x10).set("td", 0x08, 23, 0, c.td)) })
+	c.Add(func() error { return c.host.run(command(opDeallocTD, 0, 0x10).set("td", 0x08, 23, 0, c.td)) })
 	d := c.host
 	*r = abi.MLX5AllocUcontextResp{QPTabSize: 1 << 18, BfRegSize: 2 * d.caps.bfHalf, CacheLineSize: 64, MaxSQDescSz: uint16(d.caps.maxWQE), MaxRQDescSz: 512,
 		MaxSendWQEBB: 1 << d.caps.logMaxWQ, MaxRecvWR: 1 << d.caps.logMaxWQ, NumPorts: 1, CQEVersion: min(q.MaxCQEVersion, 1), EthMinInline: uint8(d.minInline + 1)}
@@ -74,7 +75,7 @@ func (c *context) createCQ(attrs []verbs.Attr) error {
 	if err != nil {
 		return err
 	}
-	handle := c.added(undo)
+	handle := c.Add(undo)
 	c.cqs[handle] = cqn
 	for i := range attrs {
 		if attrs[i].ID == abi.AttrCreateCQHandle {
@@ -145,10 +146,10 @@ func (c *context) createQP(q *abi.CreateQP, own *abi.MLX5CreateQP, r *abi.Create
 			return err
 		}
 	}
-	handle := c.added(func() error {
+	handle := c.Add(func() error {
 		err := c.toState(u, verbs.QPStateReset)
 		for i := len(undo) - 1; i >= 0; i-- {
-			c.try(undo[i]())
+			err = errors.Join(err, undo[i]())
 		}
 		return err
 	})
