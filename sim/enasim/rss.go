@@ -1,5 +1,11 @@
 package enasim
 
+import (
+	"slices"
+
+	"github.com/rebound-nic/rebound/sim/kit"
+)
+
 // Protocols of the hash input, ena_admin_flow_hash_proto.
 const (
 	protoTCP4   = 0
@@ -64,27 +70,19 @@ func (m *Model) hash(p *parsed) uint32 {
 	}
 	switch m.feat.hash {
 	case hashToeplitz:
-		// The device stores the key with its bytes reversed, as DPDK's driver shows (drivers/net/ena/ena_rss.c).
-		return m.feat.hashInit ^ toeplitz(m.feat.key[:], in)
+		return m.feat.hashInit ^ m.feat.toeplitz(in)
 	case hashCRC32:
 		return crc32(m.feat.hashInit, in)
 	}
 	return 0
 }
 
-// toeplitz xors, for each set bit of in, the 32 bits of the key that start there. The key's last byte comes first.
-func toeplitz(key, in []byte) (h uint32) {
-	at := func(i int) uint64 { return uint64(key[len(key)-1-i]) }
-	window := at(0)<<24 | at(1)<<16 | at(2)<<8 | at(3)
-	for i, b := range in {
-		window = window<<8 | at((i+4)%len(key))
-		for k := range 8 {
-			if b>>(7-k)&1 != 0 {
-				h ^= uint32(window >> (8 - k))
-			}
-		}
-	}
-	return h
+// toeplitz is the hash without its start. The device stores the key with its bytes reversed, as DPDK's driver shows
+// (drivers/net/ena/ena_rss.c).
+func (f *features) toeplitz(in []byte) uint32 {
+	key := f.key
+	slices.Reverse(key[:])
+	return kit.Toeplitz(key[:], in)
 }
 
 // crc32 is the reflected polynomial of IEEE 802.3, without a final inversion.

@@ -2,12 +2,14 @@ package enasim
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
+	"github.com/rebound-nic/rebound/sim/kit"
 )
 
 // frame returns a broadcast UDP/IPv4 frame of n bytes, at least 42, with valid checksums. seed makes it
@@ -252,6 +254,7 @@ func TestRSS(t *testing.T) {
 	}
 	x.set(featHash, fields{3: uint8(4), 4: uint32(48), 8: ctl.IOVA, 24: uint32(hashToeplitz)})
 	key := append([]byte(nil), ctl.Bytes[8:48]...)
+	slices.Reverse(key)
 	clear(ctl.Bytes)
 	le.PutUint16(ctl.Bytes[64+4*protoUDP4:], fieldL3|fieldL4)
 	x.set(featHashInput, fields{3: uint8(4), 4: uint32(256), 8: ctl.IOVA})
@@ -263,7 +266,7 @@ func TestRSS(t *testing.T) {
 	seen := [2]int{}
 	for i := range 8 {
 		f := frame(60, byte(i))
-		want := toeplitz(key, append(append([]byte{}, f[26:34]...), f[34:38]...))
+		want := kit.Toeplitz(key, append(append([]byte{}, f[26:34]...), f[34:38]...))
 		x.Arrive(f)
 		c := qs[want&1].take()
 		if c == nil || le.Uint32(c[8:]) != want {

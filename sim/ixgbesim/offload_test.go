@@ -9,7 +9,6 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
-	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -170,16 +169,6 @@ func TestSegmentation(t *testing.T) {
 		}
 		r.Clean()
 	}
-}
-
-func TestToeplitz(t *testing.T) {
-	key := [40]byte{
-		0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
-		0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
-	}
-	in := []byte{66, 9, 149, 187, 161, 142, 100, 80, 2794 >> 8, 2794 & 255, 1766 >> 8, 1766 & 255}
-	check.Equal(t, toeplitz(&key, in), 0x51ccc178, "with ports %08x")
-	check.Equal(t, toeplitz(&key, in[:8]), 0x323e8fc2, "addresses only %08x")
 }
 
 func TestRSSQueues(t *testing.T) {

@@ -1,5 +1,7 @@
 package ixgbesim
 
+import "github.com/rebound-nic/rebound/sim/kit"
+
 // RSS types in the receive descriptor, §7.1.6.2.
 const (
 	hashTCP4 = 1
@@ -40,25 +42,11 @@ func (m *Model) hash(f []byte, p *packet) (h, kind uint32) {
 	for i := range 10 {
 		le.PutUint32(key[4*i:], m.val[regRSSRK/4+reg(i)])
 	}
-	return toeplitz(&key, in[:n]), kind
+	return kit.Toeplitz(key[:], in[:n]), kind
 }
 
 // redirect returns the queue of a hash, from the RETA entry that its seven low bits select.
 func (m *Model) redirect(h uint32) int {
 	i := h & 0x7f
 	return int(m.val[regRETA/4+reg(i/4)] >> (8 * (i % 4)) & 0xf)
-}
-
-// toeplitz xors, for each set bit of in, the 32 bits of the key that start at that bit (§7.1.2.8.2).
-func toeplitz(key *[40]byte, in []byte) (h uint32) {
-	window := uint64(be.Uint32(key[:]))
-	for i, b := range in {
-		window = window<<8 | uint64(key[i+4])
-		for k := range 8 {
-			if b>>(7-k)&1 != 0 {
-				h ^= uint32(window >> (8 - k))
-			}
-		}
-	}
-	return h
 }

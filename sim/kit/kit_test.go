@@ -2,12 +2,14 @@ package kit
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -103,4 +105,12 @@ func TestLayout(t *testing.T) {
 			t.Errorf("%v: a short message", order)
 		}
 	}
+}
+
+// The verification suite of Microsoft's RSS documentation.
+func TestToeplitz(t *testing.T) {
+	key := must.Get(hex.DecodeString("6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"))(t)
+	in := []byte{66, 9, 149, 187, 161, 142, 100, 80, 2794 >> 8, 2794 & 255, 1766 >> 8, 1766 & 255}
+	check.Equal(t, Toeplitz(key, in), 0x51ccc178, "with ports %#x")
+	check.Equal(t, Toeplitz(key, in[:8]), 0x323e8fc2, "addresses only %#x")
 }

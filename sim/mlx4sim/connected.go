@@ -1,6 +1,7 @@
 package mlx4sim
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -147,63 +148,31 @@ func (m *Model) pathOf(q *qp) *path {
 	return to
 }
 
-// each calls do for each piece of n bytes of a message from off on.
-func (c connection) each(list []rdma.Segment, off, n int, need uint32, do func(inline []byte, p piece) error) error {
-	for _, s := range list {
-		if off >= s.N {
-			off -= s.N
-			continue
-		}
-		l := min(n, s.N-off)
-		if l == 0 {
-			break
-		}
-		if s.Inline != nil {
-			if err := do(s.Inline[off:off+l], piece{}); err != nil {
-				return badWQE(syndLocalProt, "inline data: %v", err)
-			}
-		} else {
-			pieces, err := c.m.translate(s.Key, s.At+uint64(off), l, c.q.pd, c.q.rlky, need)
-			for _, p := range pieces {
-				if err == nil {
-					err = do(nil, p)
-				}
-			}
-			if err != nil {
-				return badWQE(syndLocalProt, "data segment of %d bytes at %#x: %v", s.N, s.At, err)
-			}
-		}
-		n, off = n-l, 0
-	}
-	if n > 0 {
-		return badWQE(syndLocalLength, "%d bytes found no room", n)
-	}
-	return nil
+// memory is the memory that the QP may access, with a key that permits need.
+func (c connection) memory(need uint32) rdma.Memory {
+	return rdma.Memory{Bus: c.m.host, Translate: func(key uint32, at uint64, n int) ([]rdma.Piece, error) {
+		return c.m.translate(key, at, n, c.q.pd, c.q.rlky && need <= localWrite, need)
+	}}
 }
 
 func (c connection) Gather(list []rdma.Segment, off, n int) ([]byte, error) {
-	b := make([]byte, 0, n)
-	err := c.each(list, off, n, localRead, func(inline []byte, p piece) error {
-		if inline != nil {
-			b = append(b, inline...)
-			return nil
-		}
-		at := len(b)
-		b = append(b, make([]byte, p.n)...)
-		return c.m.host.DMARead(p.at, b[at:])
-	})
-	return b, err
+	b, err := c.memory(localRead).Gather(list, off, n)
+	return b, asError(badMemory(err))
 }
 
 func (c connection) Scatter(list []rdma.Segment, off int, b []byte) error {
-	return c.each(list, off, len(b), localWrite, func(inline []byte, p piece) error {
-		if inline != nil {
-			return fmt.Errorf("inline data cannot be written to")
-		}
-		part := b[:p.n]
-		b = b[p.n:]
-		return c.m.host.DMAWrite(p.at, part)
-	})
+	return asError(badMemory(c.memory(localWrite).Scatter(list, off, b)))
+}
+
+// badMemory is the error of a WQE whose data cannot be accessed.
+func badMemory(err error) *wqeError {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, rdma.ErrRoom):
+		return badWQE(syndLocalLength, "%v", err)
+	}
+	return badWQE(syndLocalProt, "%v", err)
 }
 
 // asError converts a nil pointer to a nil error.
@@ -218,33 +187,17 @@ func asError(err *wqeError) error {
 func (e *wqeError) Is(target error) bool { return target == rdma.ErrRoom && e.synd == syndLocalLength }
 
 func (c connection) ReadMemory(key uint32, at uint64, n int) ([]byte, error) {
-	pieces, err := c.m.translate(key, at, n, c.q.pd, false, remoteRead)
-	if err != nil || !c.q.ctx.Is("rre") {
+	if !c.q.ctx.Is("rre") {
 		return nil, rdma.ErrAccess
 	}
-	b := make([]byte, 0, n)
-	for _, s := range pieces {
-		from := len(b)
-		b = append(b, make([]byte, s.n)...)
-		if err := c.m.host.DMARead(s.at, b[from:]); err != nil {
-			return nil, err
-		}
-	}
-	return b, nil
+	return c.memory(remoteRead).Read(key, at, n)
 }
 
 func (c connection) WriteMemory(key uint32, at uint64, b []byte) error {
-	pieces, err := c.m.translate(key, at, len(b), c.q.pd, false, remoteWrite)
-	if err != nil || !c.q.ctx.Is("rwe") {
+	if !c.q.ctx.Is("rwe") {
 		return rdma.ErrAccess
 	}
-	for _, p := range pieces {
-		if err := c.m.host.DMAWrite(p.at, b[:p.n]); err != nil {
-			return err
-		}
-		b = b[p.n:]
-	}
-	return nil
+	return c.memory(remoteWrite).Write(key, at, b)
 }
 
 func (c connection) TakeReceive() (list []rdma.Segment, idx uint32, ok bool) {

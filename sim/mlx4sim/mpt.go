@@ -1,6 +1,10 @@
 package mlx4sim
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/rebound-nic/rebound/sim/rdma"
+)
 
 // reservedLKey is the key of physical memory that queues with rlky may use.
 const reservedLKey = 0x100 << 8
@@ -116,17 +120,11 @@ func (m *Model) writeMTT(c *call) *refusal {
 	return nil
 }
 
-// piece is a contiguous range of memory.
-type piece struct {
-	at uint64
-	n  int
-}
-
 // translate resolves n bytes at an address of a region, by its key: index and variant rotated.
-func (m *Model) translate(lkey uint32, addr uint64, n int, pd uint32, reserved bool, need uint32) ([]piece, error) {
+func (m *Model) translate(lkey uint32, addr uint64, n int, pd uint32, reserved bool, need uint32) ([]rdma.Piece, error) {
 	key := lkey>>8 | lkey<<24
 	if lkey == reservedLKey && reserved {
-		return []piece{{addr, n}}, nil
+		return []rdma.Piece{{At: addr, N: n}}, nil
 	}
 	k := m.obj.mpts[key&(1<<max(m.hca.dmpt.log, 0)-1)]
 	switch {
@@ -141,9 +139,9 @@ func (m *Model) translate(lkey uint32, addr uint64, n int, pd uint32, reserved b
 	case !k.len64 && (addr < k.start || addr-k.start > k.len || k.len-(addr-k.start) < uint64(n)):
 		return nil, fmt.Errorf("key %#x: %d bytes at %#x, the region is %#x bytes at %#x", lkey, n, addr, k.len, k.start)
 	case k.physical:
-		return []piece{{addr, n}}, nil
+		return []rdma.Piece{{At: addr, N: n}}, nil
 	}
-	var list []piece
+	var list []rdma.Piece
 	for n > 0 {
 		page := addr>>k.logPage - k.start>>k.logPage
 		at, ok := k.pages[page]
@@ -157,7 +155,7 @@ func (m *Model) translate(lkey uint32, addr uint64, n int, pd uint32, reserved b
 		}
 		in := addr & (1<<k.logPage - 1)
 		part := min(n, int(1<<k.logPage-in))
-		list = append(list, piece{at + in, part})
+		list = append(list, rdma.Piece{At: at + in, N: part})
 		addr, n = addr+uint64(part), n-part
 	}
 	return list, nil

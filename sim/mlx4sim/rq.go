@@ -168,10 +168,10 @@ func (m *Model) scatter(q *qp, w, b []byte) *wqeError {
 			return badWQE(syndLocalProt, "data segment %x: %v", seg[:segSize], err)
 		}
 		for _, p := range pieces {
-			if m.host.DMAWrite(p.at, b[:p.n]) != nil {
+			if m.host.DMAWrite(p.At, b[:p.N]) != nil {
 				return badWQE(syndLocalProt, "data segment %x cannot be written", seg[:segSize])
 			}
-			b = b[p.n:]
+			b = b[p.N:]
 		}
 	}
 	if len(b) > 0 {

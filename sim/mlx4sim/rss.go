@@ -1,7 +1,6 @@
 package mlx4sim
 
 import (
-	"encoding/binary"
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
@@ -97,22 +96,5 @@ func (r *rss) sum(f *kit.Frame) (hash uint32, ok bool) {
 		hash ^= hash >> 8
 		return hash & 0xff, true
 	}
-	return toeplitz(r.key[:], in), true
-}
-
-// toeplitz is the hash that Microsoft's RSS specification defines.
-func toeplitz(key, in []byte) (sum uint32) {
-	window := binary.BigEndian.Uint64(key)
-	for i, b := range in {
-		for bit := range 8 {
-			if b&(0x80>>bit) != 0 {
-				sum ^= uint32(window >> 32)
-			}
-			window <<= 1
-		}
-		if next := 8 + i; next < len(key) {
-			window |= uint64(key[next])
-		}
-	}
-	return sum
+	return kit.Toeplitz(r.key[:], in), true
 }

@@ -1,8 +1,9 @@
 package mlx4sim
 
 import (
-	"github.com/rebound-nic/rebound/sim/kit"
 	"slices"
+
+	"github.com/rebound-nic/rebound/sim/kit"
 )
 
 // steering has the rules of device-managed flow steering, and the multicast group table.

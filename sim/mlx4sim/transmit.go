@@ -89,8 +89,8 @@ func (m *Model) gather(q *qp, f, segs []byte, at int) ([]byte, *wqeError) {
 		}
 		for _, p := range pieces {
 			k := len(f)
-			f = append(f, make([]byte, p.n)...)
-			if m.host.DMARead(p.at, f[k:]) != nil {
+			f = append(f, make([]byte, p.N)...)
+			if m.host.DMARead(p.At, f[k:]) != nil {
 				return nil, badWQE(syndLocalProt, "data segment %x cannot be read", segs[:segSize])
 			}
 		}

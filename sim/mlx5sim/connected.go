@@ -102,12 +102,12 @@ func (c connection) Transmit(p *rdma.Packet) {
 }
 
 func (c connection) Gather(list []rdma.Segment, off, n int) ([]byte, error) {
-	b, err := c.m.collect(&c.q.send.workQueue, list, off, n)
-	return b, asError(err)
+	b, err := c.m.memory(&c.q.send.workQueue, localRead).Gather(list, off, n)
+	return b, asError(badMemory(err))
 }
 
 func (c connection) Scatter(list []rdma.Segment, off int, b []byte) error {
-	return asError(c.m.spread(&c.q.recv.workQueue, list, off, b))
+	return asError(badMemory(c.m.memory(&c.q.recv.workQueue, localWrite).Scatter(list, off, b)))
 }
 
 // asError converts err without turning a nil pointer into a non-nil error.
@@ -122,33 +122,17 @@ func asError(err *wqeError) error {
 func (e *wqeError) Is(target error) bool { return target == rdma.ErrRoom && e.synd == syndLocalLength }
 
 func (c connection) ReadMemory(key uint32, at uint64, n int) ([]byte, error) {
-	pieces, err := c.m.translate(key, at, n, c.q.recv.pd, false, remoteRead)
-	if err != nil || !c.q.ctx.Is("rre") {
+	if !c.q.ctx.Is("rre") {
 		return nil, rdma.ErrAccess
 	}
-	b := make([]byte, 0, n)
-	for _, s := range pieces {
-		from := len(b)
-		b = append(b, make([]byte, s.n)...)
-		if err := c.m.host.DMARead(s.at, b[from:]); err != nil {
-			return nil, err
-		}
-	}
-	return b, nil
+	return c.m.memory(&c.q.recv.workQueue, remoteRead).Read(key, at, n)
 }
 
 func (c connection) WriteMemory(key uint32, at uint64, b []byte) error {
-	pieces, err := c.m.translate(key, at, len(b), c.q.recv.pd, false, remoteWrite)
-	if err != nil || !c.q.ctx.Is("rwe") {
+	if !c.q.ctx.Is("rwe") {
 		return rdma.ErrAccess
 	}
-	for _, p := range pieces {
-		if err := c.m.host.DMAWrite(p.at, b[:p.n]); err != nil {
-			return err
-		}
-		b = b[p.n:]
-	}
-	return nil
+	return c.m.memory(&c.q.recv.workQueue, remoteWrite).Write(key, at, b)
 }
 
 func (c connection) TakeReceive() (list []rdma.Segment, idx uint32, ok bool) {

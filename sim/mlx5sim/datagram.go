@@ -1,6 +1,10 @@
 package mlx5sim
 
-import "github.com/rebound-nic/rebound/sim/rdma"
+import (
+	"errors"
+
+	"github.com/rebound-nic/rebound/sim/rdma"
+)
 
 // Work request opcodes, PRM "Send WQE Format".
 const (
@@ -42,62 +46,22 @@ func segments(b []byte) (list []rdma.Segment, total int, err *wqeError) {
 	return list, total, nil
 }
 
-// each calls do for each piece of the n bytes of a message from offset off.
-func (m *Model) each(q *workQueue, list []rdma.Segment, off, n int, u use, do func(inline []byte, p piece) error) *wqeError {
-	for _, s := range list {
-		if off >= s.N {
-			off -= s.N
-			continue
-		}
-		l := min(n, s.N-off)
-		if l == 0 {
-			break
-		}
-		if s.Inline != nil {
-			if err := do(s.Inline[off:off+l], piece{}); err != nil {
-				return badWQE(syndLocalProt, "inline data: %v", err)
-			}
-		} else {
-			pieces, err := m.translate(s.Key, s.At+uint64(off), l, q.pd, q.rlky, u)
-			for _, p := range pieces {
-				if err == nil {
-					err = do(nil, p)
-				}
-			}
-			if err != nil {
-				return badWQE(syndLocalProt, "data segment of %d bytes at %#x, lkey %#x: %v", s.N, s.At, s.Key, err)
-			}
-		}
-		n, off = n-l, 0
-	}
-	if n > 0 {
-		return badWQE(syndLocalLength, "%d bytes of the message found no room", n)
-	}
-	return nil
+// memory is the memory that a queue may access for a use.
+func (m *Model) memory(q *workQueue, u use) rdma.Memory {
+	return rdma.Memory{Bus: m.host, Translate: func(key uint32, at uint64, n int) ([]rdma.Piece, error) {
+		return m.translate(key, at, n, q.pd, q.rlky, u)
+	}}
 }
 
-// collect reads n bytes of a message from offset off.
-func (m *Model) collect(q *workQueue, list []rdma.Segment, off, n int) ([]byte, *wqeError) {
-	b := make([]byte, 0, n)
-	err := m.each(q, list, off, n, localRead, func(inline []byte, p piece) error {
-		if inline != nil {
-			b = append(b, inline...)
-			return nil
-		}
-		at := len(b)
-		b = append(b, make([]byte, p.n)...)
-		return m.host.DMARead(p.at, b[at:])
-	})
-	return b, err
-}
-
-// spread writes b into a message's memory from offset off.
-func (m *Model) spread(q *workQueue, list []rdma.Segment, off int, b []byte) *wqeError {
-	return m.each(q, list, off, len(b), localWrite, func(_ []byte, p piece) error {
-		part := b[:p.n]
-		b = b[p.n:]
-		return m.host.DMAWrite(p.at, part)
-	})
+// badMemory is the error of a WQE whose data cannot be accessed.
+func badMemory(err error) *wqeError {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, rdma.ErrRoom):
+		return badWQE(syndLocalLength, "%v", err)
+	}
+	return badWQE(syndLocalProt, "%v", err)
 }
 
 // sendWQE executes a WQE of a QP. done is false if it completes only when acknowledged.
@@ -133,9 +97,9 @@ func (m *Model) sendDatagram(q *qp, w []byte) *wqeError {
 	if most := m.datagramLimit(); total > most {
 		return badWQE(syndLocalLength, "datagram of %d bytes, the port takes %d", total, most)
 	}
-	data, err := m.collect(&q.send.workQueue, list, 0, total)
-	if err != nil {
-		return err
+	data, gathered := m.memory(&q.send.workQueue, localRead).Gather(list, 0, total)
+	if gathered != nil {
+		return badMemory(gathered)
 	}
 	key := be.Uint32(av)
 	if key>>31 != 0 { // a privileged key is replaced by the QP's own (volume 1, 10.2.5)

@@ -1,6 +1,10 @@
 package mlx5sim
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/rebound-nic/rebound/sim/rdma"
+)
 
 // Access modes of memory keys, access_mode_4_2 and access_mode_1_0.
 const (
@@ -119,19 +123,13 @@ func (m *Model) destroyMkey(c *call) *refusal {
 	return r
 }
 
-// piece is a contiguous part of host memory.
-type piece struct {
-	at uint64
-	n  int
-}
-
 // translate resolves an address under a key for a queue of protection domain pd.
-func (m *Model) translate(key uint32, at uint64, n int, pd uint32, rlky bool, u use) ([]piece, error) {
+func (m *Model) translate(key uint32, at uint64, n int, pd uint32, rlky bool, u use) ([]rdma.Piece, error) {
 	if key == resdLkey {
 		if !rlky || u > localWrite {
 			return nil, fmt.Errorf("the reserved lkey %#x, but the queue's rlky is clear, or it is not local", key)
 		}
-		return []piece{{at, n}}, nil
+		return []rdma.Piece{{At: at, N: n}}, nil
 	}
 	k, ok := m.obj.mkeys.m[key>>8]
 	switch {
@@ -146,13 +144,13 @@ func (m *Model) translate(key uint32, at uint64, n int, pd uint32, rlky bool, u 
 	case !k.allow[u]:
 		return nil, fmt.Errorf("lkey %#x does not allow it (lr, lw, rr, rw: %v)", key, k.allow)
 	case k.mode == accessPA:
-		return []piece{{at, n}}, nil
+		return []rdma.Piece{{At: at, N: n}}, nil
 	case k.mode != accessMTT:
 		return nil, fmt.Errorf("lkey %#x is a list of keys, which the model does not follow", key)
 	case at < k.start || at+uint64(n) > k.start+k.len || at+uint64(n) < at:
 		return nil, fmt.Errorf("lkey %#x: %#x+%d is outside of %#x+%d", key, at, n, k.start, k.len)
 	}
-	var p []piece
+	var p []rdma.Piece
 	off := at - k.start&^(1<<k.logPage-1)
 	for n > 0 {
 		if off>>k.logPage >= uint64(len(k.mtt)) {
@@ -161,10 +159,10 @@ func (m *Model) translate(key uint32, at uint64, n int, pd uint32, rlky bool, u 
 		in := off & (1<<k.logPage - 1)
 		l := min(n, int(1<<k.logPage-in))
 		a := k.mtt[off>>k.logPage] + in
-		if last := len(p) - 1; last >= 0 && p[last].at+uint64(p[last].n) == a {
-			p[last].n += l
+		if last := len(p) - 1; last >= 0 && p[last].At+uint64(p[last].N) == a {
+			p[last].N += l
 		} else {
-			p = append(p, piece{a, l})
+			p = append(p, rdma.Piece{At: a, N: l})
 		}
 		off, n = off+uint64(l), n-l
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/sim/rdma"
 )
 
 // testQP is a QP of a rig: 16 receive WQEs of 64 bytes, followed by 16 basic blocks for sends, a doorbell record and a
@@ -420,7 +421,7 @@ func TestUMR(t *testing.T) {
 		t.Errorf("UMR: completion %x", e)
 	}
 	p, err := x.m.translate(key, 0x10000+4000, 200, x.pd, false, remoteWrite)
-	if err != nil || len(p) != 2 || p[0] != (piece{pages.IOVA + 4096 + 4000, 96}) || p[1] != (piece{pages.IOVA, 104}) {
+	if err != nil || len(p) != 2 || p[0] != (rdma.Piece{At: pages.IOVA + 4096 + 4000, N: 96}) || p[1] != (rdma.Piece{At: pages.IOVA, N: 104}) {
 		t.Errorf("the key leads to %x, %v", p, err)
 	}
 	x.Clean()

@@ -2,6 +2,7 @@ package mlx5sim
 
 import (
 	"encoding/binary"
+
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
@@ -87,22 +88,5 @@ func (h *rssHash) sum(f *frame) (hash uint32, kind uint8) {
 	if h.fn == hashXOR8 {
 		return uint32(^xor(in)), kind
 	}
-	return toeplitz(h.key[:], in), kind
-}
-
-// toeplitz is the hash defined in Microsoft's RSS specification.
-func toeplitz(key, in []byte) (sum uint32) {
-	window := binary.BigEndian.Uint64(key)
-	for i, b := range in {
-		for bit := range 8 {
-			if b&(0x80>>bit) != 0 {
-				sum ^= uint32(window >> 32)
-			}
-			window <<= 1
-		}
-		if next := 8 + i; next < len(key) {
-			window |= uint64(key[next])
-		}
-	}
-	return sum
+	return kit.Toeplitz(h.key[:], in), kind
 }
