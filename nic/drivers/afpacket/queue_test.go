@@ -7,29 +7,11 @@ import (
 
 	"github.com/rebound-nic/rebound/cksum"
 	"github.com/rebound-nic/rebound/fastpath"
-	"github.com/rebound-nic/rebound/nic"
-	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
 
 func TestPollAllocates(t *testing.T) {
-	v := veth.New(t)
-	var d *Device
-	var err error
-	v.Host.Do(func() { d, err = Open(nic.Options{Device: v.Host.Name, Match: v.Config()}) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	r := must.Get(fastpath.New(*v.Config()))(t)
-	raw, f, q := v.Peer.Raw(t), v.Echo(veth.Our4.Addr(), 1), d.queues[0]
-	if n := testing.AllocsPerRun(500, func() {
-		raw.Send(f)
-		for q.Poll(r) == 0 {
-		}
-	}); n != 0 {
-		t.Errorf("%v allocations for each reply", n)
-	}
+	veth.Allocates(t, Open, func(d *Device, r *fastpath.Responder) int { return d.queues[0].Poll(r) })
 }
 
 // partial returns an IPv4 datagram whose checksum field contains the pseudo-header's sum.

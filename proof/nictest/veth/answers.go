@@ -402,3 +402,20 @@ func Faults(t *testing.T, open Open) {
 	link("up", netlink.LinkSetUp)
 	serveUntil("removal", nic.ErrGone, netlink.LinkDel)
 }
+
+// Allocates fails the test if a reply allocates. open returns the Poll of queue 0.
+func Allocates[D nic.Device](t *testing.T, open func(nic.Options) (D, error), poll func(D, *fastpath.Responder) int) {
+	v := New(t)
+	var d D
+	v.Host.Do(func() { d = must.Get(open(nic.Options{Device: v.Host.Name, Match: v.Config()}))(t) })
+	defer d.Close()
+	r := must.Get(fastpath.New(*v.Config()))(t)
+	raw, f := v.Peer.Raw(t), v.Echo(Our4.Addr(), 1)
+	if n := testing.AllocsPerRun(500, func() {
+		raw.Send(f)
+		for poll(d, r) == 0 {
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations for each reply", n)
+	}
+}
