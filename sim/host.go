@@ -56,7 +56,7 @@ const errNoBusMaster = hostError("DMA while bus mastering is off")
 func (h *host) Interrupt(v int) {
 	h.counts.Interrupts++
 	if h.rec != nil {
-		(*Port)(h).event(Event{Kind: InterruptEvent, Value: uint64(v)})
+		(*Port)(h).event(Event{Kind: interruptEvent, Value: uint64(v)})
 	}
 	if h.irq != nil {
 		h.irq(v)
@@ -68,7 +68,7 @@ func (h *host) Shadow(bar int) []byte { return h.shadow[bar].mem }
 func (h *host) CountMMIOWrite(n int) {
 	h.counts.MMIOWrite += uint64(n)
 	if h.rec != nil {
-		(*Port)(h).event(Event{Kind: StoresEvent, Value: uint64(n)})
+		(*Port)(h).event(Event{Kind: storesEvent, Value: uint64(n)})
 	}
 }
 

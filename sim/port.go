@@ -175,7 +175,7 @@ func (p *Port) reset() {
 		}
 	}
 	if p.rec != nil {
-		p.event(Event{Kind: ResetEvent})
+		p.event(Event{Kind: resetEvent})
 		p.rec.stale = true
 	}
 	p.model.Reset()
@@ -272,7 +272,7 @@ func (p *Port) ReadBAR(bar int, off uint64, b []byte) error {
 		ones(b)
 	}
 	if p.rec != nil {
-		p.access(ReadEvent, bar, off, b)
+		p.access(readEvent, bar, off, b)
 	}
 	if err != nil {
 		p.violation(gradeOf(err), "read of %s: %v", p.where(bar, off), err)
@@ -292,7 +292,7 @@ func (p *Port) WriteBAR(bar int, off uint64, b []byte) error {
 		return nil
 	}
 	if p.rec != nil {
-		p.access(WriteEvent, bar, off, b)
+		p.access(writeEvent, bar, off, b)
 	}
 	if !p.space.decodes() {
 		p.violation(Error, "write of %s while memory space is disabled", p.written(bar, off, b))

@@ -21,15 +21,15 @@ type Namer interface {
 type Kind uint8
 
 const (
-	ReadEvent      Kind = iota // of a BAR
-	WriteEvent                 // to a BAR
-	StoresEvent                // through pointers into a BAR; Value is their number
-	ConfigEvent                // a write to configuration space
-	CommandEvent               // that the device executed, Value is its status
-	BusMasterEvent             // Value is 1 for on
-	ResetEvent                 // of the function
-	InterruptEvent             // Value is the vector
-	ViolationEvent             // Name is its text
+	readEvent      Kind = iota // of a BAR
+	writeEvent                 // to a BAR
+	storesEvent                // through pointers into a BAR; Value is their number
+	configEvent                // a write to configuration space
+	commandEvent               // that the device executed, Value is its status
+	busMasterEvent             // Value is 1 for on
+	resetEvent                 // of the function
+	interruptEvent             // Value is the vector
+	violationEvent             // Name is its text
 )
 
 func (k Kind) String() string {
@@ -60,20 +60,20 @@ func (e *Event) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-10s", e.Kind)
 	switch e.Kind {
-	case ReadEvent, WriteEvent:
+	case readEvent, writeEvent:
 		fmt.Fprintf(&b, " %s = %0*xh", register(e.Name, e.BAR, e.Off), 2*e.Size, e.Value)
-	case ConfigEvent:
+	case configEvent:
 		fmt.Fprintf(&b, " %s = %0*xh", e.Name, 2*e.Size, e.Value)
-	case CommandEvent:
+	case commandEvent:
 		fmt.Fprintf(&b, " %s, status %xh:", e.Name, e.Value)
 		for _, f := range e.Fields {
 			if f.Value != 0 {
 				fmt.Fprintf(&b, " %s=%x", f.Name, f.Value)
 			}
 		}
-	case ViolationEvent:
+	case violationEvent:
 		b.WriteString(" " + e.Name)
-	case StoresEvent, BusMasterEvent, InterruptEvent:
+	case storesEvent, busMasterEvent, interruptEvent:
 		fmt.Fprintf(&b, " %d", e.Value)
 	}
 	if e.Times > 1 {
@@ -166,11 +166,11 @@ func (p *Port) Trace() *Trace {
 func (p *Port) named(events []Event) []Event {
 	for i := range events {
 		switch e := &events[i]; e.Kind {
-		case ReadEvent, WriteEvent:
+		case readEvent, writeEvent:
 			var order binary.ByteOrder
 			e.Name, order = p.registerName(e.BAR, e.Off)
 			e.Value = number(order, e.Value, e.Size)
-		case ConfigEvent:
+		case configEvent:
 			e.Name = configName(int(e.Off))
 		}
 	}
@@ -265,16 +265,16 @@ func (r *recorder) set(k settingKey, v uint64, size int) {
 func (p *Port) access(k Kind, bar int, off uint64, b []byte) {
 	v := little(b)
 	p.event(Event{Kind: k, BAR: bar, Off: off, Size: len(b), Value: v})
-	if k == WriteEvent && !p.polled(bar, off, uint64(len(b))) {
+	if k == writeEvent && !p.polled(bar, off, uint64(len(b))) {
 		p.rec.set(settingKey{bar: bar, off: off}, v, len(b))
 	}
 }
 
 // configured records a write to configuration space. was is the Command register before it.
 func (p *Port) configured(off int, b []byte, was uint16) {
-	p.event(Event{Kind: ConfigEvent, Off: uint64(off), Size: len(b), Value: little(b)})
+	p.event(Event{Kind: configEvent, Off: uint64(off), Size: len(b), Value: little(b)})
 	if is := p.space.command(); (is^was)&cmdBusMaster != 0 {
-		p.event(Event{Kind: BusMasterEvent, Value: uint64(is&cmdBusMaster) / cmdBusMaster})
+		p.event(Event{Kind: busMasterEvent, Value: uint64(is&cmdBusMaster) / cmdBusMaster})
 	}
 }
 
@@ -286,7 +286,7 @@ func little(b []byte) uint64 {
 
 // command records a command that the device executed. A failed command programs nothing.
 func (p *Port) command(name string, status uint8, fields iter.Seq2[string, uint64]) {
-	e := Event{Kind: CommandEvent, Name: name, Value: uint64(status)}
+	e := Event{Kind: commandEvent, Name: name, Value: uint64(status)}
 	for field, v := range fields {
 		e.Fields = append(e.Fields, Field{field, v})
 		if status == 0 {

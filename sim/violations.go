@@ -79,7 +79,7 @@ func (p *Port) violation(g Grade, format string, args ...any) {
 	}
 	p.faults = append(p.faults, violation{g, text, 1})
 	if p.rec != nil {
-		p.event(Event{Kind: ViolationEvent, Name: fmt.Sprintf("%v: %s", g, text)})
+		p.event(Event{Kind: violationEvent, Name: fmt.Sprintf("%v: %s", g, text)})
 		if p.rec.before == nil {
 			p.rec.before = p.rec.last(beforeViolation)
 		}

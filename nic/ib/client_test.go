@@ -68,8 +68,8 @@ func TestClient(t *testing.T) {
 			return [][]byte{goodJoin(r)}
 		}, 2, nil, ""},
 		"nobody":      {func(int, []byte) [][]byte { return nil }, 4, ErrNoSM, "join of the group: no answer from subnet administration: 4 requests"},
-		"always busy": {func(n int, r []byte) [][]byte { b := goodJoin(r); b[5] = 1; return [][]byte{b} }, 4, ErrMAD, "busy"},
-		"denied":      {func(n int, r []byte) [][]byte { b := goodJoin(r); b[4] = 7; return [][]byte{b} }, 1, ErrMAD, "the request is denied"},
+		"always busy": {func(n int, r []byte) [][]byte { b := goodJoin(r); b[5] = 1; return [][]byte{b} }, 4, errMAD, "busy"},
+		"denied":      {func(n int, r []byte) [][]byte { b := goodJoin(r); b[4] = 7; return [][]byte{b} }, 1, errMAD, "the request is denied"},
 	} {
 		s := &sa{answer: c.answer}
 		g, err := s.client().Join(BroadcastGroup(ScopeLink, 0xFFFF))

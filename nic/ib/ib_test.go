@@ -98,7 +98,7 @@ func TestPortInfo(t *testing.T) {
 		"attribute": func(b []byte) []byte { b[17]++; return b },
 		"status":    func(b []byte) []byte { b[5] = 3 << 2; return b },
 	} {
-		check.Fails(t, name, check.Err(ParsePortInfo(spoil(answer(q, smpData, d)), 2, 9)), ErrMAD)
+		check.Fails(t, name, check.Err(ParsePortInfo(spoil(answer(q, smpData, d)), 2, 9)), errMAD)
 	}
 }
 
@@ -112,7 +112,7 @@ func TestCounters(t *testing.T) {
 	if err != nil || c != want {
 		t.Errorf("%+v, %v, want %+v", c, err, want)
 	}
-	if _, err := ParseCounters(answer(q, perfData, d), AttrPortCountersExtended, 9); !errors.Is(err, ErrMAD) {
+	if _, err := ParseCounters(answer(q, perfData, d), AttrPortCountersExtended, 9); !errors.Is(err, errMAD) {
 		t.Error(err)
 	}
 	d = make([]byte, 64)
@@ -166,7 +166,7 @@ func TestAnswersOfTheSA(t *testing.T) {
 		"unicast":    {answer(join, saData+36, []byte{0, 9, 0x84}), "LID 0x0009, expected a multicast LID"},
 		"no MTU":     {answer(join, saData+36, []byte{0xC0, 9, 0x80}), "MTU code 0"},
 	} {
-		if _, err := parseJoin(c.b, tid); !errors.Is(err, ErrMAD) || !strings.Contains(err.Error(), c.says) {
+		if _, err := parseJoin(c.b, tid); !errors.Is(err, errMAD) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
 	}
@@ -204,7 +204,7 @@ func TestIPoIB(t *testing.T) {
 			t.Errorf("%s: %x, want %s", name, c.got, c.want)
 		}
 	}
-	if _, err := MulticastGroup(ScopeLink, 0xFFFF, netip.MustParseAddr("10.0.0.1")); !errors.Is(err, ErrIPoIB) {
+	if _, err := MulticastGroup(ScopeLink, 0xFFFF, netip.MustParseAddr("10.0.0.1")); !errors.Is(err, errIPoIB) {
 		t.Error(err)
 	}
 	a := NewAddress(0x8000048, ourGID)

@@ -19,8 +19,8 @@ const (
 	EtherTypeIPv6 = 0x86DD
 )
 
-// ErrIPoIB reports bytes that are not a packet, or not the expected one.
-var ErrIPoIB = errors.New("IPoIB")
+// errIPoIB reports bytes that are not a packet, or not the expected one.
+var errIPoIB = errors.New("IPoIB")
 
 // MTUOf returns the length of the longest IP packet that fits into payload bytes.
 func MTUOf(payload int) int { return payload - EncapSize }
@@ -72,7 +72,7 @@ func BroadcastGroup(scope uint8, pkey uint16) GID {
 func MulticastGroup(scope uint8, pkey uint16, a netip.Addr) (GID, error) {
 	switch {
 	case !a.IsMulticast():
-		return GID{}, fmt.Errorf("%w: %v is not a multicast address", ErrIPoIB, a)
+		return GID{}, fmt.Errorf("%w: %v is not a multicast address", errIPoIB, a)
 	case a.Is4() || a.Is4In6():
 		g, b := group(scope, signature4, pkey), a.As4()
 		binary.BigEndian.PutUint32(g[12:], binary.BigEndian.Uint32(b[:])&0x0FFFFFFF)

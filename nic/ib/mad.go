@@ -9,8 +9,8 @@ import (
 // MADSize is the length of every management datagram.
 const MADSize = 256
 
-// ErrMAD reports a datagram that is malformed or not the expected one.
-var ErrMAD = errors.New("management datagram")
+// errMAD reports a datagram that is malformed or not the expected one.
+var errMAD = errors.New("management datagram")
 
 // Class is a management class.
 type Class uint8
@@ -72,10 +72,10 @@ func (h header) put(b []byte) {
 // parseHeader reads the header of a datagram.
 func parseHeader(b []byte) (header, error) {
 	if len(b) < MADSize {
-		return header{}, fmt.Errorf("%w of %d bytes, expected %d", ErrMAD, len(b), MADSize)
+		return header{}, fmt.Errorf("%w of %d bytes, expected %d", errMAD, len(b), MADSize)
 	}
 	if b[0] != baseVersion {
-		return header{}, fmt.Errorf("%w of base version %d, expected %d", ErrMAD, b[0], baseVersion)
+		return header{}, fmt.Errorf("%w of base version %d, expected %d", errMAD, b[0], baseVersion)
 	}
 	return header{Class: Class(b[1]), Version: b[2], Method: Method(b[3]), Status: binary.BigEndian.Uint16(b[4:]),
 		TID: binary.BigEndian.Uint64(b[8:]), Attribute: Attribute(binary.BigEndian.Uint16(b[16:])), Modifier: binary.BigEndian.Uint32(b[20:])}, nil
@@ -94,14 +94,14 @@ func (h header) answers(b []byte) error {
 	switch {
 	case got.Class != h.Class || got.Attribute != h.Attribute || got.Method != method || got.TID != h.TID:
 		return fmt.Errorf("%w of class %#02x, method %#02x, attribute %#04x, TID %#x is not the answer to class %#02x, method %#02x, attribute %#04x, TID %#x",
-			ErrMAD, uint8(got.Class), uint8(got.Method), uint16(got.Attribute), got.TID, uint8(h.Class), uint8(h.Method), uint16(h.Attribute), h.TID)
+			errMAD, uint8(got.Class), uint8(got.Method), uint16(got.Attribute), got.TID, uint8(h.Class), uint8(h.Method), uint16(h.Attribute), h.TID)
 	case got.Status != 0:
 		return &StatusError{got.Class, got.Attribute, got.Status}
 	}
 	return nil
 }
 
-// StatusError is an answer with an error status. It wraps ErrMAD.
+// StatusError is an answer with an error status. It wraps errMAD.
 type StatusError struct {
 	Class     Class
 	Attribute Attribute
@@ -131,7 +131,7 @@ func (e *StatusError) Error() string {
 	case e.Class == ClassSA && saStatusNames[own] != "":
 		what = saStatusNames[own]
 	}
-	return fmt.Sprintf("%v, attribute %#04x: status %#04x: %s", ErrMAD, uint16(e.Attribute), e.Status, what)
+	return fmt.Sprintf("%v, attribute %#04x: status %#04x: %s", errMAD, uint16(e.Attribute), e.Status, what)
 }
 
-func (e *StatusError) Unwrap() error { return ErrMAD }
+func (e *StatusError) Unwrap() error { return errMAD }

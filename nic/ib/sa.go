@@ -33,7 +33,7 @@ func saAnswer(h header, b []byte) ([]byte, error) {
 	}
 	const active = 1 // RMPP: one of several segments
 	if b[26]&active != 0 {
-		return nil, fmt.Errorf("%w: the answer comes in parts (RMPP), which was not asked for", ErrMAD)
+		return nil, fmt.Errorf("%w: the answer comes in parts (RMPP), which was not asked for", errMAD)
 	}
 	return b[saData:], nil
 }
@@ -134,9 +134,9 @@ func parseJoin(b []byte, tid uint64) (Group, error) {
 	}
 	switch {
 	case g.MLID < 0xC000 || g.MLID == 0xFFFF:
-		return g, fmt.Errorf("%w: the group has LID %#04x, expected a multicast LID", ErrMAD, g.MLID)
+		return g, fmt.Errorf("%w: the group has LID %#04x, expected a multicast LID", errMAD, g.MLID)
 	case g.MTU == 0:
-		return g, fmt.Errorf("%w: the group has MTU code %d, expected 1 to 5", ErrMAD, d[38]&0x3F)
+		return g, fmt.Errorf("%w: the group has MTU code %d, expected 1 to 5", errMAD, d[38]&0x3F)
 	}
 	return g, nil
 }
@@ -196,7 +196,7 @@ func parsePath(b []byte, tid uint64) (Path, error) {
 		MTU: MTU(d[54] & 0x3F), Rate: d[55] & 0x3F,
 	}
 	if p.DLID == 0 || p.DLID >= 0xC000 {
-		return p, fmt.Errorf("%w: the path leads to LID %#04x, expected 0x0001 to 0xbfff", ErrMAD, p.DLID)
+		return p, fmt.Errorf("%w: the path leads to LID %#04x, expected 0x0001 to 0xbfff", errMAD, p.DLID)
 	}
 	return p, nil
 }

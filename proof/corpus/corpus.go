@@ -16,11 +16,11 @@ var (
 
 	Our4, Their4 = netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("10.1.2.9")
 	Our6, Their6 = netip.MustParseAddr("2001:db8::1:2:3"), netip.MustParseAddr("2001:db8::9")
-	OurLinkLocal = netip.MustParseAddr("fe80::1")
+	ourLinkLocal = netip.MustParseAddr("fe80::1")
 
 	// Addresses are all addresses of the responder.
 	Addresses = []netip.Prefix{
-		netip.PrefixFrom(Our4, 24), netip.MustParsePrefix("192.0.2.77/32"), netip.PrefixFrom(Our6, 64), netip.PrefixFrom(OurLinkLocal, 64),
+		netip.PrefixFrom(Our4, 24), netip.MustParsePrefix("192.0.2.77/32"), netip.PrefixFrom(Our6, 64), netip.PrefixFrom(ourLinkLocal, 64),
 	}
 	broadcast = [6]byte{255, 255, 255, 255, 255, 255}
 )
@@ -160,7 +160,7 @@ func Requests(tags int) []Request {
 		{"udp empty, padded", Pad(e(0x0800, UDP(Their4, Our4, 40000, 7, nil)), 60), "udpv4"},
 		{"udp without checksum", noSum, "udpv4"},
 		{"ping6", e(0x86dd, ICMPv6(Their6, Our6, 61, Echo(128, 56))), "icmpv6"},
-		{"ping6 empty", e(0x86dd, ICMPv6(Their6, OurLinkLocal, 61, Echo(128, 0))), "icmpv6"},
+		{"ping6 empty", e(0x86dd, ICMPv6(Their6, ourLinkLocal, 61, Echo(128, 0))), "icmpv6"},
 		{"udp6", e(0x86dd, UDP(Their6, Our6, 40000, 9000, []byte("datagrams"))), "udpv6"},
 		{"udp6 empty", e(0x86dd, UDP(Their6, Our6, 40000, 9000, nil)), "udpv6"},
 		{"arp", Pad(Eth(broadcast, TheirMAC, tags, 0x0806, arpRequest(TheirMAC, Their4, Our4)), 60), "arp"},

@@ -85,9 +85,9 @@ func Cycles(b *testing.B, r *fastpath.Responder, batch int, arrive func(n int), 
 //go:noinline
 func idle(n int) int { return n }
 
-// Carve returns a function that returns the next n bytes of HugePages, from a cache line on.
+// Carve returns a function that returns the next n bytes of hugePages, from a cache line on.
 func Carve(t testing.TB, bytes int) (piece func(n int) unsafe.Pointer) {
-	pages := HugePages(t, bytes)
+	pages := hugePages(t, bytes)
 	return func(n int) unsafe.Pointer {
 		p := unsafe.Pointer(&pages[0])
 		pages = pages[(n+63)&^63:]
@@ -95,9 +95,9 @@ func Carve(t testing.TB, bytes int) (piece func(n int) unsafe.Pointer) {
 	}
 }
 
-// HugePages returns zeroed memory for rings and buffers, in huge pages if the kernel provides them, as in a driver's
+// hugePages returns zeroed memory for rings and buffers, in huge pages if the kernel provides them, as in a driver's
 // arena. It is freed when the test ends.
-func HugePages(t testing.TB, bytes int) []byte {
+func hugePages(t testing.TB, bytes int) []byte {
 	const huge = 2 << 20
 	size := (bytes + huge - 1) &^ (huge - 1)
 	mem, err := unix.Mmap(-1, 0, size+huge, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)

@@ -112,9 +112,9 @@ func NoAllocations(t testing.TB, r *fastpath.Responder, arrive func(n int), poll
 type Word int
 
 const (
-	NoWord Word = iota
-	WordWrong
-	WordRight
+	noWord Word = iota
+	wordWrong
+	wordRight
 )
 
 // DeviceChecksums fails the test if a Poll does not use its device's checksum verdict exactly when permitted: for a
@@ -126,12 +126,12 @@ func DeviceChecksums(t *testing.T, queue func(t testing.TB, frame []byte, word W
 			continue
 		}
 		for _, broken := range []bool{false, true} {
-			for _, word := range []Word{NoWord, WordWrong, WordRight} {
+			for _, word := range []Word{noWord, wordWrong, wordRight} {
 				f := k.Frame()
 				if broken {
 					f[len(f)-1] ^= 0x10
 				}
-				want := !broken || word == WordRight && len(f) >= fastpath.LongFrame && k.Name != "ping" && k.Name != "ping6"
+				want := !broken || word == wordRight && len(f) >= fastpath.LongFrame && k.Name != "ping" && k.Name != "ping6"
 				r := newKindsResponder(t)
 				arrive, poll := queue(t, f, word)
 				arrive(1)

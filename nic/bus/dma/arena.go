@@ -49,7 +49,7 @@ func (a *Arena) Grow(size int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		return fmt.Errorf("dma: %w", ErrClosed)
+		return fmt.Errorf("dma: %w", errClosed)
 	}
 	mp := kept(a.mapper).take(size)
 	if mp == nil {
@@ -69,7 +69,7 @@ func (a *Arena) Grow(size int) error {
 // show maps mp for the device, in one piece if possible, otherwise page by page.
 func (a *Arena) show(mp *mapping) error {
 	err := mp.show(a.mapper, len(mp.mem.Bytes))
-	if errors.Is(err, ErrScattered) {
+	if errors.Is(err, errScattered) {
 		err = mp.show(a.mapper, mp.mem.Page)
 	}
 	return err
@@ -119,7 +119,7 @@ func (a *Arena) Alloc(size, align int) (Block, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		return Block{}, fmt.Errorf("dma: %w", ErrClosed)
+		return Block{}, fmt.Errorf("dma: %w", errClosed)
 	}
 	if a.replaying {
 		return a.replay(size, align)

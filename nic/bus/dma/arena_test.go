@@ -20,7 +20,7 @@ import (
 type fakeMapper struct {
 	next   uint64
 	step   uint64            // gap between mappings
-	page   bool              // return ErrScattered for more than a page
+	page   bool              // return errScattered for more than a page
 	mapped map[uint64]Memory // by device address
 	failAt int               // the Map call, counted from 1, that fails
 	stuck  bool              // Unmap fails
@@ -31,7 +31,7 @@ var errFake = errors.New("fake failure")
 
 func (f *fakeMapper) Map(m Memory) (uint64, error) {
 	if f.page && len(m.Bytes) > m.Page {
-		return 0, fmt.Errorf("fake: %w", ErrScattered)
+		return 0, fmt.Errorf("fake: %w", errScattered)
 	}
 	if f.calls++; f.calls == f.failAt {
 		return 0, errFake
@@ -221,10 +221,10 @@ func TestArenaErrors(t *testing.T) {
 			t.Errorf("Close = %v", err)
 		}
 	}
-	if _, err := a.Alloc(8, 8); !errors.Is(err, ErrClosed) {
+	if _, err := a.Alloc(8, 8); !errors.Is(err, errClosed) {
 		t.Errorf("Alloc after Close = %v", err)
 	}
-	if err := a.Grow(8); !errors.Is(err, ErrClosed) {
+	if err := a.Grow(8); !errors.Is(err, errClosed) {
 		t.Errorf("Grow after Close = %v", err)
 	}
 }

@@ -7,11 +7,11 @@ import "errors"
 var (
 	// ErrNoRoom is returned when an Arena has no free range that is long enough. Grow adds memory.
 	ErrNoRoom = errors.New("arena has no room")
-	// ErrClosed is returned by methods of a closed Arena.
-	ErrClosed = errors.New("arena is closed")
-	// ErrScattered is returned by a Mapper without an IOMMU if the memory is not contiguous for the device. An Arena then maps
+	// errClosed is returned by methods of a closed Arena.
+	errClosed = errors.New("arena is closed")
+	// errScattered is returned by a Mapper without an IOMMU if the memory is not contiguous for the device. An Arena then maps
 	// page by page.
-	ErrScattered = errors.New("memory is not contiguous for the device")
+	errScattered = errors.New("memory is not contiguous for the device")
 )
 
 // Memory is one mapping for a device. FD and Off identify the file behind it (a memfd), so that a device model in another process

@@ -112,7 +112,7 @@ func TestPhysicalRefuses(t *testing.T) {
 	defer unix.Munmap(untouched)
 	if addr, err := p.address(&untouched[4096]); err == nil {
 		t.Errorf("an untouched page has the address %#x", addr)
-	} else if errors.Is(err, ErrScattered) {
+	} else if errors.Is(err, errScattered) {
 		t.Error(err)
 	}
 }

@@ -24,7 +24,7 @@ func UnsafeNoIOMMU() (*Physical, error) {
 	return &Physical{pagemap: f}, nil
 }
 
-// Map returns m's physical address, or ErrScattered if its pages are not contiguous in physical memory.
+// Map returns m's physical address, or errScattered if its pages are not contiguous in physical memory.
 func (p *Physical) Map(m Memory) (uint64, error) {
 	if m.Page < 2*mib {
 		return 0, errors.New("dma: physical addresses need huge pages: ordinary pages move (echo 64 > /proc/sys/vm/nr_hugepages)")
@@ -38,7 +38,7 @@ func (p *Physical) Map(m Memory) (uint64, error) {
 		if off == 0 {
 			first = addr
 		} else if addr != first+uint64(off) {
-			return 0, fmt.Errorf("dma: %d bytes at physical address %#x: %w", len(m.Bytes), first, ErrScattered)
+			return 0, fmt.Errorf("dma: %d bytes at physical address %#x: %w", len(m.Bytes), first, errScattered)
 		}
 	}
 	return first, nil

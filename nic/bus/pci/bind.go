@@ -21,7 +21,7 @@ type Target struct {
 	Force    bool              // even if its interface is in use
 }
 
-// Bind unbinds the function at addr from its kernel driver and binds it to vfio-pci. It returns ErrInUse for a function whose
+// Bind unbinds the function at addr from its kernel driver and binds it to vfio-pci. It returns errInUse for a function whose
 // interface is in to.Needed, or which has virtual functions. It saves the driver's name for Unbind in /run, so that a reboot
 // forgets it. On error the function is bound to its previous driver again; if that failed too, the error says so.
 func Bind(addr string, to Target) error { return machine.bind(addr, to) }
@@ -47,7 +47,7 @@ func (h *host) bind(addr string, to Target) error {
 			return err
 		}
 		if n := h.text(dir, "sriov_numvfs"); n != "" && n != "0" {
-			return fmt.Errorf("pci: %s has %s virtual functions, which would disappear: %w (-force overrides this)", f.Address, n, ErrInUse)
+			return fmt.Errorf("pci: %s has %s virtual functions, which would disappear: %w (-force overrides this)", f.Address, n, errInUse)
 		}
 	}
 	if f.Driver == vfioDriver {
@@ -57,7 +57,7 @@ func (h *host) bind(addr string, to Target) error {
 	}
 	if !to.NoDriver {
 		if f.Group == "" && h.text(h.sys, "module/vfio/parameters/enable_unsafe_noiommu_mode") != "Y" {
-			return fmt.Errorf("pci: %s: %w: enable it in the firmware (VT-d, AMD-Vi, SMMU) and boot with intel_iommu=on or amd_iommu=on; without one, set nic.unsafe_no_iommu", f.Address, ErrNoIOMMU)
+			return fmt.Errorf("pci: %s: %w: enable it in the firmware (VT-d, AMD-Vi, SMMU) and boot with intel_iommu=on or amd_iommu=on; without one, set nic.unsafe_no_iommu", f.Address, errNoIOMMU)
 		}
 		if _, err := os.Stat(h.driver(vfioDriver)); err != nil {
 			if err := h.modules(vfioDriver); err != nil {
@@ -113,7 +113,7 @@ func (h *host) checkNotNeeded(f Found, needed map[string]string) error {
 		return nil
 	case len(f.Interfaces) == 0:
 		return fmt.Errorf("pci: %s: kernel driver %s has no interface for it in this network namespace, so what uses it is unknown: %w (-force overrides this)",
-			f.Address, f.Driver, ErrInUse)
+			f.Address, f.Driver, errInUse)
 	}
 	for _, own := range f.Interfaces {
 		for _, up := range h.uppers(own) {
@@ -121,7 +121,7 @@ func (h *host) checkNotNeeded(f Found, needed map[string]string) error {
 				if up != own {
 					own += ", under " + up + ","
 				}
-				return fmt.Errorf("pci: %s: interface %s %s: %w (-force overrides this)", f.Address, own, why, ErrInUse)
+				return fmt.Errorf("pci: %s: interface %s %s: %w (-force overrides this)", f.Address, own, why, errInUse)
 			}
 		}
 	}
@@ -213,7 +213,7 @@ func (h *host) giveBack(addr, driver string) error {
 	return nil
 }
 
-// checkGroupFree returns ErrBusy if a process has the VFIO group of f open.
+// checkGroupFree returns bus.ErrBusy if a process has the VFIO group of f open.
 func (h *host) checkGroupFree(f Found) error {
 	file, err := os.OpenFile(h.groupFile(f.Group), os.O_RDWR|unix.O_CLOEXEC, 0)
 	switch {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
@@ -50,7 +51,7 @@ func TestList(t *testing.T) {
 	if f := all[1]; f.Driver != "" || f.Group != "" || f.Interfaces != nil {
 		t.Errorf("found %+v, want no driver, group, interface", f)
 	}
-	for addr, want := range map[string]error{"0000:09:00.0": ErrNoDevice, "0000:05:00.0": ErrConfig, "0000:06:00.0": ErrGone} {
+	for addr, want := range map[string]error{"0000:09:00.0": ErrNoDevice, "0000:05:00.0": errConfig, "0000:06:00.0": ErrGone} {
 		if _, err := k.find(addr); !errors.Is(err, want) {
 			t.Errorf("find(%s) = %v, want %v", addr, err, want)
 		}
@@ -106,17 +107,17 @@ func TestBindRefuses(t *testing.T) {
 		want error
 		says string
 	}{
-		"default route": {func(k *kernel) { needed["eth1"] = "carries the default route" }, ErrInUse, "eth1 carries the default route"},
+		"default route": {func(k *kernel) { needed["eth1"] = "carries the default route" }, errInUse, "eth1 carries the default route"},
 		"ssh over a VLAN on a bond": {func(k *kernel) {
 			k.link("sys/class/net/eth1/upper_bond0", "../bond0")
 			k.link("sys/class/net/bond0/upper_bond0.7", "../bond0.7")
 			k.link("sys/class/net/bond0.7/upper_bond0", "../bond0") // a cycle, which the kernel never has, must not cause a hang
 			needed["bond0.7"] = "carries ssh"
-		}, ErrInUse, "under bond0.7"},
+		}, errInUse, "under bond0.7"},
 		"interface elsewhere": {func(k *kernel) {
 			must.OK(t, os.RemoveAll(k.path("sys/bus/pci/devices/"+addr0+"/net")))
-		}, ErrInUse, "has no interface for it in this network namespace"},
-		"virtual functions": {func(k *kernel) { k.file("sys/bus/pci/devices/"+addr0+"/sriov_numvfs", "4\n") }, ErrInUse, "4 virtual functions"},
+		}, errInUse, "has no interface for it in this network namespace"},
+		"virtual functions": {func(k *kernel) { k.file("sys/bus/pci/devices/"+addr0+"/sriov_numvfs", "4\n") }, errInUse, "4 virtual functions"},
 	} {
 		k := newKernel(t)
 		k.card(addr0, "ixgbe", "7", "eth1")
@@ -139,7 +140,7 @@ func TestBindRefuses(t *testing.T) {
 // A function without a visible interface is refused, unless its ports carry messages only: an Ethernet function may have its
 // interface in another network namespace.
 func TestBindWithoutInterface(t *testing.T) {
-	for layer, want := range map[string]error{"": ErrInUse, "Ethernet\n": ErrInUse, "InfiniBand\n": ErrInUse, "Unknown\n": nil} {
+	for layer, want := range map[string]error{"": errInUse, "Ethernet\n": errInUse, "InfiniBand\n": errInUse, "Unknown\n": nil} {
 		k := newKernel(t)
 		k.card(addr0, "efa", "7")
 		k.driverModule(vfioDriver)
@@ -156,7 +157,7 @@ func TestBindFails(t *testing.T) {
 	k := newKernel(t)
 	k.card(addr0, "ixgbe", "", "eth1")
 	k.driverModule(vfioDriver)
-	check.Fails(t, "no group", k.bind(addr0, Target{}), ErrNoIOMMU, "intel_iommu=on")
+	check.Fails(t, "no group", k.bind(addr0, Target{}), errNoIOMMU, "intel_iommu=on")
 	k = newKernel(t)
 	k.card(addr0, "ixgbe", "7", "eth1")
 	check.Fails(t, "no vfio-pci", k.bind(addr0, Target{}), nil, "no module vfio-pci")
@@ -172,7 +173,7 @@ func TestBindFails(t *testing.T) {
 
 func TestWriteAttribute(t *testing.T) {
 	check.Fails(t, "an attribute that is not there", writeAttribute(t.TempDir()+"/none", "1"), os.ErrNotExist)
-	if err := rights(unix.EPERM); !errors.Is(err, ErrRights) || !errors.Is(err, unix.EPERM) {
+	if err := rights(unix.EPERM); !errors.Is(err, bus.ErrRights) || !errors.Is(err, unix.EPERM) {
 		t.Errorf("rights: %v", err)
 	}
 }

@@ -126,7 +126,7 @@ func Capability(c Config, id CapID) (int, error) {
 }
 
 // Capabilities returns the offsets of all capabilities with an ID, in the order of the list. For a list that leaves configuration
-// space or forms a circle it returns ErrConfig, with what it had found.
+// space or forms a circle it returns errConfig, with what it had found.
 func Capabilities(c Config, id CapID) (all []int, err error) {
 	status, err := read16(c, cfgStatus)
 	if err != nil {
@@ -148,7 +148,7 @@ func Capabilities(c Config, id CapID) (all []int, err error) {
 			return all, nil
 		}
 		if off < cfgHeader {
-			return all, fmt.Errorf("pci: a capability at %#x, inside the header: %w", off, ErrConfig)
+			return all, fmt.Errorf("pci: a capability at %#x, inside the header: %w", off, errConfig)
 		}
 		head, err := read16(c, off)
 		if err != nil {
@@ -159,7 +159,7 @@ func Capabilities(c Config, id CapID) (all []int, err error) {
 		}
 		at = uint8(head >> 8)
 	}
-	return all, fmt.Errorf("pci: the capability list has a loop: %w", ErrConfig)
+	return all, fmt.Errorf("pci: the capability list has a loop: %w", errConfig)
 }
 
 // ExtCapability returns the offset of the first extended capability with an ID, or 0 if there is none or the function has no
@@ -185,10 +185,10 @@ func ExtCapability(c Config, id ExtCapID) (int, error) {
 			return 0, nil
 		}
 		if off < cfgSize {
-			return 0, fmt.Errorf("pci: an extended capability at %#x, below 0x100: %w", off, ErrConfig)
+			return 0, fmt.Errorf("pci: an extended capability at %#x, below 0x100: %w", off, errConfig)
 		}
 	}
-	return 0, fmt.Errorf("pci: the extended capability list has a loop: %w", ErrConfig)
+	return 0, fmt.Errorf("pci: the extended capability list has a loop: %w", errConfig)
 }
 
 // BusMastering reports whether the function may do DMA. If a driver enabled it and finds it disabled, another process reset the
@@ -221,7 +221,7 @@ func setCommand(c Config, set, clear uint16) error {
 	}
 	const best = cmdINTxDisable // may be hardwired to 0: vfio-pci emulates the bit in that case, sysfs does not
 	if (got^set)&(set|clear)&^best != 0 {
-		return fmt.Errorf("pci: command register: wrote %#04x, reads %#04x: %w", want, got, ErrConfig)
+		return fmt.Errorf("pci: command register: wrote %#04x, reads %#04x: %w", want, got, errConfig)
 	}
 	return nil
 }

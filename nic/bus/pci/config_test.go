@@ -74,7 +74,7 @@ func TestCapabilities(t *testing.T) {
 		t.Errorf("Capabilities = %#x, %v", all, err)
 	}
 	s.put16(0xa0, 0x0409)
-	if all, err := Capabilities(s, CapVendor); !slices.Equal(all, []int{0x80, 0xa0}) || !errors.Is(err, ErrConfig) {
+	if all, err := Capabilities(s, CapVendor); !slices.Equal(all, []int{0x80, 0xa0}) || !errors.Is(err, errConfig) {
 		t.Errorf("of a list that leads into the header: %#x, %v", all, err)
 	}
 	if at, err := Capability(s, CapVendor); at != 0x80 || err != nil {
@@ -88,10 +88,10 @@ func TestConfigGarbage(t *testing.T) {
 		want  error
 	}{
 		"all ones":          {func(s space) { fill(s, 0xff) }, ErrGone},
-		"list in header":    {func(s space) { s[cfgCapabilities] = 0x10 }, ErrConfig},
-		"circle":            {func(s space) { s.put16(0x70, 0x4011) }, ErrConfig},
-		"circle to itself":  {func(s space) { s.put16(0x40, 0x4001) }, ErrConfig},
-		"next in header":    {func(s space) { s.put16(0x70, 0x0411) }, ErrConfig},
+		"list in header":    {func(s space) { s[cfgCapabilities] = 0x10 }, errConfig},
+		"circle":            {func(s space) { s.put16(0x70, 0x4011) }, errConfig},
+		"circle to itself":  {func(s space) { s.put16(0x40, 0x4001) }, errConfig},
+		"next in header":    {func(s space) { s.put16(0x70, 0x0411) }, errConfig},
 		"no list":           {func(s space) { s.put16(cfgStatus, 0) }, nil},
 		"empty list":        {func(s space) { s[cfgCapabilities] = 0 }, nil},
 		"list of all zeros": {func(s space) { s[cfgCapabilities] = 0x80 }, nil},
@@ -106,8 +106,8 @@ func TestConfigGarbage(t *testing.T) {
 		head uint32
 		want error
 	}{
-		"below 0x100": {0x0f010001, ErrConfig},
-		"circle":      {0x10010001, ErrConfig},
+		"below 0x100": {0x0f010001, errConfig},
+		"circle":      {0x10010001, errConfig},
 		"none":        {0, nil},
 		"undecoded":   {^uint32(0), nil},
 	} {
@@ -134,7 +134,7 @@ func TestCommand(t *testing.T) {
 	if err := setBusMaster(s, false); err != nil || binary.LittleEndian.Uint16(s[cfgCommand:]) != 0x0003 {
 		t.Errorf("bus mastering off: command %#x, %v", s[cfgCommand], err)
 	}
-	check.Fails(t, "a bit that does not take", setBusMaster(stubborn{s}, true), ErrConfig)
+	check.Fails(t, "a bit that does not take", setBusMaster(stubborn{s}, true), errConfig)
 	fill(s, 0xff)
 	check.Fails(t, "a function that is gone", setBusMaster(s, false), ErrGone)
 }
@@ -196,7 +196,7 @@ func TestSetCommand(t *testing.T) {
 	s := hardwired{space: card()}
 	check.OK(t, setCommand(s, cmdMemory|cmdINTxDisable, cmdBusMaster))
 	s.stuck = true
-	check.Fails(t, "bus mastering stays on", setCommand(s, cmdMemory|cmdINTxDisable, cmdBusMaster), ErrConfig)
+	check.Fails(t, "bus mastering stays on", setCommand(s, cmdMemory|cmdINTxDisable, cmdBusMaster), errConfig)
 }
 
 // vfio-pci returns vendor and device ID, and its emulated INTx Disable, even if the function does not respond.

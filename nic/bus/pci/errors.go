@@ -11,13 +11,11 @@ import (
 var (
 	ErrNoDevice = bus.ErrNoDevice
 	ErrGone     = bus.ErrGone // configuration space reads all ones
-	ErrBusy     = bus.ErrBusy
-	ErrRights   = bus.ErrRights
 
-	ErrNoIOMMU = errors.New("no IOMMU group")             // the machine has none, or it is disabled
-	ErrGroup   = errors.New("IOMMU group is not viable")  // another function of the group belongs to a host driver
-	ErrInUse   = errors.New("interface is in use")        // it carries the default route or the ssh session
-	ErrConfig  = errors.New("configuration space is bad") // capability lists with invalid entries
+	errNoIOMMU = errors.New("no IOMMU group")             // the machine has none, or it is disabled
+	errGroup   = errors.New("IOMMU group is not viable")  // another function of the group belongs to a host driver
+	errInUse   = errors.New("interface is in use")        // it carries the default route or the ssh session
+	errConfig  = errors.New("configuration space is bad") // capability lists with invalid entries
 	ErrBAR     = errors.New("BAR is unusable")
-	ErrClosed  = errors.New("PCI function is closed")
+	errClosed  = errors.New("PCI function is closed")
 )

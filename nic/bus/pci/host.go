@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"unsafe"
+
+	"github.com/rebound-nic/rebound/nic/bus"
 )
 
 // host is the kernel's view of the machine. Tests substitute a tree of files.
@@ -92,7 +94,7 @@ func (h *host) find(addr string) (Found, error) {
 	case err != nil:
 		return f, fmt.Errorf("pci: %s: %w", addr, err)
 	case len(cfg) < cfgHeader:
-		return f, fmt.Errorf("pci: %s: configuration space ends at %#x: %w", addr, len(cfg), ErrConfig)
+		return f, fmt.Errorf("pci: %s: configuration space ends at %#x: %w", addr, len(cfg), errConfig)
 	}
 	if f.ID, err = readID(bytesConfig(cfg)); err != nil {
 		return f, fmt.Errorf("%s: %w", addr, err)
@@ -133,10 +135,10 @@ func writeAttribute(path, value string) error {
 	return rights(errors.Join(err, f.Close()))
 }
 
-// rights adds ErrRights to an error caused by missing permissions.
+// rights adds bus.ErrRights to an error caused by missing permissions.
 func rights(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: %w (needs root, and no kernel lockdown)", ErrRights, err)
+		return fmt.Errorf("%w: %w (needs root, and no kernel lockdown)", bus.ErrRights, err)
 	}
 	return err
 }
@@ -155,13 +157,13 @@ type bytesConfig []byte
 
 func (b bytesConfig) ReadConfig(off int, p []byte) error {
 	if off < 0 || off+len(p) > len(b) {
-		return fmt.Errorf("pci: configuration space ends at %#x, read of %d at %#x: %w", len(b), len(p), off, ErrConfig)
+		return fmt.Errorf("pci: configuration space ends at %#x, read of %d at %#x: %w", len(b), len(p), off, errConfig)
 	}
 	copy(p, b[off:])
 	return nil
 }
 
-func (b bytesConfig) WriteConfig(int, []byte) error { return ErrRights }
+func (b bytesConfig) WriteConfig(int, []byte) error { return bus.ErrRights }
 
 // bar is one line of a function's sysfs resource file.
 type bar struct {
@@ -184,7 +186,7 @@ func (h *host) bars(addr string) (b [6]bar, err error) {
 		}
 		var start, end, flags uint64
 		if _, err := fmt.Sscanf(lines[i], "0x%x 0x%x 0x%x", &start, &end, &flags); err != nil {
-			return b, fmt.Errorf("pci: %s: resource line %d is %q: %w", addr, i, lines[i], ErrConfig)
+			return b, fmt.Errorf("pci: %s: resource line %d is %q: %w", addr, i, lines[i], errConfig)
 		}
 		if flags == 0 || end < start || end == ^uint64(0) {
 			continue
@@ -198,7 +200,7 @@ func (h *host) bars(addr string) (b [6]bar, err error) {
 func checkAccess(name string, off int, p []byte, size int) error {
 	n := len(p)
 	if n != 1 && n != 2 && n != 4 || off < 0 || off%n != 0 || off+n > size {
-		return fmt.Errorf("pci: %s: %d bytes at %#x of a configuration space of %#x: %w", name, n, off, size, ErrConfig)
+		return fmt.Errorf("pci: %s: %d bytes at %#x of a configuration space of %#x: %w", name, n, off, size, errConfig)
 	}
 	return nil
 }

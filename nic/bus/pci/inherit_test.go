@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/proof/check"
@@ -135,7 +136,7 @@ func TestInheritSysfs(t *testing.T) {
 	h := must.Get(k.inherit(handed(t, f)))(t)
 	must.OK(t, f.Leave())
 	h.Arrive()
-	check.Fails(t, "a third process", check.Err(k.openSysfs(addr0, true)), ErrBusy)
+	check.Fails(t, "a third process", check.Err(k.openSysfs(addr0, true)), bus.ErrBusy)
 	command := func() byte { return must.Get(os.ReadFile(k.host.device(addr0) + "/config"))(t)[cfgCommand] }
 	if command()&byte(cmdBusMaster) == 0 || len(k.log) != calls {
 		t.Errorf("after the other process: command %#x, kernel %q", command(), k.log[calls:])

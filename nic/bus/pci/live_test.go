@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/proof/check"
@@ -44,7 +45,7 @@ func TestLive(t *testing.T) {
 func live(t *testing.T, addr string, unsafeNoIOMMU bool) {
 	f := must.Get(Open(addr, unsafeNoIOMMU))(t)
 	defer f.Close()
-	if g, err := Open(addr, unsafeNoIOMMU); !errors.Is(err, ErrBusy) {
+	if g, err := Open(addr, unsafeNoIOMMU); !errors.Is(err, bus.ErrBusy) {
 		t.Errorf("a second open: %v, %v", g, err)
 	}
 	id, err := readID(f)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/proof/check"
@@ -48,7 +49,7 @@ func TestVFIO(t *testing.T) {
 		t.Errorf("reset: %v, command %#x, kernel %q", err, command(), k.log)
 	}
 	for _, access := range []struct{ off, n int }{{-4, 4}, {1, 2}, {2, 4}, {0, 3}, {0, 8}, {0x1000, 4}} {
-		if err := f.ReadConfig(access.off, make([]byte, access.n)); !errors.Is(err, ErrConfig) {
+		if err := f.ReadConfig(access.off, make([]byte, access.n)); !errors.Is(err, errConfig) {
 			t.Errorf("%d bytes of configuration at %#x: %v", access.n, access.off, err)
 		}
 	}
@@ -102,8 +103,8 @@ func TestVFIO(t *testing.T) {
 	if err := arena.Close(); err != nil {
 		t.Errorf("the arena's Close after the function's: %v", err)
 	}
-	check.Fails(t, "Map after Close", check.Err(f.Map(dma.Memory{Bytes: make([]byte, 4096)})), ErrClosed)
-	check.Fails(t, "BAR after Close", check.Err(f.BAR(0)), ErrClosed)
+	check.Fails(t, "Map after Close", check.Err(f.Map(dma.Memory{Bytes: make([]byte, 4096)})), errClosed)
+	check.Fails(t, "BAR after Close", check.Err(f.BAR(0)), errClosed)
 	if left := openFiles(t); left != fds {
 		t.Errorf("%d files are left open", left-fds)
 	}
@@ -120,24 +121,24 @@ func TestVFIORefuses(t *testing.T) {
 		want error
 		says string
 	}{
-		"other driver": {func(k *kernel) { k.move(Found{Address: addr0, Driver: vfioDriver}, "ixgbe") }, ErrBusy, "responder bind"},
-		"no driver":    {func(k *kernel) { k.move(Found{Address: addr0, Driver: vfioDriver}, "") }, ErrBusy, "no kernel driver has it (bind -no-driver): there is an IOMMU, so give it to vfio-pci (rebound-responder bind " + addr0 + ")"},
+		"other driver": {func(k *kernel) { k.move(Found{Address: addr0, Driver: vfioDriver}, "ixgbe") }, bus.ErrBusy, "responder bind"},
+		"no driver":    {func(k *kernel) { k.move(Found{Address: addr0, Driver: vfioDriver}, "") }, bus.ErrBusy, "no kernel driver has it (bind -no-driver): there is an IOMMU, so give it to vfio-pci (rebound-responder bind " + addr0 + ")"},
 		"no driver, no group": {func(k *kernel) {
 			k.move(Found{Address: addr0, Driver: vfioDriver}, "")
 			os.Remove(k.host.device(addr0) + "/iommu_group")
-		}, ErrNoIOMMU, "nic.unsafe_no_iommu = true"},
+		}, errNoIOMMU, "nic.unsafe_no_iommu = true"},
 		"no driver, no translation": {func(k *kernel) {
 			k.move(Found{Address: addr0, Driver: vfioDriver}, "")
 			k.file("sys/kernel/iommu_groups/7/type", "identity\n")
-		}, ErrBusy, "nic.unsafe_no_iommu = true"},
-		"no group":      {func(k *kernel) { os.Remove(k.host.device(addr0) + "/iommu_group") }, ErrNoIOMMU, "intel_iommu=on"},
-		"no group file": {func(k *kernel) { os.Remove(k.dev + "/vfio/7") }, ErrGroup, "group 7"},
+		}, bus.ErrBusy, "nic.unsafe_no_iommu = true"},
+		"no group":      {func(k *kernel) { os.Remove(k.host.device(addr0) + "/iommu_group") }, errNoIOMMU, "intel_iommu=on"},
+		"no group file": {func(k *kernel) { os.Remove(k.dev + "/vfio/7") }, errGroup, "group 7"},
 		"no container":  {func(k *kernel) { os.Remove(k.dev + "/vfio/vfio") }, os.ErrNotExist, "modprobe"},
 		"not viable": {func(k *kernel) {
 			k.viable = false
 			k.card(addr1, "e1000e", "7")
-		}, ErrGroup, addr1 + " (e1000e)"},
-		"no IOMMU":     {func(k *kernel) { k.file("sys/kernel/iommu_groups/7/name", "vfio-noiommu\n") }, ErrNoIOMMU, "unsafe_no_iommu"},
+		}, errGroup, addr1 + " (e1000e)"},
+		"no IOMMU":     {func(k *kernel) { k.file("sys/kernel/iommu_groups/7/name", "vfio-noiommu\n") }, errNoIOMMU, "unsafe_no_iommu"},
 		"not a device": {func(k *kernel) { os.RemoveAll(k.host.device(addr0)) }, ErrNoDevice, addr0},
 		"gone": {func(k *kernel) {
 			k.device.WriteAt([]byte(strings.Repeat("\xff", cfgExtendedSize)), regionConfig*regionStride)
@@ -156,7 +157,7 @@ func TestVFIORefuses(t *testing.T) {
 		}
 	}
 	k := vfioKernel(t)
-	check.Fails(t, "group in use", k.groupError(Found{Group: "7"}, unix.EBUSY), ErrBusy, "fuser")
+	check.Fails(t, "group in use", k.groupError(Found{Group: "7"}, unix.EBUSY), bus.ErrBusy, "fuser")
 }
 
 // TestSplitWC: registers uncached and doorbells write-combining in one BAR, with offsets that count from its start.
@@ -274,13 +275,13 @@ func TestSysfs(t *testing.T) {
 	left.put16(cfgCommand, cmdBusMaster|cmdMemory)
 	k.file("sys/bus/pci/devices/"+addr0+"/config", string(left))
 
-	check.Fails(t, "without consent", check.Err(k.openSysfs(addr0, false)), ErrNoIOMMU, "unsafe_no_iommu")
+	check.Fails(t, "without consent", check.Err(k.openSysfs(addr0, false)), errNoIOMMU, "unsafe_no_iommu")
 	f := must.Get(k.openSysfs(addr0, true))(t)
 	dir := "bus/pci/devices/" + addr0 + "/"
 	if want := []string{dir + "enable=1", dir + "reset=1", "command was 0x0"}; !slices.Equal(slices.DeleteFunc(slices.Clone(k.log), func(s string) bool { return s == "command was 0x2" }), want[:2]) {
 		t.Errorf("the kernel saw %q, want %q with bus mastering off", k.log, want)
 	}
-	check.Fails(t, "a second open", check.Err(k.openSysfs(addr0, true)), ErrBusy)
+	check.Fails(t, "a second open", check.Err(k.openSysfs(addr0, true)), bus.ErrBusy)
 	w := must.Get(f.BAR(0))(t)
 	w.Write32(0x40, 0x66666666)
 	if b, _ := os.ReadFile(k.host.device(addr0) + "/resource0"); b[0x40] != 0x66 {
@@ -312,7 +313,7 @@ func TestSysfsRefuses(t *testing.T) {
 	}
 	k := newKernel(t)
 	k.card(addr0, "ixgbe", "")
-	check.Fails(t, "a kernel driver has it", check.Err(k.openSysfs(addr0, true)), ErrBusy, "ixgbe")
+	check.Fails(t, "a kernel driver has it", check.Err(k.openSysfs(addr0, true)), bus.ErrBusy, "ixgbe")
 	k = newKernel(t)
 	k.card(addr0, "", "7")
 	k.file("sys/kernel/iommu_groups/7/type", "DMA-FQ\n")

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
@@ -48,16 +49,16 @@ func (h *host) openSysfs(addr string, unsafeNoIOMMU bool) (*sysfsFunction, error
 	}
 	addr = found.Address
 	if !unsafeNoIOMMU {
-		return nil, fmt.Errorf("pci: %s: without an IOMMU the device can write to any memory: bind it to vfio-pci, or set nic.unsafe_no_iommu: %w", addr, ErrNoIOMMU)
+		return nil, fmt.Errorf("pci: %s: without an IOMMU the device can write to any memory: bind it to vfio-pci, or set nic.unsafe_no_iommu: %w", addr, errNoIOMMU)
 	}
 	if mmio.PureGo {
 		return nil, fmt.Errorf("pci: %s: a purego build has no barriers for a device: %w", addr, errors.ErrUnsupported)
 	}
 	if found.Driver != "" {
-		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (rebound-responder bind %s): %w", addr, found.Driver, addr, ErrBusy)
+		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (rebound-responder bind %s): %w", addr, found.Driver, addr, bus.ErrBusy)
 	}
 	if t := h.text(h.device(addr), "iommu_group/type"); found.Group != "" && t != "identity" {
-		return nil, fmt.Errorf("pci: %s: the IOMMU translates its addresses (group %s, type %q), so physical ones would fault: bind it to vfio-pci: %w", addr, found.Group, t, ErrBusy)
+		return nil, fmt.Errorf("pci: %s: the IOMMU translates its addresses (group %s, type %q), so physical ones would fault: bind it to vfio-pci: %w", addr, found.Group, t, bus.ErrBusy)
 	}
 	f := &sysfsFunction{dir: h.device(addr), id: found.ID, node: found.NUMANode}
 	f.windows = windows{host: h, addr: addr}
@@ -83,7 +84,7 @@ func (f *sysfsFunction) start() error {
 	}
 	f.size = int(st.Size())
 	if err := unix.Flock(int(f.config.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("another process drives it: %w: %w", ErrBusy, err)
+		return fmt.Errorf("another process drives it: %w: %w", bus.ErrBusy, err)
 	}
 	if f.Physical, err = dma.UnsafeNoIOMMU(); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 )
@@ -69,13 +70,13 @@ func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err e
 	case found.Driver == "":
 		return nil, h.driverless(found)
 	case found.Driver != vfioDriver:
-		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (rebound-responder bind %s): %w", addr, found.Driver, addr, ErrBusy)
+		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (rebound-responder bind %s): %w", addr, found.Driver, addr, bus.ErrBusy)
 	case found.Group == "":
-		return nil, fmt.Errorf("pci: %s: %w: boot with intel_iommu=on or amd_iommu=on", addr, ErrNoIOMMU)
+		return nil, fmt.Errorf("pci: %s: %w: boot with intel_iommu=on or amd_iommu=on", addr, errNoIOMMU)
 	}
 	noIOMMU := h.withoutIOMMU(found.Group)
 	if noIOMMU && !unsafeNoIOMMU {
-		return nil, fmt.Errorf("pci: %s: vfio-pci has it without an IOMMU, so that it can write to any memory: set nic.unsafe_no_iommu to accept that: %w", addr, ErrNoIOMMU)
+		return nil, fmt.Errorf("pci: %s: vfio-pci has it without an IOMMU, so that it can write to any memory: set nic.unsafe_no_iommu to accept that: %w", addr, errNoIOMMU)
 	}
 
 	f := &vfioFunction{id: found.ID, node: found.NUMANode}
@@ -113,12 +114,12 @@ func (h *host) driverless(f Found) error {
 	switch {
 	case f.Group == "":
 		return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: %w: %s; if the machine has an IOMMU, boot with intel_iommu=on or amd_iommu=on, and give it to "+
-			"vfio-pci (rebound-responder bind %s)", f.Address, without, ErrNoIOMMU, consent, f.Address)
+			"vfio-pci (rebound-responder bind %s)", f.Address, without, errNoIOMMU, consent, f.Address)
 	case h.text(h.device(f.Address), "iommu_group/type") == "identity":
 		return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: give it to vfio-pci (rebound-responder bind %s); the IOMMU does not translate its addresses (group %s, type identity), so "+
-			"it also works without: %s: %w", f.Address, without, f.Address, f.Group, consent, ErrBusy)
+			"it also works without: %s: %w", f.Address, without, f.Address, f.Group, consent, bus.ErrBusy)
 	}
-	return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: there is an IOMMU, so give it to vfio-pci (rebound-responder bind %s): %w", f.Address, without, f.Address, ErrBusy)
+	return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: there is an IOMMU, so give it to vfio-pci (rebound-responder bind %s): %w", f.Address, without, f.Address, bus.ErrBusy)
 }
 
 func (f *vfioFunction) openContainer(noIOMMU bool) (err error) {
@@ -158,7 +159,7 @@ func (f *vfioFunction) openGroup(found Found) (err error) {
 	}
 	if status.flags&groupViable == 0 {
 		return fmt.Errorf("%w: group %s also has %s: give them to vfio-pci too, or unbind them from their drivers",
-			ErrGroup, found.Group, strings.Join(f.host.othersInGroup(found), ", "))
+			errGroup, found.Group, strings.Join(f.host.othersInGroup(found), ", "))
 	}
 	fd := int32(f.container.Fd())
 	if err := f.fill(f.group, vfioGroupSetContainer, unsafe.Pointer(&fd)); err != nil {
@@ -235,7 +236,7 @@ func (f *vfioFunction) describe() error {
 		}
 	}
 	if f.regions[regionConfig].size < cfgSize {
-		return fmt.Errorf("configuration region of %#x bytes: %w", f.regions[regionConfig].size, ErrConfig)
+		return fmt.Errorf("configuration region of %#x bytes: %w", f.regions[regionConfig].size, errConfig)
 	}
 	return nil
 }
@@ -303,7 +304,7 @@ func (f *vfioFunction) writeReal(off int, p []byte) error {
 			return fmt.Errorf("pci: %s: configuration space %#x: %w", f.addr, off, rights(err))
 		}
 	}
-	return fmt.Errorf("pci: %s: configuration space %#x reads % x, expected % x: %w", f.addr, off, now, p, ErrConfig)
+	return fmt.Errorf("pci: %s: configuration space %#x reads % x, expected % x: %w", f.addr, off, now, p, errConfig)
 }
 
 func (f *vfioFunction) SetBusMaster(on bool) error { return setBusMaster(f, on) }
@@ -436,9 +437,9 @@ func (h *host) groupFile(group string) string {
 func (h *host) groupError(f Found, err error) error {
 	switch {
 	case errors.Is(err, unix.EBUSY):
-		return fmt.Errorf("a process has IOMMU group %s open (fuser -v %s): %w", f.Group, h.groupFile(f.Group), ErrBusy)
+		return fmt.Errorf("a process has IOMMU group %s open (fuser -v %s): %w", f.Group, h.groupFile(f.Group), bus.ErrBusy)
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: no VFIO file for IOMMU group %s (vfio-pci creates it): %w", ErrGroup, f.Group, err)
+		return fmt.Errorf("%w: no VFIO file for IOMMU group %s (vfio-pci creates it): %w", errGroup, f.Group, err)
 	}
 	return rights(err)
 }

@@ -132,7 +132,7 @@ func (f *vfioFunction) Map(m dma.Memory) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.iovas.closed {
-		return 0, fmt.Errorf("pci: %s: %w", f.addr, ErrClosed)
+		return 0, fmt.Errorf("pci: %s: %w", f.addr, errClosed)
 	}
 	size := uint64(len(m.Bytes))
 	if size == 0 {

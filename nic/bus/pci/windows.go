@@ -165,7 +165,7 @@ func (w *windows) mapped(size uint64, wc bool, pieces ...piece) (*mmio.Window, e
 func (w *windows) check(n int) error {
 	switch {
 	case w.closed:
-		return fmt.Errorf("pci: %s: %w", w.addr, ErrClosed)
+		return fmt.Errorf("pci: %s: %w", w.addr, errClosed)
 	case n < 0 || n > 5 || w.bars[n].size == 0:
 		return fmt.Errorf("pci: %s has no BAR %d: %w", w.addr, n, ErrBAR)
 	case w.bars[n].io:

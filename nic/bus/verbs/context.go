@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 )
 
@@ -26,7 +27,7 @@ type Context struct {
 func (c *Context) Call(object, method uint16, attrs []Attr) error {
 	err := c.Kernel.Call(object, method, attrs)
 	if errors.Is(err, unix.ETIMEDOUT) {
-		return fmt.Errorf("%w: %w", ErrTimeout, err)
+		return fmt.Errorf("%w: %w", bus.ErrTimeout, err)
 	}
 	return err
 }
@@ -85,9 +86,6 @@ func (c *Context) AllocPD(response []byte) error {
 	c.pd, c.hasPD = r.PDHandle, true
 	return nil
 }
-
-// PD returns the handle of the protection domain.
-func (c *Context) PD() uint32 { return c.pd }
 
 const localWrite = 1 << 0 // IB_ACCESS_LOCAL_WRITE
 

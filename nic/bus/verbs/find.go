@@ -14,16 +14,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 )
 
-// Errors for a device beside the kernel's driver.
-var (
-	ErrNoDevice = bus.ErrNoDevice
-	ErrGone     = bus.ErrGone
-	ErrRights   = bus.ErrRights
-	ErrTimeout  = bus.ErrTimeout
-
-	// ErrKernels is returned for operations that only the kernel's driver may do.
-	ErrKernels = errors.New("the kernel drives this function")
-)
+// errKernels is returned for operations that only the kernel's driver may do.
+var errKernels = errors.New("the kernel drives this function")
 
 // drivers are the numbers in the interface of kernel drivers, by their names on the PCI bus.
 var drivers = map[string]uint32{"efa": abi.DriverEFA, "mlx5_core": abi.DriverMLX5, "mlx4_core": abi.DriverMLX4}
@@ -63,9 +55,7 @@ type host struct {
 
 var machine = host{"/sys", "/dev", pci.Find}
 
-// List returns the RDMA devices of this machine by name.
-func List() ([]Found, error) { return machine.list() }
-
+// list returns the RDMA devices of this machine by name.
 func (h *host) list() ([]Found, error) {
 	paths, err := filepath.Glob(filepath.Join(h.sys, "class/infiniband/*"))
 	if err != nil {
@@ -115,5 +105,5 @@ func (h *host) find(name string) (Found, error) {
 			return f, nil
 		}
 	}
-	return Found{}, fmt.Errorf("%s: %w: the kernel has no RDMA device of that name", name, ErrNoDevice)
+	return Found{}, fmt.Errorf("%s: %w: the kernel has no RDMA device of that name", name, bus.ErrNoDevice)
 }

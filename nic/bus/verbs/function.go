@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
@@ -46,7 +47,7 @@ func Open(name string) (*Function, error) {
 	}
 	return New(name, found, "/sys", func(f Found) (Kernel, error) {
 		if f.Node == "" {
-			return nil, fmt.Errorf("%s: %w: %s", f.Name, ErrNoDevice, f.Missing())
+			return nil, fmt.Errorf("%s: %w: %s", f.Name, bus.ErrNoDevice, f.Missing())
 		}
 		return open(f.Node, drivers[f.Function.Driver])
 	})
@@ -55,7 +56,7 @@ func Open(name string) (*Function, error) {
 // New is Open for a device that tests make: sys has its files as in sysfs.
 func New(name string, found Found, sys string, open func(Found) (Kernel, error)) (*Function, error) {
 	if drivers[found.Function.Driver] == 0 {
-		return nil, fmt.Errorf("%s: %w: not supported beside kernel driver %q", name, ErrNoDevice, found.Function.Driver)
+		return nil, fmt.Errorf("%s: %w: not supported beside kernel driver %q", name, bus.ErrNoDevice, found.Function.Driver)
 	}
 	f := &Function{Found: found, name: name, sys: sys, open: open}
 	var err error
@@ -166,23 +167,23 @@ func (f *Function) ReadConfig(off int, p []byte) error {
 	return err
 }
 
-// WriteConfig returns ErrKernels.
+// WriteConfig returns errKernels.
 func (f *Function) WriteConfig(int, []byte) error { return f.kernels("configuration space") }
 
-// BAR returns ErrKernels.
+// BAR returns errKernels.
 func (f *Function) BAR(int) (*mmio.Window, error) { return nil, f.kernels("registers") }
 
-// BARWC returns ErrKernels.
+// BARWC returns errKernels.
 func (f *Function) BARWC(int) (*mmio.Window, error) { return nil, f.kernels("registers") }
 
 // SetBusMaster does nothing: the kernel decides, and destroys a Context's objects before it releases their memory.
 func (f *Function) SetBusMaster(bool) error { return nil }
 
-// Reset returns ErrKernels.
+// Reset returns errKernels.
 func (f *Function) Reset() error { return f.kernels("reset") }
 
 func (f *Function) kernels(what string) error {
-	return fmt.Errorf("%s: %s: %w", f.name, what, ErrKernels)
+	return fmt.Errorf("%s: %s: %w", f.name, what, errKernels)
 }
 
 // Map registers memory with the device. Its device address is the process's own.
@@ -190,7 +191,7 @@ func (f *Function) Map(m dma.Memory) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.context == nil {
-		return 0, fmt.Errorf("%s: %w: no context is open", f.name, ErrGone)
+		return 0, fmt.Errorf("%s: %w: no context is open", f.name, bus.ErrGone)
 	}
 	r, err := f.context.register(m.Bytes)
 	switch {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 )
 
@@ -61,11 +62,11 @@ func open(node string, driver uint32) (*device, error) {
 	f, err := os.OpenFile(node, os.O_RDWR|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.EPERM): // not EACCES
-		return nil, fmt.Errorf("%w: %w: the device belongs to another network namespace (rdma system show)", ErrRights, err)
+		return nil, fmt.Errorf("%w: %w: the device belongs to another network namespace (rdma system show)", bus.ErrRights, err)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("%w: %w", ErrRights, err)
+		return nil, fmt.Errorf("%w: %w", bus.ErrRights, err)
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%w: %w (in a container, give it the device)", ErrNoDevice, err)
+		return nil, fmt.Errorf("%w: %w (in a container, give it the device)", bus.ErrNoDevice, err)
 	case err != nil:
 		return nil, err
 	}

@@ -93,7 +93,7 @@ func (f *Function) mapShadow(bar int, size uint64) (shadow, error) {
 		return shadow{}, err
 	}
 	if info.Size < size {
-		return shadow{}, fmt.Errorf("%w: %#x bytes of memory behind BAR %d of %#x", ErrProtocol, info.Size, bar, size)
+		return shadow{}, fmt.Errorf("%w: %#x bytes of memory behind BAR %d of %#x", proto.ErrProtocol, info.Size, bar, size)
 	}
 	fd := fds[0]
 	fds = nil
@@ -110,7 +110,7 @@ func mapShadowFile(fd int, size uint64, areas []proto.SparseArea) (k shadow, err
 	seals, serr := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err := unix.Fstat(fd, &st); err != nil || serr != nil || seals&unix.F_SEAL_SHRINK == 0 || size > uint64(st.Size) {
 		unix.Close(fd)
-		return k, fmt.Errorf("%w: %#x bytes of %#x, seals %#x", ErrProtocol, size, st.Size, seals)
+		return k, fmt.Errorf("%w: %#x bytes of %#x, seals %#x", proto.ErrProtocol, size, st.Size, seals)
 	}
 	if k.mem, err = unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		unix.Close(fd)
@@ -133,20 +133,20 @@ func (f *Function) regionInfo(index uint32) (proto.RegionInfoBody, []byte, []int
 		switch {
 		case err != nil || a.Index != index || a.Argsz > proto.MaxTransfer:
 			r.CloseFDs()
-			return a, nil, nil, fmt.Errorf("%w: region %d: %+v", ErrProtocol, index, a)
+			return a, nil, nil, fmt.Errorf("%w: region %d: %+v", proto.ErrProtocol, index, a)
 		case a.Argsz <= q.Argsz || a.Flags&proto.RegionCaps == 0:
 			return a, rest, r.FDs, nil
 		}
 		r.CloseFDs()
 		q.Argsz = a.Argsz
 	}
-	return q, nil, nil, fmt.Errorf("%w: region %d asks for more room each time", ErrProtocol, index)
+	return q, nil, nil, fmt.Errorf("%w: region %d asks for more room each time", proto.ErrProtocol, index)
 }
 
 // parseCaps reads a region's capability chain: whether it is doorbell memory as our server offers it, and where the doorbells
 // are. Offsets are relative to the start of the region info.
 func parseCaps(caps []byte) (ours bool, areas []proto.SparseArea, err error) {
-	bad := fmt.Errorf("%w: capability chain %.64x", ErrProtocol, caps)
+	bad := fmt.Errorf("%w: capability chain %.64x", proto.ErrProtocol, caps)
 	for at, seen := uint32(32), 0; at != 0; seen++ {
 		if at < 32 || uint64(at) > uint64(len(caps))+32 || seen > 16 {
 			return false, nil, bad

@@ -20,12 +20,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
 )
 
-// ErrClosed means that the connection was lost: the server closed it, did not reply in time, or violated the protocol.
-var ErrClosed = proto.ErrClosed
-
-// ErrProtocol means that the server violated the protocol. The connection is closed.
-var ErrProtocol = proto.ErrProtocol
-
 // Function is a PCI function behind a vfio-user socket.
 type Function struct {
 	path string
@@ -74,7 +68,7 @@ func Dial(path string) (*Function, error) {
 	f := &Function{path: path, conn: proto.NewConn(sock), ran: make(chan struct{})}
 	f.run()
 	if err := f.start(); err != nil {
-		f.conn.Fail(ErrClosed)
+		f.conn.Fail(proto.ErrClosed)
 		<-f.ran
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
@@ -99,7 +93,7 @@ func (f *Function) call(cmd proto.Command, body []byte, fds ...int) (proto.Messa
 
 func (f *Function) start() error {
 	r, err := f.call(proto.CmdVersion, proto.VersionBody())
-	if errors.Is(err, ErrClosed) {
+	if errors.Is(err, proto.ErrClosed) {
 		return fmt.Errorf("%w (a server that already has a client closes further connections)", err)
 	} else if err != nil {
 		return err
@@ -117,7 +111,7 @@ func (f *Function) start() error {
 		return err
 	}
 	if f.info.Flags&proto.InfoPCI == 0 || f.info.Regions <= proto.RegionConfig {
-		return fmt.Errorf("%w: not a PCI function: flags %#x, %d regions", ErrProtocol, f.info.Flags, f.info.Regions)
+		return fmt.Errorf("%w: not a PCI function: flags %#x, %d regions", proto.ErrProtocol, f.info.Flags, f.info.Regions)
 	}
 	var words [3]uint32
 	for i, off := range []int{offID, offRevision, offSubsystem} {
@@ -201,7 +195,7 @@ func (f *Function) read(region uint32, off uint64, p []byte) error {
 	var a proto.AccessBody
 	data, err := proto.Decode(r.Body, &a)
 	if err != nil || len(data) != len(p) {
-		return fmt.Errorf("%w: REGION_READ of %d bytes returned %d", ErrProtocol, len(p), len(data))
+		return fmt.Errorf("%w: REGION_READ of %d bytes returned %d", proto.ErrProtocol, len(p), len(data))
 	}
 	copy(p, data)
 	return nil
@@ -304,7 +298,7 @@ func (f *Function) Unmap(iova uint64, size int) error {
 	q := proto.DMAUnmapBody{Argsz: 24, Addr: iova, Size: uint64(size)}
 	r, err := f.call(proto.CmdDMAUnmap, proto.Encode(q))
 	r.CloseFDs()
-	if errors.Is(err, ErrClosed) {
+	if errors.Is(err, proto.ErrClosed) {
 		return nil
 	}
 	if err != nil {
@@ -324,7 +318,7 @@ func (f *Function) Close() error {
 		return f.Leave()
 	}
 	err := f.SetBusMaster(false)
-	if errors.Is(err, ErrClosed) {
+	if errors.Is(err, proto.ErrClosed) {
 		err = nil
 	}
 	return errors.Join(err, f.Leave())

@@ -92,7 +92,7 @@ func Inherit(b pci.Bequest) (_ *Function, err error) {
 		}
 		if err != nil || k.N < 0 || k.N > 5 || k.Shadow != 0 && uint64(k.Shadow) < k.Size || len(memory.mem) != k.Shadow {
 			memory.close()
-			return nil, errors.Join(fmt.Errorf("vfio-user: inherited BAR %d of %#x bytes: %w", k.N, k.Size, errors.Join(err, ErrProtocol)), f.Leave())
+			return nil, errors.Join(fmt.Errorf("vfio-user: inherited BAR %d of %#x bytes: %w", k.N, k.Size, errors.Join(err, proto.ErrProtocol)), f.Leave())
 		}
 		f.shadow[k.N] = memory
 		f.win[k.N] = f.window(k.N, k.Size)
@@ -109,7 +109,7 @@ func (f *Function) Arrive() {
 
 // Leave implements pci.Heritable.
 func (f *Function) Leave() error {
-	f.conn.Fail(ErrClosed)
+	f.conn.Fail(proto.ErrClosed)
 	if !f.resting.Load() {
 		<-f.ran
 	}

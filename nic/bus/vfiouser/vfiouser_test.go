@@ -202,7 +202,7 @@ func TestClientVanishes(t *testing.T) {
 		if bar, err := f.BAR(0); err != nil || bar.Read32(0) != toysim.Magic {
 			t.Fatalf("BAR 0: %v", err)
 		}
-		f.conn.Fail(ErrClosed) // simulates the death of the process
+		f.conn.Fail(proto.ErrClosed) // simulates the death of the process
 		<-f.ran
 		await.Until(t, "the server takes the memory and bus mastering of a client that died", func() bool { return p.Mappings() == 0 && !p.BusMaster() })
 		a.Close()
@@ -224,7 +224,7 @@ func TestSecondClientIsSentAway(t *testing.T) {
 	if g, err := Dial(path); err == nil {
 		g.Close()
 		t.Error("two clients at once")
-	} else if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "already has a client") {
+	} else if !errors.Is(err, proto.ErrClosed) || !strings.Contains(err.Error(), "already has a client") {
 		t.Errorf("the second client gets: %v", err)
 	}
 	var b [4]byte
@@ -240,7 +240,7 @@ func TestServerVanishes(t *testing.T) {
 	iova := must.Get(f.Map(pages(t, 4096)))(t)
 	s.Close()
 	check.Equal(t, bar.Read32(0), ^uint32(0), "reads %#x")
-	check.Fails(t, "SetBusMaster", f.SetBusMaster(true), ErrClosed)
+	check.Fails(t, "SetBusMaster", f.SetBusMaster(true), proto.ErrClosed)
 	if err := f.Unmap(iova, 4096); err != nil {
 		t.Errorf("Unmap: %v", err)
 	}

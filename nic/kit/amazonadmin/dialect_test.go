@@ -52,7 +52,7 @@ func TestEventDoorbell(t *testing.T) {
 		d := &device{depth: depth}
 		a := must.Get(dma.NewArena(d, 1<<16))(t)
 		defer a.Close()
-		r := must.Get(NewRegs("test", c.dialect, NoReadLess, mmio.Trapped(0x80, d, nil, nil), a))(t)
+		r := must.Get(newRegs("test", c.dialect, NoReadLess, mmio.Trapped(0x80, d, nil, nil), a))(t)
 		check.Equal(t, r.direct, c.direct, c.name+": registers are read by MMIO: %v")
 		e := must.Get(NewEvents(r, a, depth))(t)
 		doorbell := func() uint32 { return binary.LittleEndian.Uint32(d.regs[AENQ_HEAD_DB:]) }

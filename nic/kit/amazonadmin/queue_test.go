@@ -83,7 +83,7 @@ func newDialectQueue(t *testing.T, dialect Dialect, depth int, answer func(*devi
 	d := &device{depth: uint16(depth), answer: answer}
 	a := must.Get(dma.NewArena(d, 1<<16))(t)
 	t.Cleanup(func() { a.Close() })
-	r := must.Get(NewRegs("test", dialect, 0, mmio.Trapped(0x80, d, nil, nil), a))(t)
+	r := must.Get(newRegs("test", dialect, 0, mmio.Trapped(0x80, d, nil, nil), a))(t)
 	q := must.Get(NewQueue(r, a, depth, time.Minute))(t)
 	return d, q
 }
@@ -181,7 +181,7 @@ func FuzzWriteBack(f *testing.F) {
 		f.Skip(err)
 	}
 	f.Cleanup(func() { a.Close() })
-	r := must.Get(NewRegs("test", ENA, 0, mmio.Trapped(0x80, d, nil, nil), a))(f)
+	r := must.Get(newRegs("test", ENA, 0, mmio.Trapped(0x80, d, nil, nil), a))(f)
 	q := must.Get(NewQueue(r, a, 2, time.Millisecond))(f)
 	e := must.Get(NewEvents(r, a, 2))(f)
 	completions, events := binary.LittleEndian.Uint64(d.regs[ACQ_BASE_LO:]), binary.LittleEndian.Uint64(d.regs[AENQ_BASE_LO:])

@@ -92,8 +92,8 @@ type Regs struct {
 // NoReadLess is the bit of an ENA's PCI revision that says that registers are read by MMIO only.
 const NoReadLess = 1 << 0
 
-// NewRegs sets the address of the answers to register reads. revision is the function's PCI revision.
-func NewRegs(name string, dialect Dialect, revision uint8, bar *mmio.Window, a *dma.Arena) (*Regs, error) {
+// newRegs sets the address of the answers to register reads. revision is the function's PCI revision.
+func newRegs(name string, dialect Dialect, revision uint8, bar *mmio.Window, a *dma.Arena) (*Regs, error) {
 	b, err := a.Alloc(int(unsafe.Sizeof(readLess{})), 64)
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func Attach(c *kit.Card, dialect Dialect, bar *mmio.Window) (*Regs, error) {
 	if err := c.Allocate(1 << 20); err != nil {
 		return nil, err
 	}
-	r, err := NewRegs(c.Name, dialect, c.Fn.ID().Revision, bar, c.Arena)
+	r, err := newRegs(c.Name, dialect, c.Fn.ID().Revision, bar, c.Arena)
 	if err != nil {
 		return nil, err
 	}

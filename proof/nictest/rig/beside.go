@@ -24,9 +24,9 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// FunctionBeside returns fn as a simulated kernel shows it to a driver beside its own: found's RDMA device, which open opens, with the
+// functionBeside returns fn as a simulated kernel shows it to a driver beside its own: found's RDMA device, which open opens, with the
 // kernel's files of it. The driver is asked for interface eth1.
-func FunctionBeside(t testing.TB, fn pci.Function, found verbs.Found, firmware string, open func(verbs.Found) (verbs.Kernel, error)) *verbs.Function {
+func functionBeside(t testing.TB, fn pci.Function, found verbs.Found, firmware string, open func(verbs.Found) (verbs.Kernel, error)) *verbs.Function {
 	t.Helper()
 	sys := t.TempDir()
 	found.Function.Address, found.Function.ID, found.Function.NUMANode = "0000:03:00.0", fn.ID(), -1
@@ -80,8 +80,8 @@ func (all Regions) Device(at, length uint64) (uint64, error) {
 	return 0, unix.EFAULT
 }
 
-// Errno returns Linux's error number for a card that is gone or does not answer, and other errors as they are.
-func Errno(err error) error {
+// errno returns Linux's error number for a card that is gone or does not answer, and other errors as they are.
+func errno(err error) error {
 	switch {
 	case errors.Is(err, nic.ErrGone):
 		return unix.EIO
@@ -262,7 +262,7 @@ func (x *Beside[D]) Sends(frame []byte) {
 func (x *Beside[D]) Serve(d nic.Answerer, text string, causes func()) (err error) {
 	x.Helper()
 	x.Busy(func() {
-		err = ServeOn(d, x.Resp[0], func() {
+		err = serveOn(d, x.Resp[0], func() {
 			causes()
 			if !await.Holds(func() bool { return strings.Contains(x.Logs.String(), text) }) {
 				x.Errorf("%q is not logged\n%s", text, x.Logs.String())

@@ -122,7 +122,7 @@ func (k *Kernel) Left() int {
 
 // Beside returns the function as passed to a driver beside the kernel's: found's RDMA device, which open opens.
 func (k *Kernel) Beside(found verbs.Found, firmware string, open func() verbs.Kernel) *verbs.Function {
-	return FunctionBeside(k, k.fn, found, firmware, func(verbs.Found) (verbs.Kernel, error) {
+	return functionBeside(k, k.fn, found, firmware, func(verbs.Found) (verbs.Kernel, error) {
 		if k.removed.Load() {
 			return nil, nic.ErrNoDevice
 		}
@@ -169,7 +169,7 @@ func (p *Process) Destroy(handle uint32) error {
 func (p *Process) Call(object, method uint16, attrs []verbs.Attr) error {
 	p.kernel.Mu.Lock()
 	defer p.kernel.Mu.Unlock()
-	return Errno(p.call(object, method, attrs))
+	return errno(p.call(object, method, attrs))
 }
 
 func (p *Process) call(object, method uint16, attrs []verbs.Attr) error {

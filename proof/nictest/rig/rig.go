@@ -236,12 +236,12 @@ func (x *Rig[D]) Exchange(count, size int) {
 // Serve runs f while queue 0 is served on its own thread.
 func (x *Rig[D]) Serve(f func()) (err error) {
 	x.Helper()
-	x.Busy(func() { err = ServeOn(x.Dev, x.Resp[0], f) })
+	x.Busy(func() { err = serveOn(x.Dev, x.Resp[0], f) })
 	return err
 }
 
-// ServeOn runs f while queue 0 of a device is served on its own thread.
-func ServeOn(d nic.Answerer, r *fastpath.Responder, f func()) error {
+// serveOn runs f while queue 0 of a device is served on its own thread.
+func serveOn(d nic.Answerer, r *fastpath.Responder, f func()) error {
 	stop := Serving(d, r)
 	f()
 	return stop()
