@@ -201,7 +201,7 @@ func newWatchSettings() *watchSettings {
 			"__param_stamp_key; their probes use authenticated mode (RFC 8762 §4.2.2). Empty: unauthenticated."),
 		setting.Range("probe.source_ports", &s.probe.Ports, 1, targets.MostSourcePorts, 0, "1", "UDP source ports to rotate through, for UDP and STAMP targets without the label "+
 			"__param_source_ports: equal-cost paths, which routers choose by a hash of the ports (ECMP), all get probes. Each port has its own counters; if the probes from some "+
-			"ports are lost and those from others are not, the log says which, and a trace with the same ports shows after which hop.").In("probe.transport=socket"),
+			"ports are lost and those from others are not, the log says which, and a trace with the same ports shows after which hop."),
 		setting.Strings("probe.source", &s.probe.source, netip.ParseAddr, "The address to send from, or one of each family; with raw "+
 			"frames it need not be configured in the kernel. Empty: the kernel's choice."),
 		setting.Strings("probe.gateway", &s.probe.gateway, netip.ParseAddr, "The gateway, or one of each family. Empty: from the "+
@@ -332,9 +332,6 @@ func (s *watchSettings) options(e *env) (*watch.Options, error) {
 	}
 	if cards.IsPCIDevice(s.nic.Device) && s.probe.Transport == "socket" {
 		return fail("probe.transport", "%s is not a kernel interface, which sockets need: use raw", s.nic.Device)
-	}
-	if s.probe.Ports > 1 && s.probe.Transport != "socket" {
-		return fail("probe.source_ports", "%d source ports need -transport socket", s.probe.Ports)
 	}
 	if s.probe.rate*s.probe.Timeout.Seconds() > watch.MostUnderWay {
 		return fail("probe.rate", "%g probes a second for a timeout of %v: too many would be in flight to one target", s.probe.rate, s.probe.Timeout)

@@ -169,15 +169,30 @@ func sum(of map[int]float64) (n float64) {
 }
 
 // One of two equal-cost paths drops all packets: the watch names the source ports whose probes take it and the last hop
-// that answers, counts no loss for the others, and notices that it works again. It needs no privilege.
+// that answers, counts no loss for the others, and notices that it works again. With sockets it needs no privilege. From an address that
+// the kernel does not have, there is no trace.
 func TestWatchPaths(t *testing.T) {
 	t.Parallel()
+	for name, c := range map[string]struct {
+		args   []string
+		user   uint32
+		traced bool
+	}{
+		"sockets":    {[]string{"-transport", "socket"}, 65534, true},
+		"afpacket":   {[]string{"-driver", "afpacket"}, 0, true},
+		"an address": {[]string{"-driver", "afxdp", "-source", "10.98.1.77", "-source", "fd98:1::77", "-iface", "l1"}, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) { testPaths(t, c.user, c.traced, c.args...) })
+	}
+}
+
+func testPaths(t *testing.T, user uint32, traced bool, args ...string) {
 	f := newFork(t)
 	echo, reflector := f.server(forkFar4+":4100", false), f.server("["+forkFar6+"]:862", true)
-	f.user = 65534
+	f.user = user
 	const ports = 16
 	udp, stamp := "udp:"+forkFar4+":4100", "stamp:["+forkFar6+"]:862"
-	w := f.watch(9520, "-transport", "socket", "-target", udp, "-target", stamp, "-rate", "40", "-timeout", "3s", "-source-ports", strconv.Itoa(ports))
+	w := f.watch(9520, append(args, "-target", udp, "-target", stamp, "-rate", "40", "-timeout", "3s", "-source-ports", strconv.Itoa(ports))...)
 	w.until("all ports are answered", func(v map[string]float64) bool {
 		for _, target := range []string{udp, stamp} {
 			up := byPort(v, "rebound_path_up", target)
@@ -204,7 +219,7 @@ func TestWatchPaths(t *testing.T) {
 				}
 			}
 			slices.Sort(named[target])
-			if len(named[target]) == 0 || len(named[target]) == ports || len(byPortHop(v, target)) == 0 {
+			if len(named[target]) == 0 || len(named[target]) == ports || traced && len(byPortHop(v, target)) == 0 {
 				return false
 			}
 		}
@@ -216,13 +231,18 @@ func TestWatchPaths(t *testing.T) {
 			router = routerHop6
 		}
 		hops := byPortHop(v, target)
+		if !traced {
+			w.says("no trace of the source port")
+		}
 		for port, at := range hops {
 			if !slices.Contains(named[target], port) || at != hop+" 2" {
 				t.Errorf("%s: the trace of port %d ends after hop %s, want %s 2", target, port, at, hop)
 			}
 		}
 		for _, says := range []string{`result="nothing answers after hop 2, ` + hop + `"`, `hops="` + router + " " + hop + `"`} {
-			w.says(says)
+			if traced {
+				w.says(says)
+			}
 		}
 		if all, lost := v[of("rebound_lost_total", target)], sum(byPort(v, "rebound_path_lost_total", target)); all != lost {
 			t.Errorf("%s: %v lost, %v by port", target, all, lost)
@@ -230,7 +250,8 @@ func TestWatchPaths(t *testing.T) {
 		if all, sent := v[of("rebound_probes_total", target)], sum(byPort(v, "rebound_path_probes_total", target)); all != sent {
 			t.Errorf("%s: %v sent, %v by port", target, all, sent)
 		}
-		if v[of("rebound_target_up", target)] != 1 || v[of("rebound_replies_trouble_total", target, `kind="corrupt"`)]+v[of("rebound_replies_trouble_total", target, `kind="duplicate"`)] != 0 {
+		if v[of("rebound_target_up", target)] != 1 || v[of("rebound_replies_trouble_total", target, `kind="corrupt"`)]+v[of("rebound_replies_trouble_total", target, `kind="duplicate"`)]+
+			v[of("rebound_replies_trouble_total", target, `kind="icmp_error"`)] != 0 {
 			t.Errorf("%s: %v", target, v)
 		}
 		for _, port := range named[target] {

@@ -315,7 +315,6 @@ func TestWatchBadInput(t *testing.T) {
 	}{
 		{nil, "there is no target"},
 		{[]string{"-target", "10.0.0.2", "-peers", "0x"}, "must be an integer"},
-		{[]string{"-target", "udp:10.0.0.2", "-source-ports", "4"}, "4 source ports need -transport socket"},
 		{[]string{"-target", "10.0.0.2", "-source-ports", "4", "-transport", "socket"}, "icmp has no ports to send from"},
 		{[]string{"-target", "10.0.0.2", "-peers", "1001"}, "1 to 1000"},
 		{[]string{"-peers", "5"}, "there is no target"},

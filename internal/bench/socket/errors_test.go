@@ -62,6 +62,51 @@ func TestICMPErrors(t *testing.T) {
 }
 
 // Ready returns the sockets that have a datagram, each of which Recv delivers with its sender.
+// Held ports are the lowest free ones, of IPv4 and IPv6, and their sockets receive nothing.
+func TestHoldPorts(t *testing.T) {
+	alone(t, func() error {
+		for _, a := range []string{"127.0.0.1", "::1"} {
+			ip := netip.MustParseAddr(a)
+			taken, err := hold1(ip, FirstPort+1)
+			if err != nil {
+				return err
+			}
+			defer taken.Close()
+			all, err := HoldPorts(ip, 0, 3, "")
+			if err != nil {
+				return err
+			}
+			for i, want := range []uint16{FirstPort, FirstPort + 2, FirstPort + 3} {
+				if got := all[i].Local(); got != netip.AddrPortFrom(ip, want) {
+					t.Errorf("port %d is %v, want %d", i, got, want)
+				}
+			}
+			to := NewPeer(all[1].Local(), 0)
+			if err := all[0].Send(&to, []byte{1}); err != nil {
+				return err
+			}
+			if n, _, _, err := all[1].Recv(make([]byte, 10)); n != 0 || err != nil {
+				t.Errorf("%d bytes arrived, %v", n, err)
+			}
+			for _, s := range all {
+				s.Close()
+			}
+		}
+		if _, err := HoldPorts(netip.MustParseAddr("127.0.0.1"), 0, 1, "nothing"); err == nil {
+			t.Error("an interface that does not exist")
+		}
+		return nil
+	})
+}
+
+func hold1(ip netip.Addr, port uint16) (*Shared, error) {
+	fd, _, err := hold(ip, 0, port, "")
+	if err != nil {
+		return nil, err
+	}
+	return shared(fd)
+}
+
 func TestPorts(t *testing.T) {
 	alone(t, func() error {
 		p, err := OpenPorts(netip.MustParseAddr("127.0.0.1"), 5, "")

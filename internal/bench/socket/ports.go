@@ -18,9 +18,9 @@ type Ports struct {
 	ready  int // events that Ready has not returned yet
 }
 
-// firstPort and lastPort bound the source ports: those of RFC 6335 §6 that Linux does not choose itself by default
+// FirstPort and lastPort bound the source ports: those of RFC 6335 §6 that Linux does not choose itself by default
 // (ip_local_port_range ends at 60999).
-const firstPort, lastPort = 61000, 65535
+const FirstPort, lastPort = 61000, 65535
 
 // OpenPorts opens count UDP sockets like OpenShared, with the lowest ports from 61000 on that are free: a flow that ECMP
 // hashes by its ports then takes the same path after a restart.
@@ -38,26 +38,46 @@ func OpenPorts(source netip.Addr, count int, device string) (_ *Ports, err error
 	if source.Is6() {
 		family = unix.AF_INET6
 	}
-	for port := firstPort; len(p.All) < count; port++ {
-		if port > lastPort {
-			return nil, fmt.Errorf("%d of the UDP ports %d to %d are free, need %d", len(p.All), firstPort, lastPort, count)
-		}
-		fd, err := bound(family, unix.IPPROTO_UDP, netip.AddrPortFrom(source, uint16(port)), device)
-		if errors.Is(err, unix.EADDRINUSE) {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		s, err := shared(fd)
-		if err != nil {
-			return nil, err
-		}
-		p.All = append(p.All, s)
-		if err := unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(len(p.All) - 1)}); err != nil {
+	if p.All, err = lowest(count, func(port uint16) (int, error) {
+		return bound(family, unix.IPPROTO_UDP, netip.AddrPortFrom(source, port), device)
+	}); err != nil {
+		return nil, err
+	}
+	for i, s := range p.All {
+		if err := unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, s.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)}); err != nil {
 			return nil, fmt.Errorf("epoll: %w", err)
 		}
 	}
 	return p, nil
+}
+
+// lowest opens sockets on the count lowest ports that are free.
+func lowest(count int, open func(port uint16) (fd int, err error)) (all []*Shared, err error) {
+	defer func() {
+		if err != nil {
+			for _, s := range all {
+				s.Close()
+			}
+			all = nil
+		}
+	}()
+	for port := FirstPort; len(all) < count; port++ {
+		if port > lastPort {
+			return all, fmt.Errorf("%d of the UDP ports %d to %d are free, need %d", len(all), FirstPort, lastPort, count)
+		}
+		fd, err := open(uint16(port))
+		if errors.Is(err, unix.EADDRINUSE) {
+			continue
+		} else if err != nil {
+			return all, err
+		}
+		s, err := shared(fd)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, s)
+	}
+	return all, nil
 }
 
 // Ready returns a socket that may have a datagram, nil for none, with one system call for all sockets. It does not wait.

@@ -15,9 +15,12 @@ type flow struct {
 	codec    *probe.Codec
 	stamp    bool
 	wire     *wire
-	peer     socket.Peer // if wire is a socket
-	paths    []uint32    // number of probes from each source port; nil if there is only one
-	at       int         // index of the next probe's source port
+	peer     socket.Peer      // if wire is a socket
+	ports    []uint16         // source ports; nil if there is only one
+	paths    []uint32         // number of probes from each of them
+	at       int              // index of the next probe's source port
+	frames   bool             // the codec chooses the source port, by the probe's number
+	tracers  []*socket.Shared // on these ports, for traces; nil if the kernel does not own the source address
 	tracing  atomic.Pointer[tracing]
 
 	turn   uint64 // of the schedule: when the next probe is due; 0 if it is new
@@ -78,6 +81,9 @@ func (f *flow) take() uint64 {
 func (f *flow) from(s *slot, seq uint64) {
 	if s.nth = uint32(seq); f.paths == nil {
 		return
+	}
+	if f.frames {
+		f.at = int(uint32(seq) % uint32(len(f.paths)))
 	}
 	s.path, s.nth = uint8(f.at), firstNth+f.paths[f.at]
 }

@@ -213,6 +213,9 @@ func (l *loop) take(f *flow, b []byte, at uint64, after bool) {
 	case probe.Foreign:
 		return
 	case probe.Refused:
+		if f.expired(&l.reply) {
+			return
+		}
 		e.kind, e.closed = refused, l.reply.Closed
 		l.events.put(e)
 		return

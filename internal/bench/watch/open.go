@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/rebound-nic/rebound/internal/bench/engine"
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/route"
@@ -63,15 +61,18 @@ func (m *manager) close() (err error) {
 	return err
 }
 
-// serves reports whether an open wire has the addresses that the entries send from, and receives their replies.
+// serves reports whether an open wire has the addresses and ports that the entries send from, and receives their replies.
 func (w *wire) serves(of []*entry) bool {
-	return w.socket != nil || !slices.ContainsFunc(of, func(e *entry) bool { return w.locals[e.path.Source] == nil || e.Proto == probe.ICMP && !w.echo })
+	return w.socket != nil || !slices.ContainsFunc(of, func(e *entry) bool {
+		l := w.locals[e.path.Source]
+		return l == nil || e.Proto == probe.ICMP && !w.echo || e.SourcePorts > 1 && e.SourcePorts > len(l.ports)
+	})
 }
 
 // open opens the device or the socket that entries go through.
 func (m *manager) open(key string, of []*entry) (*wire, error) {
 	o := &m.options
-	w := &wire{key: key, iface: of[0].path.Interface, locals: map[netip.Addr]*local{}, learned: map[netip.Addr][6]byte{}}
+	w := &wire{key: key, iface: of[0].path.Interface, locals: map[netip.Addr]*local{}, learned: map[netip.Addr][6]byte{}, ending: make(chan struct{})}
 	if o.Transport == "socket" {
 		source := m.source(of[0].addr)
 		if !source.IsValid() {
@@ -86,9 +87,7 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 	}
 	fail := func(err error) (*wire, error) {
 		w.device = nil
-		for _, fd := range w.holds {
-			unix.Close(fd)
-		}
+		w.release()
 		return nil, err
 	}
 	do := o.NIC
@@ -116,7 +115,14 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 		owned = owned || e.path.Owned
 		steer.Neighbours = steer.Neighbours || !e.path.Owned
 		w.locals[src] = l
-		steer.UDPPorts = append(steer.UDPPorts, l.port)
+		if err := l.holdPorts(e, mostPorts(of, src), o.NIC.Device); err != nil {
+			return fail(err)
+		}
+		for _, port := range append([]uint16{l.port}, l.ports...) { // the same ones for each address, as a rule
+			if !slices.Contains(steer.UDPPorts, port) {
+				steer.UDPPorts = append(steer.UDPPorts, port)
+			}
+		}
 		if a := src.WithZone(""); !steer.Local.IsValid() {
 			steer.Local = a
 		} else {
@@ -149,7 +155,7 @@ func (m *manager) open(key string, of []*entry) (*wire, error) {
 
 // openSockets opens the socket for targets like e, or one for each source port.
 func (w *wire) openSockets(e *entry, source netip.Addr, tos uint8, o *Options) (err error) {
-	w.echo, w.ending = e.Proto == probe.ICMP, make(chan struct{})
+	w.echo = e.Proto == probe.ICMP
 	if e.SourcePorts > 1 {
 		if w.ports, err = socket.OpenPorts(source, e.SourcePorts, o.NIC.Device); err != nil {
 			return err
@@ -167,6 +173,33 @@ func (w *wire) openSockets(e *entry, source netip.Addr, tos uint8, o *Options) (
 	}
 	if err := w.socket.Mark(tos, o.TTL); err != nil {
 		return errors.Join(err, w.socket.Close())
+	}
+	return nil
+}
+
+// mostPorts returns the largest number of source ports of the entries that send from an address, 0 if none has several.
+func mostPorts(of []*entry, source netip.Addr) (most int) {
+	for _, e := range of {
+		if e.path.Source == source && e.SourcePorts > 1 {
+			most = max(most, e.SourcePorts)
+		}
+	}
+	return most
+}
+
+// holdPorts chooses further ports of the address that e sends from, the same ones after a restart if they are free.
+func (l *local) holdPorts(e *entry, count int, device string) (err error) {
+	if count > 0 && e.path.Owned {
+		if l.held, err = socket.HoldPorts(e.path.Source, e.path.Index, count, device); err != nil {
+			return err
+		}
+	}
+	for i := range count {
+		port := uint16(socket.FirstPort + i)
+		if l.held != nil {
+			port = l.held[i].Local().Port()
+		}
+		l.ports = append(l.ports, port)
 	}
 	return nil
 }
@@ -191,9 +224,6 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 	if o.Timeout/e.Interval > MostUnderWay {
 		return fmt.Errorf("an interval of %v with a timeout of %v: too many probes would be in flight to one target", e.Interval, o.Timeout)
 	}
-	if e.SourcePorts > 1 && w.socket == nil {
-		return fmt.Errorf("%d source ports need -transport socket", e.SourcePorts)
-	}
 	if e.flow == nil {
 		f := probe.Flow{Proto: e.Proto, Src: e.path.Source.WithZone(""), Dst: e.addr.WithZone(""), DstPort: e.Port, Run: rand.Uint32(), Size: size,
 			TOS: m.tos(e), TTL: o.TTL, SrcMAC: w.mac, Routed: e.path.Routed(e.addr), Test: test}
@@ -206,6 +236,10 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 		} else {
 			l := w.locals[e.path.Source]
 			f.SrcPort, f.ID = l.port, l.id
+			if e.SourcePorts > 1 {
+				f.SrcPorts = slices.Clone(l.ports[:e.SourcePorts])
+				f.SrcPort = f.SrcPorts[0]
+			}
 			mtu := w.device.Info().MTU
 			if err := probe.CheckSize(e.Proto, e.addr.Is6(), size, more, mtu); err != nil {
 				return err
@@ -222,8 +256,20 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 		e.flow.interval = max(m.loop.clock.Ticks(e.Interval), 1)
 		e.flow.wire = w
 		e.flow.peer = socket.NewPeer(netip.AddrPortFrom(e.addr, e.Port), uint32(e.path.Index))
+		if e.flow.ports = f.SrcPorts; f.SrcPorts != nil {
+			e.flow.frames = true
+			if held := w.locals[e.path.Source].held; held != nil && !m.gateway(e.addr).IsValid() { // the kernel sends a trace by its own routes
+				e.flow.tracers = held[:len(f.SrcPorts)]
+			}
+		}
 		if w.ports != nil {
-			e.flow.paths, e.flow.missed = make([]uint32, len(w.ports.All)), make([]int, len(w.ports.All))
+			e.flow.tracers = w.ports.All
+			for _, s := range w.ports.All {
+				e.flow.ports = append(e.flow.ports, s.Local().Port())
+			}
+		}
+		if n := len(e.flow.ports); n > 0 {
+			e.flow.paths, e.flow.missed = make([]uint32, n), make([]int, n)
 		}
 		m.archive.follow(e)
 	}

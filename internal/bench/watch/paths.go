@@ -48,13 +48,12 @@ const (
 func (k *archive) follow(e *entry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	old, w := e.state.paths, e.flow.wire
-	if e.state.paths = nil; w.ports == nil {
+	old := e.state.paths
+	if e.state.paths = nil; e.flow.ports == nil {
 		return
 	}
 	p := &paths{flow: e.flow}
-	for i, s := range w.ports.All {
-		port := s.Local().Port()
+	for i, port := range e.flow.ports {
 		if p.list = append(p.list, path{port: port}); old != nil && i < len(old.list) && old.list[i].port == port {
 			p.list[i].sent, p.list[i].lost = old.list[i].sent, old.list[i].lost
 		}

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -123,10 +124,22 @@ func (f *flow) traced(b []byte) bool {
 	return true
 }
 
+// expired reports whether an ICMP error is a router's report about a probe of the flow's trace.
+func (f *flow) expired(r *probe.Reply) bool {
+	kind := uint16(11) // RFC 792
+	if f.codec.Flow().Dst.Is6() {
+		kind = 3 // RFC 4443 §3.3
+	}
+	return r.Code>>8 == kind && f.tracing.Load() != nil
+}
+
 // trace sends probes whose TTL expires on the way from one of the flow's source ports, so that routers choose the same
 // path for them.
 func (f *flow) trace(ctx context.Context, path int) (r trace.Result, err error) {
 	w := f.wire
+	if f.tracers == nil {
+		return r, errors.New("the kernel sends traces, and it does not send to this target from the same address by the same way")
+	}
 	w.mu.Lock()
 	select {
 	case <-w.ending:
@@ -149,12 +162,16 @@ func (f *flow) trace(ctx context.Context, path int) (r trace.Result, err error) 
 
 	of := f.codec.Flow()
 	of.Run = rand.Uint32()
-	build, err := probe.New(of)
-	if err != nil {
-		return r, err
+	if f.frames {
+		of.SrcPort, of.SrcPorts = f.ports[path], nil
 	}
 	t := &tracing{}
-	if t.codec, err = probe.New(of); err != nil {
+	if t.codec, err = probe.New(of); err != nil { // as the loop receives replies
+		return r, err
+	}
+	of.Layer = probe.Datagram
+	build, err := probe.New(of)
+	if err != nil {
 		return r, err
 	}
 	if f.stamp {
@@ -162,7 +179,12 @@ func (f *flow) trace(ctx context.Context, path int) (r trace.Result, err error) 
 		t.codec.SetErrorEstimate(engine.OwnEstimate())
 	}
 	f.tracing.Store(t) // until the next trace: a reply may come late
-	from, to := w.ports.All[path], netip.AddrPortFrom(of.Dst, of.DstPort)
+	from, to := f.tracers[path], netip.AddrPortFrom(of.Dst, of.DstPort)
+	if f.frames { // the ports are held for flows with any DSCP
+		if err := from.Mark(of.TOS, 0); err != nil {
+			return r, err
+		}
+	}
 	if err := from.KeepErrors(true); err != nil {
 		return r, err
 	}

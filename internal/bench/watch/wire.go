@@ -26,7 +26,7 @@ type wire struct {
 	ports  *socket.Ports  // sockets of all source ports, the first is socket; nil if there is only one
 
 	ending chan struct{}  // closed when the wire is closed
-	traces sync.WaitGroup // those that use the sockets
+	traces sync.WaitGroup // those that use the sockets or held ports
 
 	drops        samples
 	stopCounting func()
@@ -43,8 +43,10 @@ type wire struct {
 
 // local is a source address of a device's flows.
 type local struct {
-	port uint16 // UDP
-	id   uint16 // ICMP
+	port  uint16           // UDP
+	id    uint16           // ICMP
+	ports []uint16         // UDP, of flows with several
+	held  []*socket.Shared // on these ports, if the kernel has the address
 }
 
 // flowKey identifies a reply's flow: the sender of the reply, and the protocol data.
@@ -233,18 +235,28 @@ func (w *wire) close() (err error) {
 	if w.stopCounting != nil {
 		w.stopCounting()
 	}
-	for _, fd := range w.holds {
-		unix.Close(fd)
-	}
-	if w.device != nil {
-		return w.device.Close()
-	}
 	w.mu.Lock()
 	close(w.ending)
 	w.mu.Unlock()
 	w.traces.Wait()
+	w.release()
+	if w.device != nil {
+		return w.device.Close()
+	}
 	if w.ports != nil {
 		return w.ports.Close()
 	}
 	return w.socket.Close()
+}
+
+// release lets go of the UDP ports that are held for a device.
+func (w *wire) release() {
+	for _, fd := range w.holds {
+		unix.Close(fd)
+	}
+	for _, l := range w.locals {
+		for _, s := range l.held {
+			s.Close()
+		}
+	}
 }
