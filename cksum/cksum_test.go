@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // naive implements RFC 1071 §1 literally: one word at a time, adding each carry as it appears.
@@ -23,9 +26,7 @@ func naive(b []byte, acc uint16) uint16 {
 
 func TestSumExample(t *testing.T) {
 	b := []byte{0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7} // RFC 1071 §3
-	if got := Sum(b, 0); got != 0xddf2 {
-		t.Errorf("sum %#04x, RFC 1071 has 0xddf2", got)
-	}
+	check.Equal(t, Sum(b, 0), 0xddf2, "sum %#04x")
 }
 
 // Every length up to several loops of each width, at every alignment, with contents that carry everywhere and nowhere.
@@ -119,9 +120,7 @@ func TestUpdate32(t *testing.T) {
 
 // RFC 1624 §4's example: RFC 1141's equation gives 0xffff here.
 func TestUpdateExample(t *testing.T) {
-	if got := Update16(0xdd2f, 0x5555, 0x3285); got != 0x0000 {
-		t.Errorf("checksum %#04x, RFC 1624 has 0x0000", got)
-	}
+	check.Equal(t, Update16(0xdd2f, 0x5555, 0x3285), 0x0000, "checksum %#04x")
 }
 
 func TestUDP(t *testing.T) {
@@ -149,9 +148,7 @@ func FuzzSum(f *testing.F) {
 	f.Add([]byte{0xff, 0xff, 0xff}, uint16(0xffff), uint8(1))
 	f.Fuzz(func(t *testing.T, b []byte, acc uint16, cut uint8) {
 		want := naive(b, acc)
-		if got := Sum(b, acc); got != want {
-			t.Fatalf("sum %#04x, want %#04x", got, want)
-		}
+		must.Equal(t, Sum(b, acc), want, "sum %#04x")
 		at := min(int(cut)&^1, len(b)&^1) // in two pieces, the first even
 		if got := Sum(b[at:], Sum(b[:at], acc)); got != want {
 			t.Fatalf("in two pieces at %d: %#04x, want %#04x", at, got, want)
@@ -170,12 +167,8 @@ func FuzzUpdate(f *testing.F) {
 		hc, m := ^naive(b, 0), binary.BigEndian.Uint32(b[i:])
 		binary.BigEndian.PutUint32(b[i:], m2)
 		want := ^naive(b, 0)
-		if got := Update32(hc, m, m2); got != want {
-			t.Fatalf("32 bits: %#04x, want %#04x", got, want)
-		}
+		must.Equal(t, Update32(hc, m, m2), want, "32 bits: %#04x")
 		got := Update16(Update16(hc, uint16(m>>16), uint16(m2>>16)), uint16(m), uint16(m2))
-		if got != want {
-			t.Fatalf("twice 16 bits: %#04x, want %#04x", got, want)
-		}
+		must.Equal(t, got, want, "twice 16 bits: %#04x")
 	})
 }

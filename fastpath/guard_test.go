@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/oracle"
 )
@@ -172,9 +173,7 @@ func TestLimitOfEachSource(t *testing.T) {
 	for range 100 {
 		poll(r, inBuffer(bad))
 	}
-	if n := send(their4, 11); n != 10 {
-		t.Errorf("after broken ones %d answered, want 10", n)
-	}
+	check.Equal(t, send(their4, 11), 10, "after broken ones %d answered")
 	// ARP and ND are not rate-limited: a host without an answer cannot send its request at a lower rate.
 	for range 100 {
 		if poll(r, inBuffer(find("arp", 0))) == 0 || poll(r, inBuffer(find("ns", 0))) == 0 {
@@ -260,9 +259,7 @@ func TestVLANs(t *testing.T) {
 	for _, tag := range []string{"\x81\x00\xe0\x00", "\x88\xa8\x00\x00"} { // priority tag, no VLAN
 		f := find("ping", 0)
 		f = slices.Concat(f[:12], []byte(tag), f[12:])
-		if n := len(reply(t, &c, f)); n != len(f) {
-			t.Errorf("reply of %d bytes", n)
-		}
+		check.Equal(t, len(reply(t, &c, f)), len(f), "reply of %d bytes")
 	}
 }
 

@@ -77,9 +77,7 @@ func TestReflectMessage(t *testing.T) {
 				p[i] = byte(i + 1)
 			}
 			was := append([]byte(nil), p...)
-			if n := r.ReflectMessage(p, c.n, 1, c.imm); n != c.want {
-				t.Fatalf("%d bytes, want %d", n, c.want)
-			}
+			must.Equal(t, r.ReflectMessage(p, c.n, 1, c.imm), c.want, "%d bytes")
 			for v, n := range r.Stats() {
 				if (n == 1) != (Verdict(v) == c.verdict) {
 					t.Errorf("counted %d of %v, want one %v", n, Verdict(v), c.verdict)

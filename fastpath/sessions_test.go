@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // Replies are numbered from 0 by session: source address, source port, our address and port, and SSID.
@@ -86,9 +88,7 @@ func TestFloodDisplacesItself(t *testing.T) {
 	const second = 1 << 20 // ticks
 	for _, rate := range []int{35, 100, 1000, 20_000} {
 		table := newSessions(64, 60*second)
-		if len(table.places) != 128 {
-			t.Fatalf("%d places for 64 sessions", len(table.places))
-		}
+		must.Equal(t, len(table.places), 128, "%d places for 64 sessions")
 		now, source := uint64(1)<<40, 1_000_000
 		flood := func(ticks uint64) {
 			for end := now + ticks; now < end; now += second / uint64(rate) {
@@ -167,9 +167,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	if table.enter(30_000, t0+10+41+patience) == nil {
 		t.Error("no session made room after a longer silence")
 	}
-	if n := table.displaced.Load(); n != 1 {
-		t.Errorf("%d displaced, want 1", n)
-	}
+	check.Equal(t, table.displaced.Load(), 1, "%d displaced")
 	table = newSessions(64, 1000)
 	for now := t0; now <= t0+5000; now += 500 {
 		table.enter(5, now)
@@ -177,9 +175,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	if s := table.enter(5, t0+6001); s == nil || s.sent != 1 {
 		t.Errorf("an idle session continues: %+v", s)
 	}
-	if n := table.ended.Load(); n != 1 {
-		t.Errorf("%d sessions ended, want 1", n)
-	}
+	check.Equal(t, table.ended.Load(), 1, "%d sessions ended")
 }
 
 // Unauthenticated packets from random sources reduce neither the places nor the rate of authenticated senders, new or

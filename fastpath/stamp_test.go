@@ -7,6 +7,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // A reflected test packet, field by field (RFC 8762 §4.3.1). TWAMP's has the same layout (RFC 5357 §4.2.1).
@@ -34,9 +36,7 @@ func TestSTAMPGolden(t *testing.T) {
 	if !bytes.Equal(got, want) {
 		t.Errorf("got  %x\nwant %x", got, want)
 	}
-	if s := l4sum(our4.AsSlice(), their4.AsSlice(), 17, got); s != 0xffff {
-		t.Errorf("datagram sums to %#04x", s)
-	}
+	check.Equal(t, l4sum(our4.AsSlice(), their4.AsSlice(), 17, got), 0xffff, "datagram sums to %#04x")
 }
 
 func unhex(t *testing.T, dump string) []byte {
@@ -72,9 +72,7 @@ func TestKernelEstimate(t *testing.T) {
 			t.Errorf("%d µs: %#04x, want %#04x", maxerror, got, want)
 		}
 	}
-	if got := KernelEstimate(false, 500); got != 0x1FFF {
-		t.Errorf("not synchronised: %#04x", got)
-	}
+	check.Equal(t, KernelEstimate(false, 500), 0x1FFF, "not synchronised: %#04x")
 }
 
 func TestErrorEstimate(t *testing.T) {

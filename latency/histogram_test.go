@@ -8,14 +8,13 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestIndexIsHdrHistograms(t *testing.T) {
 	h := hdrhistogram.New(lowestValue, highestValue, digits)
-	if n := len(h.Export().Counts); n != countsLen {
-		t.Fatalf("HdrHistogram has %d counters, want %d", n, countsLen)
-	}
+	must.Equal(t, len(h.Export().Counts), countsLen, "HdrHistogram has %d counters")
 	values := []int64{0, 1, 2046, 2047, 2048, 2049, 4095, 4096, highestValue - 1, highestValue}
 	for shift := range 41 {
 		values = append(values, 1<<shift-1, 1<<shift, 1<<shift+1, rand.Int64N(1<<shift))
@@ -60,9 +59,7 @@ func TestOutliersAreKept(t *testing.T) {
 	if h.Count != 4 || h.Max != 2*highestValue || h.Min != 0 {
 		t.Errorf("%+v", h)
 	}
-	if got := h.CountAbove(200); got != 2 {
-		t.Errorf("%d above 200, want 2", got)
-	}
+	check.Equal(t, h.CountAbove(200), 2, "%d above 200")
 	if hdr := h.HDR(); hdr.TotalCount() != 4 || hdr.Max() < highestValue {
 		t.Errorf("in HdrHistogram's form: %d values, max %d", hdr.TotalCount(), hdr.Max())
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -87,9 +88,7 @@ func TestArena(t *testing.T) {
 		t.Fatalf("%d blocks: the test does not reach the end of one", n)
 	}
 	got := a.intervals()
-	if len(got) != len(want) {
-		t.Fatalf("%d intervals, want %d", len(got), len(want))
-	}
+	must.Equal(t, len(got), len(want), "%d intervals")
 	for k, iv := range got {
 		w := want[k]
 		if iv.Start != int64(k) || iv.Count != w.Count || iv.Max != w.Max && w.Count > 0 || iv.Min != w.Min || iv.Sum != w.Sum || len(iv.index) != len(w.index) {
@@ -146,9 +145,7 @@ func TestFollower(t *testing.T) {
 	if n := r.intended.blocks(); n < 2 {
 		t.Errorf("%d blocks: the test does not reach the end of one", n)
 	}
-	if n := f.AddTo(&got); n != 0 {
-		t.Errorf("%d intervals are new after the end", n)
-	}
+	check.Equal(t, f.AddTo(&got), 0, "%d intervals are new after the end")
 }
 
 func BenchmarkRecord(b *testing.B) {
@@ -179,9 +176,7 @@ func TestLastRun(t *testing.T) {
 			continue // skip some runs
 		}
 		run, series := r.LastRun()
-		if run != r.runs[i] {
-			t.Errorf("run %v, want %v", run, r.runs[i])
-		}
+		check.Equal(t, run, r.runs[i], "run %v")
 		for _, s := range series {
 			sum[s.Name] += s.Intervals[0].Count
 		}

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // A tally equals the histogram of its values, even if it is reused, and allocates no memory for empty doublings.
@@ -43,10 +45,6 @@ func TestTally(t *testing.T) {
 			pages++
 		}
 	}
-	if pages != 1 {
-		t.Errorf("values within one doubling take %d pages", pages)
-	}
-	if n := testing.AllocsPerRun(100, func() { small.Record(100_007) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	check.Equal(t, pages, 1, "values within one doubling take %d pages")
+	check.Equal(t, testing.AllocsPerRun(100, func() { small.Record(100_007) }), 0, "%v allocations")
 }

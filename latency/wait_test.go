@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // One stall of 50 ms in every second, and otherwise iterations of 200 ns: a twentieth of all frames arrive in the
@@ -34,9 +35,7 @@ func TestWaitOfAStall(t *testing.T) {
 	if h.Quantile(0.999) > 201 {
 		t.Errorf("by passes p99.9 is %d", h.Quantile(0.999))
 	}
-	if w := latency.FromValues(nil).Wait(); w != (latency.Summary{}) {
-		t.Errorf("of nothing: %+v", w)
-	}
+	check.Equal(t, latency.FromValues(nil).Wait(), (latency.Summary{}), "of nothing: %+v")
 }
 
 func TestWaitBySimulation(t *testing.T) {

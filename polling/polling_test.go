@@ -3,6 +3,8 @@ package polling
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // Every value is in its bucket, buckets follow one another without a gap, and none is wider than 0.8 %.
@@ -61,9 +63,7 @@ func TestLoop(t *testing.T) {
 	if count(&gaps) != 1000 || count(&turns) != 250 || turn > longest || longest > at-first {
 		t.Errorf("%d gaps to %d, %d turnarounds to %d, %d ticks in all", count(&gaps), longest, count(&turns), turn, at-first)
 	}
-	if n := testing.AllocsPerRun(100, func() { at = l.Pass(at, 1) }); n != 0 {
-		t.Errorf("%v allocations a pass", n)
-	}
+	check.Equal(t, testing.AllocsPerRun(100, func() { at = l.Pass(at, 1) }), 0, "%v allocations a pass")
 }
 
 func BenchmarkPass(b *testing.B) {

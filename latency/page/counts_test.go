@@ -22,9 +22,7 @@ func TestUncountedPlaces(t *testing.T) {
 	tool := synthetic.Link{Seed: 3, Median: 4000, Seconds: 1, Rate: 100}.Report()
 	tool.Foreign, tool.Counts = &report.Foreign{}, report.Counts{Sent: 100, Received: 99, Lost: 1}
 	var text, page, one, other bytes.Buffer
-	if err := errors.Join(PrintComparison(&text, compare.Reports(a, b, tool)), Comparison(&page, compare.Reports(a, b, tool)), Report(&one, b), Report(&other, tool)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(PrintComparison(&text, compare.Reports(a, b, tool)), Comparison(&page, compare.Reports(a, b, tool)), Report(&one, b), Report(&other, tool)))
 	cells := regexp.MustCompile(`<[^>]*>`)
 	for _, c := range []struct {
 		name, text string

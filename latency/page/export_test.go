@@ -96,9 +96,7 @@ func TestPlotsAreCopied(t *testing.T) {
 			}
 		}
 	}
-	if said := b.Console(); said != "" {
-		t.Errorf("console: %s", said)
-	}
+	check.Equal(t, b.Console(), "", "console: %s")
 }
 
 // The copied points of the shift function are those of the comparison, and a name is not copied as a formula.
@@ -115,9 +113,7 @@ func TestShiftFunctionIsCopied(t *testing.T) {
 	b.Click(fmt.Sprintf(button, "Difference at each percentile", 3))
 	b.Until(`document.querySelector(".export span:not(:empty)")`)
 	rows := strings.Split(strings.TrimSpace(b.Clipboard()), "\n")
-	if rows[0] != "series\tpercentile\tB above A, %\tlow\thigh" {
-		t.Errorf("header %q", rows[0])
-	}
+	check.Equal(t, rows[0], "series\tpercentile\tB above A, %\tlow\thigh", "header %q")
 	tested := 0
 	for _, r := range want {
 		if r.Tested() {
@@ -195,9 +191,7 @@ func TestPlotsAreSaved(t *testing.T) {
 			must.OK(t, os.Remove(filepath.Join(b.Downloads, name+kind)))
 		}
 	}
-	if said := b.Console(); said != "" {
-		t.Errorf("console: %s", said)
-	}
+	check.Equal(t, b.Console(), "", "console: %s")
 }
 
 // A matrix is saved as displayed, and copied with one line per path.
@@ -234,7 +228,5 @@ func TestMatrixIsSaved(t *testing.T) {
 	if image, err := png.Decode(bytes.NewReader(b.Downloaded("Mesh-From-row-to-column.png"))); err != nil || image.Bounds().Dy() < 200 {
 		t.Errorf("the PNG: %v", err)
 	}
-	if said := b.Console(); said != "" {
-		t.Errorf("console: %s", said)
-	}
+	check.Equal(t, b.Console(), "", "console: %s")
 }

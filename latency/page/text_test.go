@@ -155,9 +155,7 @@ func FuzzFolder(f *testing.F) {
 	seed(synthetic.Link{Seed: 9, Median: 4000, Spread: 0.3, Seconds: 2, Rate: 30, Open: true, Runs: 8})
 	f.Fuzz(func(t *testing.T, file, log []byte) {
 		dir := t.TempDir()
-		if err := errors.Join(os.WriteFile(filepath.Join(dir, report.ReportFile), file, 0o644), os.WriteFile(filepath.Join(dir, report.HlogFile), log, 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(os.WriteFile(filepath.Join(dir, report.ReportFile), file, 0o644), os.WriteFile(filepath.Join(dir, report.HlogFile), log, 0o644)))
 		rep, err := report.Read(dir)
 		if err != nil {
 			if !strings.Contains(err.Error(), dir) {
@@ -204,9 +202,7 @@ func TestOwnTail(t *testing.T) {
 // The opacities of heat maps must not apply to the cells of a matrix, whose text would fade.
 func TestHeatLevelsAreScoped(t *testing.T) {
 	css := must.Get(os.ReadFile("page.css"))(t)
-	if m := regexp.MustCompile(`(^|[},\n])\.h[1-6]\{`).FindString(string(css)); m != "" {
-		t.Errorf("page.css has the rule %q for any element", m)
-	}
+	check.Equal(t, regexp.MustCompile(`(^|[},\n])\.h[1-6]\{`).FindString(string(css)), "", "page.css has the rule %q for any element")
 }
 
 // A comparison states its answer in the first line, on its page and in the page's title; so does a matrix.

@@ -34,9 +34,7 @@ func cut() (*report.Report, *latency.Series) {
 func TestLastInterval(t *testing.T) {
 	rep, s := cut()
 	all := timeline(rep, s, maxColumns)
-	if len(all) != 5 {
-		t.Fatalf("%d stretches, want 5", len(all))
-	}
+	must.Equal(t, len(all), 5, "%d stretches")
 	last := all[4]
 	if last.Count != 1001 || last.Quantile(0.5) < 4000 || last.end != 12.01 || last.run != 1 {
 		t.Errorf("the last has %d samples, p50 %d, ends at %v", last.Count, last.Quantile(0.5), last.end)
@@ -49,9 +47,7 @@ func TestLastInterval(t *testing.T) {
 		}
 		n += st.Count
 	}
-	if n != s.Total.Count {
-		t.Errorf("%d samples, want %d", n, s.Total.Count)
-	}
+	check.Equal(t, n, s.Total.Count, "%d samples")
 }
 
 func TestPauses(t *testing.T) {

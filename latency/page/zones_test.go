@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/browser"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -50,9 +51,7 @@ func TestMatrixByZone(t *testing.T) {
 	if b.Len() > 4e6 || strings.Count(text, "<td") > 20_000 {
 		t.Errorf("the page has %d bytes, %d cells", b.Len(), strings.Count(text, "<td"))
 	}
-	if n := strings.Count(text, "<details class=\"pairs\""); n != 25 {
-		t.Errorf("%d pairs of zones, want 25", n)
-	}
+	check.Equal(t, strings.Count(text, "<details class=\"pairs\""), 25, "%d pairs of zones")
 	_, pair, _ := strings.Cut(text, `<details class="pairs" id="pair-2"`)
 	pair, _, _ = strings.Cut(pair, "</details>")
 	if !strings.Contains(pair, "<summary>zone-0 to zone-1: ") || !strings.Contains(pair, ", 1 slower, 1 without replies</summary>") {
@@ -108,7 +107,5 @@ func TestZonesOpen(t *testing.T) {
 	}
 	b.Eval(fmt.Sprintf(filter, "nowhere"), nil)
 	b.Until(rows + ` == 0`)
-	if said := b.Console(); said != "" {
-		t.Errorf("console: %s", said)
-	}
+	check.Equal(t, b.Console(), "", "console: %s")
 }

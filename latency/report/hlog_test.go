@@ -82,29 +82,21 @@ func readIndependently(t *testing.T, r io.Reader) independent {
 func decodeIndependently(t *testing.T, code string) map[int64]int64 {
 	t.Helper()
 	b := must.Get(base64.StdEncoding.DecodeString(code))(t)
-	if cookie := binary.BigEndian.Uint32(b); cookie != 0x1c849314 {
-		t.Fatalf("outer cookie %#x", cookie)
-	}
+	must.Equal(t, binary.BigEndian.Uint32(b), 0x1c849314, "outer cookie %#x")
 	if n := int(binary.BigEndian.Uint32(b[4:])); n != len(b)-8 {
 		t.Fatalf("compressed length %d, there are %d bytes", n, len(b)-8)
 	}
 	z := must.Get(zlib.NewReader(bytes.NewReader(b[8:])))(t)
 	p := must.Get(io.ReadAll(z))(t)
 	be := binary.BigEndian
-	if cookie := be.Uint32(p); cookie != 0x1c849313 {
-		t.Fatalf("inner cookie %#x", cookie)
-	}
+	must.Equal(t, be.Uint32(p), 0x1c849313, "inner cookie %#x")
 	if n := int(be.Uint32(p[4:])); n != len(p)-40 {
 		t.Fatalf("payload length %d, there are %d bytes", n, len(p)-40)
 	}
-	if off := be.Uint32(p[8:]); off != 0 {
-		t.Fatalf("normalising index offset %d shifts every bucket", off)
-	}
+	must.Equal(t, be.Uint32(p[8:]), 0, "normalising index offset %d shifts every bucket")
 	sig := be.Uint32(p[12:])
 	lowest, highest := be.Uint64(p[16:]), be.Uint64(p[24:])
-	if ratio := math.Float64frombits(be.Uint64(p[32:])); ratio != 1 {
-		t.Fatalf("conversion ratio %v", ratio)
-	}
+	must.Equal(t, math.Float64frombits(be.Uint64(p[32:])), 1, "conversion ratio %v")
 	if highest < 60e9 {
 		t.Fatalf("highest trackable value %d is below a minute", highest)
 	}

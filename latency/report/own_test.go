@@ -6,14 +6,13 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 func TestOwnTail(t *testing.T) {
 	rep := synthetic.Link{Seed: 11, Median: 4000, Spread: 0.1, Seconds: 30, Rate: 3000}.Report()
-	if own := rep.OwnTail(); own != "" {
-		t.Errorf("without a self-test: %q", own)
-	}
+	check.Equal(t, rep.OwnTail(), "", "without a self-test: %q")
 	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 20, 1_000_000}))
 	if own := rep.OwnTail(); !strings.Contains(own, "at most 1.000 ms, in the self-test, without traffic: these pauses alone") {
 		t.Errorf("with a gap of 1 ms: %q", own)
@@ -28,14 +27,10 @@ func TestOwnTail(t *testing.T) {
 	rare := latency.FromValues(quiet)
 	rare.Sum = 60e9
 	rep.Add(latency.JitterSeries, rare)
-	if own := rep.OwnTail(); own != "" {
-		t.Errorf("with a gap of 1 ms a minute: %q", own)
-	}
+	check.Equal(t, rep.OwnTail(), "", "with a gap of 1 ms a minute: %q")
 	rep.Series = rep.Series[:1]
 	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 20, 900}))
-	if own := rep.OwnTail(); own != "" {
-		t.Errorf("with a gap of 900 ns: %q", own)
-	}
+	check.Equal(t, rep.OwnTail(), "", "with a gap of 900 ns: %q")
 }
 
 // The sentence about the tail does not claim more than the tail contains: in a closed loop a gap, however long, affects
@@ -119,9 +114,7 @@ func TestFarGaps(t *testing.T) {
 		gaps = append(gaps, 1000)
 	}
 	far := report.New("responder", report.Turnaround)
-	if said := rep.FarGaps(far); said != "" {
-		t.Errorf("without gaps: %q", said)
-	}
+	check.Equal(t, rep.FarGaps(far), "", "without gaps: %q")
 	far.Add(latency.GapSeries, latency.FromValues(append(gaps, 50_000_000)))
 	if said := rep.FarGaps(far); !strings.Contains(said, "made 1 % of all frames wait 40.0") || !strings.Contains(said, "50 % of these may be") {
 		t.Errorf("%q", said)

@@ -39,9 +39,7 @@ func TestWriteAndRead(t *testing.T) {
 		must.OK(t, report.Write(dir, rep, page))
 	}
 	got := must.Get(report.Read(dir))(t)
-	if len(got.Series) != 3 {
-		t.Fatalf("%d series", len(got.Series))
-	}
+	must.Equal(t, len(got.Series), 3, "%d series")
 	for i, s := range got.Series {
 		w := rep.Series[i]
 		if !reflect.DeepEqual(s.Summary, w.Summary) || s.Total.Count != w.Total.Count || s.Total.Max != w.Total.Max || s.Total.Quantile(0.999) != w.Total.Quantile(0.999) {
@@ -60,9 +58,7 @@ func TestWriteAndRead(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if s := strings.Join(names, " "); s != "raw.csv.zst report.html report.json rtt.hgrm rtt.hlog" {
-		t.Errorf("files: %s", s)
-	}
+	check.Equal(t, strings.Join(names, " "), "raw.csv.zst report.html report.json rtt.hgrm rtt.hlog", "files: %s")
 	raw := must.Get(os.ReadFile(filepath.Join(dir, report.RawFile)))(t)
 	z, _ := zstd.NewReader(nil)
 	csv, err := z.DecodeAll(raw, nil)
@@ -250,9 +246,7 @@ func TestRewritePageLeavesAnEqualFileAlone(t *testing.T) {
 
 func TestTrafficMarks(t *testing.T) {
 	m := report.Traffic{VLAN: 5, DSCP: 46, TTL: 3}
-	if got := strings.Join(m.Marks(), ", "); got != "VLAN 5, DSCP 46, TTL 3" {
-		t.Errorf("marks %q", got)
-	}
+	check.Equal(t, strings.Join(m.Marks(), ", "), "VLAN 5, DSCP 46, TTL 3", "marks %q")
 	if got := (&report.Traffic{}).Marks(); len(got) != 0 {
 		t.Errorf("marks of default traffic: %q", got)
 	}

@@ -82,9 +82,7 @@ func TestWriteElsewhere(t *testing.T) {
 		read <- string(b)
 	}()
 	check.OK(t, whole.Write(pipe, text("through")))
-	if got := <-read; got != "through" {
-		t.Errorf("the pipe has %q", got)
-	}
+	check.Equal(t, <-read, "through", "the pipe has %q")
 	must.OK(t, os.Remove(pipe))
 	must.OK(t, unix.Mkfifo(pipe, 0o600))
 	for _, path := range []string{pipe, dir, "/dev/zero"} {

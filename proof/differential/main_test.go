@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -22,9 +23,7 @@ func TestRun(t *testing.T) {
 		table, _, _ := strings.Cut(out.String(), "262144 frames")
 		tables[table] = true
 	}
-	if len(tables) != 2 {
-		t.Errorf("%d tables from two seeds", len(tables))
-	}
+	check.Equal(t, len(tables), 2, "%d tables from two seeds")
 }
 
 func TestRunRefuses(t *testing.T) {

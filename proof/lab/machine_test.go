@@ -67,9 +67,7 @@ func TestGuestScript(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(r["file"], ","); got != "one,two" {
-		t.Errorf("the guest showed %q", got)
-	}
+	check.Equal(t, strings.Join(r["file"], ","), "one,two", "the guest showed %q")
 	// On a busy machine, a guest that measures the rate may get a twentieth of it.
 	for _, line := range r["tsc"] { // the kernel may refine the rate and report it again
 		mhz, _ := strconv.ParseInt(line, 10, 64)
@@ -80,9 +78,7 @@ func TestGuestScript(t *testing.T) {
 	if len(r["tsc"]) == 0 {
 		t.Error("the guest did not report the rate of its counter")
 	}
-	if got := strings.Join(r["part"], ","); got != "half a line" {
-		t.Errorf("the guest showed %q of a line without an end", got)
-	}
+	check.Equal(t, strings.Join(r["part"], ","), "half a line", "the guest showed %q of a line without an end")
 	if len(said) != 3 || said[1] != "hello world" || said[2] != "after it" || !strings.HasPrefix(said[0], "boot ") {
 		t.Errorf("the guest said %q", said)
 	}
@@ -186,7 +182,5 @@ func TestGuestDoesNotBoot(t *testing.T) {
 	if !errors.Is(err, errGuest) || !strings.Contains(err.Error(), "it said last: nothing") {
 		t.Errorf("a guest without a kernel gives %v", err)
 	}
-	if got := strings.Join(said, " "); got != "unbooted unbooted" {
-		t.Errorf("it was given %q, want two boots more", got)
-	}
+	check.Equal(t, strings.Join(said, " "), "unbooted unbooted", "it was given %q")
 }

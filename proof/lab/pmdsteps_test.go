@@ -18,6 +18,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/enasim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
@@ -72,9 +73,7 @@ func cost(p *pmdRun) error {
 // only Linux's driver uses. On a busy host the proof of pushes may fail, Linux's own at its start or the responder's; log says so, and replies are
 // then read from memory.
 func (p *pmdRun) compare(t *testing.T, log []string) {
-	if len(p.costs) != 2 {
-		t.Fatalf("%d programs were measured, want testpmd and the responder", len(p.costs))
-	}
+	must.Equal(t, len(p.costs), 2, "%d programs were measured")
 	theirs, ours := p.costs[0], p.costs[1]
 	t.Logf("on the bus, for 1000 replies, the kernel's driver included: testpmd %+v, responder %+v", theirs, ours)
 	if ours.MMIOWrite/8+ours.DMARead+ours.DMAWrite > theirs.MMIOWrite+theirs.DMARead+theirs.DMAWrite+10*ours.Interrupts {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
@@ -136,7 +137,5 @@ func TestLabSmoke(t *testing.T) {
 	if efa != "" {
 		want += " efa"
 	}
-	if got := strings.Join(answered, " "); got != want {
-		t.Errorf("answered: %s, want %s", got, want)
-	}
+	check.Equal(t, strings.Join(answered, " "), want, "answered: %s")
 }

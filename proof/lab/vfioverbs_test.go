@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
@@ -91,8 +92,6 @@ func vfioVerbs(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf("functions: %d\nloopback: %[1]d\nclosed", 2*vfioMessages)
-	if text := strings.Join(r["vfio"], "\n"); text != want {
-		t.Fatalf("the program printed %q, want %q", text, want)
-	}
+	must.Equal(t, strings.Join(r["vfio"], "\n"), want, "the program printed %q")
 	proven(t, "F4", "rdma-core's provider on vfio-pci", "%d messages between functions, %[1]d within one, %d and %d RoCE packets", 2*vfioMessages, x.RoCETx, y.RoCETx)
 }

@@ -129,9 +129,7 @@ func TestRepeated(t *testing.T) {
 	if total.Passed != 1 || total.Failed["p TestA/x"] != 2 || len(total.Failed) != 1 {
 		t.Errorf("%v %v, want 1 passed and p TestA/x failed 2 times", total, total.Failed)
 	}
-	if printed != 1 {
-		t.Errorf("%d failures were printed, want the one with output", printed)
-	}
+	check.Equal(t, printed, 1, "%d failures were printed")
 }
 
 func TestReusedResultsAreCounted(t *testing.T) {
@@ -155,9 +153,7 @@ func TestKilledPackageFails(t *testing.T) {
 		total.add(t)
 	}}
 	r.read(strings.NewReader(`{"Action":"run","Package":"p","Test":"TestA"}` + "\n" + `{"Action":"start","Package":"q"}` + "\n"))
-	if got := total.String(); got != "0 passed, 2 failed, 0 skipped" {
-		t.Errorf("%s, want 2 failed: p TestA and q", got)
-	}
+	check.Equal(t, total.String(), "0 passed, 2 failed, 0 skipped", "%s")
 }
 
 func shell(name, script string) job {

@@ -54,9 +54,7 @@ func TestEchoCost(t *testing.T) {
 	before = r.Port.Counts()
 	at := r.send(f)
 	r.settle()
-	if c := r.Port.Counts().Since(before); c != (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}) {
-		t.Errorf("sending cost %+v, want one MMIO write, two DMA reads, one DMA write", c)
-	}
+	check.Equal(t, r.Port.Counts().Since(before), (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}), "sending cost %+v")
 	if d := r.txDesc(int(at)); !bytes.Equal(d, append(make([]byte, 12), 1, 0, 0, 0)) {
 		t.Errorf("transmit descriptor written back as %x", d)
 	}

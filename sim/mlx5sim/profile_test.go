@@ -258,7 +258,5 @@ func TestOwnTransportDomain(t *testing.T) {
 	x.fails(tir(x, 99), 16, stBadRes, "transport domain 0x63")
 	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
 	x.do(dwords(16, 0, 0x902<<16, 8, own), 16)
-	if n := x.m.obj.ownTD.held; n != 0 {
-		t.Errorf("%d TIRs are in domain 0 after the last was destroyed", n)
-	}
+	check.Equal(t, x.m.obj.ownTD.held, 0, "%d TIRs are in domain 0 after the last was destroyed")
 }

@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // kernel plays Linux for the tests: a tree of files instead of /sys, /dev and /run, whose attributes behave like the
@@ -46,22 +48,14 @@ func (k *kernel) path(name string) string { return filepath.Join(filepath.Dir(k.
 
 func (k *kernel) file(name, content string) {
 	k.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(k.path(name)), 0o755); err != nil {
-		k.t.Fatal(err)
-	}
-	if err := os.WriteFile(k.path(name), []byte(content), 0o644); err != nil {
-		k.t.Fatal(err)
-	}
+	must.OK(k.t, os.MkdirAll(filepath.Dir(k.path(name)), 0o755))
+	must.OK(k.t, os.WriteFile(k.path(name), []byte(content), 0o644))
 }
 
 func (k *kernel) link(name, to string) {
 	k.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(k.path(name)), 0o755); err != nil {
-		k.t.Fatal(err)
-	}
-	if err := os.Symlink(to, k.path(name)); err != nil {
-		k.t.Fatal(err)
-	}
+	must.OK(k.t, os.MkdirAll(filepath.Dir(k.path(name)), 0o755))
+	must.OK(k.t, os.Symlink(to, k.path(name)))
 }
 
 func (k *kernel) driverModule(names ...string) {
@@ -241,9 +235,7 @@ func (k *kernel) backDevice() {
 		k.t.Fatal(err)
 	}
 	k.t.Cleanup(func() { f.Close() })
-	if err := f.Truncate(9 * regionStride); err != nil {
-		k.t.Fatal(err)
-	}
+	must.OK(k.t, f.Truncate(9*regionStride))
 	if _, err := f.WriteAt(card(), regionConfig*regionStride); err != nil {
 		k.t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/rebound-nic/rebound/nic/ib"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // After an interrupted send, the next one waits for it, and does not mistake its completion for its own.
@@ -28,9 +29,7 @@ func TestSendAfterAnInterruptedSend(t *testing.T) {
 		posted := func(n uint32) bool { return *g.block(gsiSend * n)&swap(stamp) == swap(wqeSend) }
 
 		close(s.halt)
-		if err := g.send(make([]byte, ib.MADSize), ib.Datagram{}); err != errStopped {
-			t.Fatalf("a send that is interrupted: %v", err)
-		}
+		must.Equal(t, g.send(make([]byte, ib.MADSize), ib.Datagram{}), errStopped, "a send that is interrupted: %v")
 		s.halt = make(chan struct{})
 		var result error
 		ended := false

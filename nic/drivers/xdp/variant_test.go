@@ -83,9 +83,7 @@ func TestNeedsTypes(t *testing.T) {
 	if err := needsTypes(nil, missing); err != nil {
 		t.Errorf("loaded: %v", err)
 	}
-	if err := needsTypes(refused, "variant_test.go"); err != refused {
-		t.Errorf("with types: %v", err)
-	}
+	check.Equal(t, needsTypes(refused, "variant_test.go"), refused, "with types: %v")
 }
 
 func TestRate(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func TestInterruptsOf(t *testing.T) {
@@ -20,9 +21,7 @@ func TestInterruptsOf(t *testing.T) {
 }
 
 func TestBootOf(t *testing.T) {
-	if got := bootOf("root=/dev/sda isolcpus=managed_irq,domain,1 quiet nohz_full=1 xnohz_full=2\n"); got != "isolcpus=managed_irq,domain,1 nohz_full=1" {
-		t.Errorf("%q", got)
-	}
+	check.Equal(t, bootOf("root=/dev/sda isolcpus=managed_irq,domain,1 quiet nohz_full=1 xnohz_full=2\n"), "isolcpus=managed_irq,domain,1 nohz_full=1", "%q")
 }
 
 func TestMarkdown(t *testing.T) {

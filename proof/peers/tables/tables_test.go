@@ -9,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -39,24 +40,16 @@ func TestRatioOfRounds(t *testing.T) {
 	if got := rounds(a, 0.5); len(got) != 3 || got[0] != 100 || got[1] != 200 || got[2] != 400 {
 		t.Errorf("rounds %v, want 100, 200, 400", got)
 	}
-	if got := Ratio(rounds(a, 0.5), rounds(b, 0.5)); got != (Spread{0.5, 0.5, 0.5}) {
-		t.Errorf("ratio %v, want 0.5 in each round", got)
-	}
-	if got := spreadOf([]float64{4, 1, 3, 2}); got != (Spread{2.5, 1, 4}) {
-		t.Errorf("spread %v", got)
-	}
-	if got := spreadOf(nil); got != (Spread{}) {
-		t.Errorf("spread of nothing %v", got)
-	}
+	check.Equal(t, Ratio(rounds(a, 0.5), rounds(b, 0.5)), (Spread{0.5, 0.5, 0.5}), "ratio %v")
+	check.Equal(t, spreadOf([]float64{4, 1, 3, 2}), (Spread{2.5, 1, 4}), "spread %v")
+	check.Equal(t, spreadOf(nil), (Spread{}), "spread of nothing %v")
 }
 
 // A log has its intervals in whole milliseconds: one that seems to start before its run still belongs to it.
 func TestRoundsOfARoundedLog(t *testing.T) {
 	rep := reported("a", []int64{100, 100, 100, 100}, []int64{200, 200, 200, 200})
 	rep.Main().Intervals[2].Start -= 50
-	if n := len(rounds(rep, 1)); n != 2 {
-		t.Fatalf("%d rounds", n)
-	}
+	must.Equal(t, len(rounds(rep, 1)), 2, "%d rounds")
 	rep.Main().Intervals[2].Histogram = latency.FromValues([]int64{900})
 	if got := rounds(rep, 1); got[1] != 900 {
 		t.Errorf("rounds %v: the second lost its first interval", got)
