@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,7 +23,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
-	"github.com/rebound-nic/rebound/sim/vfioserver"
+	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
 var mac = [6]byte{0x02, 0xA1, 0xB2, 0xC3, 0xD4, 0xE5}
@@ -35,26 +34,9 @@ var eui = [7]byte{0xA1, 0xB2, 0xFF, 0xFE, 0xC3, 0xD4, 0xE5}
 // serve serves a model on a vfio-user socket and returns its device name and the port.
 func serve(t *testing.T, m sim.Model) (string, *sim.Port) {
 	t.Helper()
-	device, port, far := serveWire(t, m)
+	port, far, device := simtest.Serve(t, m)
 	far.SetUp(true)
 	return device, port
-}
-
-// serveWire is serve that also returns the other end of the wire, whose link is down.
-func serveWire(t *testing.T, m sim.Model) (string, *sim.Port, *sim.Cable) {
-	t.Helper()
-	port := must.Get(sim.New(m, sim.Options{Name: "probed", Seed: 1}))(t)
-	near, far := sim.Pair()
-	port.Connect(near)
-	port.Start()
-	path := filepath.Join(t.TempDir(), "s")
-	s := must.Get(vfioserver.Listen(path, port, slog.New(slog.DiscardHandler)))(t)
-	t.Cleanup(func() {
-		s.Close()
-		port.Stop()
-		port.Close()
-	})
-	return "vfio-user:" + path, port, far
 }
 
 func run(t *testing.T, ctx context.Context, device string, stage probe.Stage, mask bool) *probe.File {

@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
+	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
 // A signal in each stage of `responder probe` ends it: the device is as it was, and the file is written.
@@ -49,7 +50,7 @@ func TestSignals(t *testing.T) {
 // one.
 func interrupted(t *testing.T, stage probe.Stage, signal syscall.Signal, at string) bool {
 	m := enasim.New(enasim.Options{MAC: mac, AdminDelay: 10 * time.Millisecond})
-	device, port, far := serveWire(t, m)
+	port, far, device := simtest.Serve(t, m)
 	far.SetUp(stage == probe.StageLoop) // stage up waits for a link that does not come up
 	before := space(t, port)
 	reached, once := make(chan struct{}), sync.Once{}

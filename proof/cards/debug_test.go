@@ -2,7 +2,6 @@ package cards_test
 
 import (
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,7 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
-	"github.com/rebound-nic/rebound/sim/vfioserver"
+	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
 // Each setting of [debug], and nic.push_max where it chooses the size of entries, reaches the driver and changes what it requests from the device.
@@ -55,25 +54,15 @@ func TestDebugSettings(t *testing.T) {
 	} {
 		t.Run(c.set, func(t *testing.T) {
 			t.Parallel()
-			port := must.Get(sim.New(c.model(), sim.Options{Name: "debug"}))(t)
-			near, far := sim.Pair()
-			port.Connect(near)
+			port, far, device := simtest.Serve(t, c.model())
 			far.SetUp(true)
-			port.Start()
-			path := filepath.Join(t.TempDir(), "s")
-			s := must.Get(vfioserver.Listen(path, port, slog.New(slog.DiscardHandler)))(t)
-			defer func() {
-				s.Close()
-				port.Stop()
-				port.Close()
-			}()
 			var config product.Config
 			table := setting.New(append(config.Settings(), config.DebugSettings()...)...)
 			if c.set != "" {
 				must.OK(t, table.Set(c.set))
 			}
 			must.OK(t, table.Apply())
-			config.Driver, config.Device, config.Log = "auto", "vfio-user:"+path, slog.New(slog.DiscardHandler)
+			config.Driver, config.Device, config.Log = "auto", device, slog.New(slog.DiscardHandler)
 			dev, err := config.Open()
 			if c.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), c.fails) || c.says != "" && !strings.Contains(strings.Join(port.Violations(), "\n"), c.says) {

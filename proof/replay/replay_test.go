@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -29,27 +28,17 @@ import (
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
-	"github.com/rebound-nic/rebound/sim/vfioserver"
+	"github.com/rebound-nic/rebound/sim/simtest"
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
 // up opens and closes a model with its driver, as `responder probe -stage up` does.
 func up(t *testing.T, m sim.Model, mask bool) (*probe.File, []string) {
 	t.Helper()
-	port := must.Get(sim.New(m, sim.Options{Name: "replay"}))(t)
-	near, far := sim.Pair()
-	port.Connect(near)
+	port, far, device := simtest.Serve(t, m)
 	far.SetUp(true)
-	port.Start()
-	path := filepath.Join(t.TempDir(), "s")
-	s := must.Get(vfioserver.Listen(path, port, slog.New(slog.DiscardHandler)))(t)
-	defer func() {
-		s.Close()
-		port.Stop()
-		port.Close()
-	}()
 	var c product.Config
-	c.Driver, c.Device = "auto", "vfio-user:"+path
+	c.Driver, c.Device = "auto", device
 	f := must.Get(probe.Run(context.Background(), probe.Options{Card: c, Stage: probe.StageUp, Wait: 50 * time.Millisecond, Mask: mask}))(t)
 	return f, port.Violations()
 }
