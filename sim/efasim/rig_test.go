@@ -87,16 +87,6 @@ func (x *rig) open() {
 
 type fields = amazontest.Fields
 
-// with returns f with one field set to v.
-func with(f fields, at int, v any) fields {
-	g := fields{}
-	for k, w := range f {
-		g[k] = w
-	}
-	g[at] = v
-	return g
-}
-
 func (x *rig) bad(status, opcode uint8, f fields, text string) {
 	x.Helper()
 	if s, _ := x.Do(opcode, f); s != status {

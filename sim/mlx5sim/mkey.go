@@ -24,8 +24,6 @@ const (
 	remoteWrite
 )
 
-func (u use) write() bool { return u == localWrite || u == remoteWrite }
-
 type mkey struct {
 	object
 	key     uint32 // index and variant

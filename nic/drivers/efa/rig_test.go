@@ -104,11 +104,6 @@ func (x *end) close() {
 	must.Close(x, x.dev)
 }
 
-func counted(r *fastpath.Responder) (answered, refused uint64) {
-	s := r.Stats()
-	return s.Answered(), s.Refused()
-}
-
 func (x *end) stats() nic.Stats {
 	x.Helper()
 	var s nic.Stats
