@@ -102,33 +102,15 @@ func TestConnection(t *testing.T) {
 	if q := as(x.out.Bytes[8:], qpLayout); q.U("next_send_psn") != 10 || q.U("state") != qpRTS {
 		t.Errorf("QUERY_QP: next_send_psn %d", q.U("next_send_psn"))
 	}
-	e := y.eqe()
-	if e == nil || e[1] != eventComm || w32(e, 4) != testQP {
-		// the peer is in RTS: no event for the first packet
-		if e != nil {
-			t.Errorf("event %x", e)
-		}
+	if e := y.eqe(); e != nil && (e[1] != eventComm || w32(e, 4) != testQP) { // the peer is in RTS: no event for the first packet
+		t.Errorf("event %x", e)
 	}
 }
 
-// Lost packets are sent again, and a receiver that is not ready is retried. If the peer never answers, the sender gets
-// an error, later entries are flushed, and the queue is in ERR.
-func TestConnectionRecovers(t *testing.T) {
+// A receiver that is never ready is an error. If the peer never answers, the sender gets an error, later entries are flushed, and the queue is
+// in ERR. sim/rdma tests the retries.
+func TestConnectionGivesUp(t *testing.T) {
 	x, y := openRC(t)
-	y.post(0, 8)
-	lost := 0
-	x.m.fault.lose = func([]byte) bool { lost++; return lost%2 == 1 && lost < 6 }
-	x.send(opSend, 3<<2, x.data(128<<10, toPeer(2000)))
-	settle(x, y)
-	if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|opSend || lost < 4 {
-		t.Fatalf("completion %x, %d packets", e, lost)
-	}
-	if e := y.cqe(); e == nil || !bytes.Equal(y.fb.Bytes[:2000], toPeer(2000)) {
-		t.Errorf("receive completion %x", e)
-	}
-	x.m.fault.lose = nil
-
-	x, y = openRC(t)
 	x.send(opSend, 3<<2, x.data(128<<10, toPeer(64)))
 	settle(x, y)
 	e := x.cqe()

@@ -253,32 +253,12 @@ func (x *rig) remoteKey() uint32 {
 	return w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 0xf<<10, 0x14, 0xffffff<<8|7, 0x1c, 1<<31|x.pd), 16), 8)<<8 | 7
 }
 
-// Packets lost on the wire are sent again; a receiver that is not ready is retried, and after the last retry both sides
-// get an error.
-func TestConnectedRecovers(t *testing.T) {
+// After the last retry of a packet that is lost, or of one that a receiver is not ready for, both sides get an error. sim/rdma tests the
+// retries.
+func TestConnectedGivesUp(t *testing.T) {
 	x := openRig(t, Options{Profile: ConnectX5})
 	x.roce()
 	a, b := x.connected()
-	b.receive(1, 2048)
-	fill(a.buf[:1024])
-	lose := 2
-	x.m.lose = func([]byte) bool { lose--; return lose >= 0 }
-	a.send(opSend, 0, a.data(0, 1024))
-	x.wait(func() bool { return x.m.obj.qps.m[a.qpn].conn.Pending() == 0 })
-	if all := x.completions(); find(all, b.qpn, cqeResponseSend) == nil || find(all, a.qpn, cqeRequest) == nil || lose >= 0 {
-		t.Errorf("two packets lost: completions %x", all)
-	}
-
-	a.send(opSend, 0, a.data(0, 64)) // its completion is not awaited
-	if all := x.completions(); len(all) != 0 {
-		t.Errorf("a receiver that is not ready: completions %x", all)
-	}
-	b.receive(1, 2048)
-	x.wait(func() bool { return x.m.obj.qps.m[a.qpn].conn.Pending() == 0 })
-	if all := x.completions(); find(all, b.qpn, cqeResponseSend) == nil || find(all, a.qpn, cqeRequest) == nil {
-		t.Errorf("a receiver that is ready in time: completions %x", all)
-	}
-
 	x.m.lose = func([]byte) bool { return true }
 	b.receive(1, 2048)
 	a.send(opSend, 0, a.data(0, 64))
