@@ -367,16 +367,8 @@ func (m *Model) datagram(q *qp, p *packet, pkeyIndex int) bool {
 		m.port.ib.badPKeys++
 		return false
 	}
-	w := m.nextRecv(q)
+	w, idx := m.takeRecv(q, p.vl != managementVL)
 	if w == nil {
-		m.count.rxOverflow++
-		return false
-	}
-	idx := q.rhead
-	q.rhead = (q.rhead + 1) & 0xffff
-	if s := m.fault.receive; s != 0 && p.vl != managementVL {
-		m.fault.receive = 0
-		m.failRecv(q, idx, s)
 		return false
 	}
 	b := make([]byte, rdma.GRHSize, rdma.GRHSize+len(p.payload))

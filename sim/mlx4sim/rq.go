@@ -48,22 +48,30 @@ func (m *Model) nextRecv(q *qp) []byte {
 	return w
 }
 
+// takeRecv takes the next WQE of a receive queue. It returns nil if there is none, or if fails and the next WQE is to fail.
+func (m *Model) takeRecv(q *qp, fails bool) (w []byte, idx uint32) {
+	if w = m.nextRecv(q); w == nil {
+		m.count.rxOverflow++
+		return nil, 0
+	}
+	idx = q.rhead
+	q.rhead = (q.rhead + 1) & 0xffff
+	if s := m.fault.receive; s != 0 && fails {
+		m.fault.receive = 0
+		m.failRecv(q, idx, s)
+		return nil, 0
+	}
+	return w, idx
+}
+
 // deliver writes a frame to a queue.
 func (m *Model) deliver(q *qp, f *kit.Frame, hash uint32, mac int) bool {
 	if q.state != qpRTR && q.state != qpRTS && q.state != qpSQError {
 		m.count.rxNoQueue++
 		return false
 	}
-	w := m.nextRecv(q)
+	w, idx := m.takeRecv(q, true)
 	if w == nil {
-		m.count.rxOverflow++
-		return false
-	}
-	idx := q.rhead
-	q.rhead = (q.rhead + 1) & 0xffff
-	if s := m.fault.receive; s != 0 {
-		m.fault.receive = 0
-		m.failRecv(q, idx, s)
 		return false
 	}
 	b, at := f.B, f.At
