@@ -235,10 +235,7 @@ func TestPowerStateResets(t *testing.T) {
 		pmcsr uint16
 		want  uint32
 	}{{0x2000, 0}, {0, 2}} {
-		p, err := sim.New(&shaped{toysim.New(mac), func(c0 *sim.Config) { c0.PMC, c0.PMCSR = 0x4823, c.pmcsr }}, sim.Options{Name: "toy", Seed: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(sim.New(&shaped{toysim.New(mac), func(c0 *sim.Config) { c0.PMC, c0.PMCSR = 0x4823, c.pmcsr }}, sim.Options{Name: "toy", Seed: 1}))(t)
 		defer p.Close()
 		fn := open(t, p)
 		bar, _ := fn.BAR(0)

@@ -76,10 +76,7 @@ func chromium(t *testing.T, args ...string) (stdout, stderr string) {
 	// A browser that crashes or hangs says nothing about the page, so it is started again. A page that is displayed
 	// wrongly still fails.
 	for try := 1; ; try++ {
-		profile, err := os.MkdirTemp("", "rebound-chromium-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		profile := must.Get(os.MkdirTemp("", "rebound-chromium-"))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		cmd := exec.CommandContext(ctx, path, append(args[:len(args):len(args)], "--user-data-dir="+profile)...)
 		cmd.WaitDelay = time.Second // its child processes may keep the pipes open

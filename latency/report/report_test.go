@@ -210,11 +210,8 @@ func hlog(lines ...string) func(dir string) error {
 
 func hdrLine(t *testing.T, digits int64, low, high int64, counts ...int64) string {
 	t.Helper()
-	code, err := hdrhistogram.Import(&hdrhistogram.Snapshot{LowestTrackableValue: low, HighestTrackableValue: high, SignificantFigures: digits,
-		Counts: counts}).Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-	if err != nil {
-		t.Fatal(err)
-	}
+	code := must.Get(hdrhistogram.Import(&hdrhistogram.Snapshot{LowestTrackableValue: low, HighestTrackableValue: high, SignificantFigures: digits,
+		Counts: counts}).Encode(hdrhistogram.V2CompressedEncodingCookieBase))(t)
 	return "0,1,0," + string(code)
 }
 

@@ -89,21 +89,18 @@ func TestObserverEndsOpen(t *testing.T) {
 // Without an observer there is no evidence stage, because it takes time at every start.
 func TestEvidenceIsForProbesOnly(t *testing.T) {
 	var c kit.Card
-	err := c.Open(toy(t), nic.Options{}, limits, kit.Hooks{
+	must.OK(t, c.Open(toy(t), nic.Options{}, limits, kit.Hooks{
 		Open:    func() error { return c.Stages(c.Evidence(func() { t.Error("asked for evidence") }), kit.Learned) },
 		Check:   func(bool) (*kit.Symptom, error) { return nil, nil },
 		Release: func() error { return nil },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	c.Close()
 }
 
 func TestFallBackIsReportedOnce(t *testing.T) {
 	var log bytes.Buffer
 	var c kit.Card
-	err := c.Open(toy(t), nic.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, limits, kit.Hooks{
+	must.OK(t, c.Open(toy(t), nic.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, limits, kit.Hooks{
 		Open: func() error {
 			for range 3 {
 				c.FallBack("llq 256", "llq 128", "the device refuses the configuration: %s", "illegal parameter")
@@ -112,10 +109,7 @@ func TestFallBackIsReportedOnce(t *testing.T) {
 		},
 		Check:   func(bool) (*kit.Symptom, error) { return nil, nil },
 		Release: func() error { return nil },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	defer c.Close()
 	if n := strings.Count(log.String(), "fell back"); n != 1 {
 		t.Errorf("the log says %d times that it fell back:\n%s", n, log.String())
@@ -147,7 +141,7 @@ func TestUncachedGivesTheReasonOnce(t *testing.T) {
 		{[]string{"BAR 0 is not mapped write-combining: no such file"}, "BAR 0 is not mapped write-combining: no such file"},
 	} {
 		var k kit.Card
-		err := k.Open(uncached{toy(t), c.notes}, nic.Options{}, limits, kit.Hooks{
+		must.OK(t, k.Open(uncached{toy(t), c.notes}, nic.Options{}, limits, kit.Hooks{
 			Open: func() error {
 				w, err := k.Fn.BAR(0)
 				if err != nil {
@@ -159,10 +153,7 @@ func TestUncachedGivesTheReasonOnce(t *testing.T) {
 			},
 			Check:   func(bool) (*kit.Symptom, error) { return nil, nil },
 			Release: func() error { return nil },
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		if notes := k.Info("toy", "none").Notes; len(notes) == 0 || !strings.HasSuffix(notes[0], " bytes: "+c.why) {
 			t.Errorf("notes %q, want the reason %q at the end of the first", notes, c.why)
 		}

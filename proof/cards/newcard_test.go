@@ -117,7 +117,7 @@ func copyTree(t *testing.T, from, to string) {
 func files(t *testing.T, root string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	must.OK(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(root, path)
 		switch {
 		case err != nil:
@@ -128,10 +128,7 @@ func files(t *testing.T, root string) map[string]string {
 			all[name] = path
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return all
 }
 

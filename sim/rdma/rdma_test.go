@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // end is one side of a connection on a test's wire, with its own memory.
@@ -338,10 +339,7 @@ func TestBadPackets(t *testing.T) {
 
 // A packet that a ConnectX-4 Lx sent: a congestion notification, with its checksum.
 func TestICRC(t *testing.T) {
-	b, err := hex.DecodeString("45c2003c718c400040119161" + "0a0011010a001201" + "000012b700280000" + "8100ffff4000011800000000" + "00000000000000000000000000000000" + "82fd002a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(hex.DecodeString("45c2003c718c400040119161" + "0a0011010a001201" + "000012b700280000" + "8100ffff4000011800000000" + "00000000000000000000000000000000" + "82fd002a"))(t)
 	end := len(b) - ICRCSize
 	if c := ICRC(b[:end], false); !bytes.Equal(c, b[end:]) {
 		t.Errorf("checksum %x, the card's is %x", c, b[end:])

@@ -230,10 +230,7 @@ func (k *kernel) vfio(fd int, req, value uintptr, arg unsafe.Pointer) (int, erro
 }
 
 func (k *kernel) backDevice() {
-	f, err := os.Create(k.path("device"))
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	f := must.Get(os.Create(k.path("device")))(k.t)
 	k.t.Cleanup(func() { f.Close() })
 	must.OK(k.t, f.Truncate(9*regionStride))
 	if _, err := f.WriteAt(card(), regionConfig*regionStride); err != nil {

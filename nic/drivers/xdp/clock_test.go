@@ -16,10 +16,7 @@ import (
 // An unreadable clock must not leave an old error estimate active.
 func TestUnreadableClockIsNotSynchronised(t *testing.T) {
 	needs.Root(t, "creating a BPF map")
-	clocks, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(programClockPair{})), MaxEntries: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	clocks := must.Get(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(programClockPair{})), MaxEntries: 1}))(t)
 	defer clocks.Close()
 	var broken error
 	k := &clockKeeper{clocks: clocks, adjtimex: func(x *unix.Timex) (int, error) {

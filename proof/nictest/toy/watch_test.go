@@ -68,10 +68,7 @@ func TestWatch(t *testing.T) {
 				fn := must.Get(port.Function())(t)
 				port.StartVirtual()
 				var log logBuffer
-				d, err := toy.Open(fn, nic.Options{RingSize: 64, MAC: [6]byte(nictest.EchoRequest(98)), Log: slog.New(slog.NewTextHandler(&log, nil))})
-				if err != nil {
-					t.Fatal(err)
-				}
+				d := must.Get(toy.Open(fn, nic.Options{RingSize: 64, MAC: [6]byte(nictest.EchoRequest(98)), Log: slog.New(slog.NewTextHandler(&log, nil))}))(t)
 				r := nictest.NewResponder(t)
 				stop := nictest.ServeVirtual(d.Gate(), func() { d.Queue(0).Poll(r) })
 				answers := func() bool {
