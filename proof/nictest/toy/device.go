@@ -22,8 +22,8 @@ var limits = kit.Limits{
 	Driver: "toy", Ring: 256, MinRing: 2 * maxBatch, MaxRing: 4096, MTU: 1500, MinMTU: 68, MaxMTU: 9000, Queues: 1,
 }
 
-// supports reports whether the package drives a function with this identity, and returns its name.
-func supports(id pci.ID) (name string, ok bool) {
+// Supports reports whether the package drives a function with this identity, and returns its name.
+func Supports(id pci.ID) (name string, ok bool) {
 	return "toy", id.Vendor == vendor && id.Device == device
 }
 
@@ -52,7 +52,7 @@ func (d *Device) write(r reg, v uint32) { d.bar.Write32(uint64(r), v) }
 // open identifies the function, allocates memory, and starts. One-time steps are here; steps that a restart repeats are
 // in start.
 func (d *Device) open() (err error) {
-	if _, ok := supports(d.card.Fn.ID()); !ok {
+	if _, ok := Supports(d.card.Fn.ID()); !ok {
 		return d.card.Errorf("%w: %v is no toy", nic.ErrNoDevice, d.card.Fn.ID())
 	}
 	if d.bar, err = d.card.Fn.BAR(0); err != nil {
