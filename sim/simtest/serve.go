@@ -5,21 +5,26 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
-// Serve runs a model on a vfio-user socket until the end of the test, and returns the far end of its wire, which is down, and its name for a
+// Serve runs a model on a vfio-user socket until the end of the test, and returns the other end of its wire, which is down, and its name for a
 // driver in this process or another.
 func Serve(t testing.TB, m sim.Model) (port *sim.Port, far *sim.Cable, device string) {
 	t.Helper()
-	port = must.Get(sim.New(m, sim.Options{Name: "served", Seed: 1}))(t)
+	port, err := sim.New(m, sim.Options{Name: "served", Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
 	near, far := sim.Pair()
 	port.Connect(near)
 	port.Start()
 	path := filepath.Join(t.TempDir(), "s")
-	s := must.Get(vfioserver.Listen(path, port, slog.New(slog.DiscardHandler)))(t)
+	s, err := vfioserver.Listen(path, port, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		s.Close()
 		port.Stop()
