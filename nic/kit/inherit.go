@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -57,6 +60,7 @@ type kept struct {
 // position is where another process continues.
 type position struct {
 	Restarts   int
+	Blocks     int // of memory
 	Counted    nic.Stats
 	Own, Place []json.RawMessage
 }
@@ -187,7 +191,7 @@ func (c *Card) Position() ([]byte, error) {
 	if err := c.Gate.Err(); err != nil {
 		return nil, err
 	}
-	p := position{Restarts: c.restarts, Counted: c.Totals.counted()}
+	p := position{Restarts: c.restarts, Blocks: c.Arena.Blocks(), Counted: c.Totals.counted()}
 	var err, failed error
 	p.Own, err = save(c.hooks.Heir.Keep())
 	p.Place, failed = save(c.hooks.Heir.Place())
@@ -222,6 +226,9 @@ func (c *Card) Continue(text []byte) error {
 	if err == nil && p.Restarts != c.restarts {
 		err = errors.New("the device was restarted meanwhile")
 	}
+	if n := c.Arena.Blocks(); err == nil && p.Blocks != n {
+		err = fmt.Errorf("the device was given memory meanwhile: %d blocks, and this process knows %d", p.Blocks, n)
+	}
 	if err == nil {
 		err = load(c.hooks.Heir.Keep(), p.Own)
 	}
@@ -236,6 +243,84 @@ func (c *Card) Continue(text []byte) error {
 		return c.Errorf("position of the other process: %w", err)
 	}
 	return nil
+}
+
+// Cell returns the value of an atomic variable as a pointer for Heir.Keep and Heir.Place.
+func Cell[T any](variable interface {
+	Load() T
+	Store(T)
+}) any {
+	return &cell[T]{variable.Load, variable.Store}
+}
+
+type cell[T any] struct {
+	load  func() T
+	store func(T)
+}
+
+func (c *cell[T]) MarshalJSON() ([]byte, error) { return json.Marshal(c.load()) }
+
+func (c *cell[T]) UnmarshalJSON(b []byte) error {
+	var v T
+	err := json.Unmarshal(b, &v)
+	if err == nil {
+		c.store(v)
+	}
+	return err
+}
+
+// Reason returns an error, nil for none, as a pointer for Heir.Place. It is handed over as text.
+func Reason(why *atomic.Pointer[error]) any { return &reason{why} }
+
+type reason struct{ why *atomic.Pointer[error] }
+
+func (r *reason) MarshalText() (text []byte, err error) {
+	if why := r.why.Load(); why != nil {
+		text = []byte((*why).Error())
+	}
+	return text, nil
+}
+
+func (r *reason) UnmarshalText(text []byte) error {
+	if len(text) > 0 {
+		why := errors.New(string(text))
+		r.why.Store(&why)
+	}
+	return nil
+}
+
+// Raw returns a value without pointers as a pointer for Heir.Keep and Heir.Place. It is handed over as its bytes.
+func Raw[T any](v *T) any {
+	return &raw{unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))}
+}
+
+type raw struct{ bytes []byte }
+
+func (r *raw) MarshalJSON() ([]byte, error) { return json.Marshal(r.bytes) }
+
+func (r *raw) UnmarshalJSON(b []byte) error {
+	var got []byte
+	err := json.Unmarshal(b, &got)
+	if err == nil && len(got) != len(r.bytes) {
+		err = fmt.Errorf("%d bytes, want %d", len(got), len(r.bytes))
+	}
+	copy(r.bytes, got)
+	return err
+}
+
+// Since returns a time as a pointer for Heir.Place. It is handed over as the time that has passed since, because another process reads
+// another monotonic clock.
+func Since(t *time.Time) any { return &since{t} }
+
+type since struct{ t *time.Time }
+
+func (s *since) MarshalJSON() ([]byte, error) { return json.Marshal(time.Since(*s.t)) }
+
+func (s *since) UnmarshalJSON(b []byte) error {
+	var passed time.Duration
+	err := json.Unmarshal(b, &passed)
+	*s.t = time.Now().Add(-passed)
+	return err
 }
 
 // save returns the values that pointers point to.

@@ -43,10 +43,19 @@ func (c *Card) Release() error {
 // Block returns size zeroed bytes of DMA memory that are contiguous for the device too, aligned to align. It grows the
 // arena if needed.
 func (c *Card) Block(size, align int) (dma.Block, error) {
-	b, err := c.Arena.Alloc(size, align)
+	return c.block(c.Arena.Alloc, size, align)
+}
+
+// BlockApart is Block for memory that only the device uses: a process that takes over the device does not allocate it again.
+func (c *Card) BlockApart(size, align int) (dma.Block, error) {
+	return c.block(c.Arena.AllocApart, size, align)
+}
+
+func (c *Card) block(alloc func(size, align int) (dma.Block, error), size, align int) (dma.Block, error) {
+	b, err := alloc(size, align)
 	if errors.Is(err, dma.ErrNoRoom) { // pages that are not contiguous for the device leave gaps
 		if err = c.Arena.Grow(size + align); err == nil {
-			b, err = c.Arena.Alloc(size, align)
+			b, err = alloc(size, align)
 		}
 	}
 	switch {
@@ -76,14 +85,19 @@ func (r *Rings) Whole(size int) (unsafe.Pointer, uint64) {
 }
 
 func (r *Rings) aligned(size, align int) (unsafe.Pointer, uint64) {
+	b := r.Block(size, align)
 	if r.Err != nil {
 		return nil, 0
 	}
-	var b dma.Block
-	if b, r.Err = r.Card.Block(size, align); r.Err != nil {
-		return nil, 0
-	}
 	return Pointer(b), b.IOVA
+}
+
+// Block is Card.Block, without memory after an error.
+func (r *Rings) Block(size, align int) (b dma.Block) {
+	if r.Err == nil {
+		b, r.Err = r.Card.Block(size, align)
+	}
+	return b
 }
 
 // Pointer returns the start of b as the processor sees it. The arena keeps it mapped.

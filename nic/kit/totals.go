@@ -78,15 +78,15 @@ func subtract(a, b uint64) uint64 { return a - b }
 
 // Wide continues a counter of the device that has 32 bits and wraps. The zero Wide is for a counter that begins at 0.
 type Wide struct {
-	last uint32
-	sum  uint64
+	Last uint32
+	Sum  uint64
 }
 
 // Read returns the count where the device says now. It is called more often than the counter wraps.
 func (w *Wide) Read(now uint32) uint64 {
-	w.sum += uint64(now - w.last)
-	w.last = now
-	return w.sum
+	w.Sum += uint64(now - w.Last)
+	w.Last = now
+	return w.Sum
 }
 
 // combine applies f to each count.

@@ -24,12 +24,12 @@ type Symptom struct {
 
 	// Recover repairs the device without a restart, while no loop uses the queues. If it is nil, or fails, the device is
 	// restarted.
-	Recover func() error
+	Recover func() error `json:"-"`
 
 	// Suspect is the progress that stalled, if the stall may be the loops' own: loops that were descheduled, by a
 	// hypervisor or on a busy machine, look like a device that hangs. The watchdog waits for the loops, and then allows
 	// the same time again before it blames the device.
-	Suspect *Progress
+	Suspect *Progress `json:"-"`
 }
 
 // Foreign is the symptom of a device that another process reset.

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"reflect"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -11,6 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -65,6 +69,35 @@ func OtherVersions(t *testing.T, h Harness) {
 			x.takeOver(x.successor(alter, h.Ring), false)
 			x.holdsNoMore(before)
 			x.close()
+		})
+	}
+}
+
+// OtherPositions checks that a process does not continue at a position that does not fit what it knows of the device, and that it can then
+// close the device. One driver's test runs it for all.
+func OtherPositions(t *testing.T, h Harness) {
+	h.VFIOUser = true
+	for name, alter := range map[string]func(position map[string]any){
+		"memory":   func(position map[string]any) { position["Blocks"] = 1 },
+		"restarts": func(position map[string]any) { position["Restarts"] = 1 },
+		"queues":   func(position map[string]any) { position["Place"] = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newRig(t, h)
+			x.open(1)
+			s := x.successor(nil, h.Ring)
+			var all map[string]any
+			x.busy("hand-over", func() {
+				must.OK(t, json.Unmarshal(must.Get(heritable(x.dev).Position())(t), &all))
+				alter(all)
+				check.Fails(t, "Continue", heritable(s.dev).Continue(must.Get(json.Marshal(all))(t)), nil)
+			})
+			must.Close(t, x.dev)
+			x.dev, x.fn = s.dev, s.fn
+			x.close()
+			if n := x.port.Mappings(); n != 0 || x.port.BusMaster() {
+				t.Errorf("%d DMA mappings are left, bus mastering is %v", n, x.port.BusMaster())
+			}
 		})
 	}
 }
@@ -135,6 +168,11 @@ func (x *rig) takeOver(s successor, continues bool) {
 	}
 	var position []byte
 	var err error
+	before, info := x.numbers(), x.dev.Info()
+	var was nic.Stats
+	if continues {
+		was = x.stats()
+	}
 	x.busy("end of the process that ran", func() {
 		if continues {
 			var s nic.Stats
@@ -149,6 +187,22 @@ func (x *rig) takeOver(s successor, continues bool) {
 	x.dev, x.fn = s.dev, s.fn
 	x.busy("start of the next process", func() { err = heritable(x.dev).Continue(position) })
 	must.OK(x, err)
+	if continues {
+		for name, n := range x.numbers() {
+			if n != before[name] {
+				x.Errorf("%s is %d, and was %d", name, n, before[name])
+			}
+		}
+		if now := x.dev.Info(); !reflect.DeepEqual(now, info) {
+			x.Errorf("the next process describes the device as\n%+v, and the one before as\n%+v", now, info)
+		}
+		is := x.stats()
+		for name := range was.Extra {
+			if _, ok := is.Extra[name]; !ok {
+				x.Errorf("the next process does not count %s", name)
+			}
+		}
+	}
 	x.settle()
 	if n := x.match(reqs); n != len(reqs) {
 		x.Fatalf("%d of %d requests were answered", n, len(reqs))
@@ -163,4 +217,32 @@ func (x *rig) takeOver(s successor, continues bool) {
 	if n := x.stats().RxFrames; n < uint64(x.h.Ring) || n > uint64(len(reqs)+x.h.Ring) {
 		x.Errorf("%d frames were received, want %d to %d", n, x.h.Ring, len(reqs)+x.h.Ring)
 	}
+}
+
+// numbers are the numbers in the queues, such as positions in rings, without counters and those that are private to a process.
+func (x *rig) numbers() map[string]uint64 {
+	all := map[string]uint64{}
+	var walk func(queue int, prefix string, v reflect.Value)
+	walk = func(queue int, prefix string, v reflect.Value) {
+		for i := range v.NumField() {
+			f, name := v.Field(i), prefix+v.Type().Field(i).Name
+			switch {
+			case slices.Contains(x.h.Private, name) || f.Type() == reflect.TypeFor[polling.Counter]():
+			case f.Kind() == reflect.Struct:
+				walk(queue, name+".", f)
+			case f.Kind() == reflect.Bool && f.Bool():
+				all[fmt.Sprintf("queue %d %s", queue, name)] = 1
+			case f.CanInt():
+				all[fmt.Sprintf("queue %d %s", queue, name)] = uint64(f.Int())
+			case f.CanUint():
+				all[fmt.Sprintf("queue %d %s", queue, name)] = f.Uint()
+			}
+		}
+	}
+	if x.h.Queue != nil {
+		for q := range x.resp {
+			walk(q, "", reflect.ValueOf(x.h.Queue(x.dev, q)).Elem())
+		}
+	}
+	return all
 }

@@ -54,6 +54,9 @@ type Harness struct {
 	// Queue returns a pointer to queue q of d, whose fields named in Registers are a device's registers, not memory.
 	Queue     func(d nic.Device, q int) any
 	Registers []string
+	// Private names the numbers in a queue that another process does not continue with: they depend on addresses of the process, or are
+	// set before they are read.
+	Private []string
 
 	// VFIOUser puts vfio-user between driver and model, with both ends in this process.
 	VFIOUser bool

@@ -24,7 +24,8 @@ const (
 )
 
 const (
-	largest  = 1 << 16          // bytes of a message
+	largest  = 1 << 20          // bytes of a message
+	atOnce   = 1 << 15          // bytes that the socket's buffer holds
 	mostFDs  = 253              // files of a message (SCM_MAX_FD of linux/net/scm.h)
 	patience = 10 * time.Second // for each message but ready, for which the successor prepares everything
 )
@@ -65,7 +66,7 @@ func receiveFiles(c *net.UnixConn) (in nic.Inheritance, err error) {
 	if err := send(c, []byte(request)); err != nil {
 		return in, err
 	}
-	b, oob := make([]byte, largest), make([]byte, unix.CmsgSpace(4*mostFDs))
+	b, oob := make([]byte, atOnce), make([]byte, unix.CmsgSpace(4*mostFDs))
 	n, oobn, _, _, err := c.ReadMsgUnix(b, oob)
 	if err != nil {
 		return in, err
@@ -84,7 +85,7 @@ func receiveFiles(c *net.UnixConn) (in nic.Inheritance, err error) {
 	for _, fd := range in.Files {
 		unix.CloseOnExec(fd)
 	}
-	if n < 4 || int(binary.BigEndian.Uint32(b)) > largest-4 {
+	if n < 4 || binary.BigEndian.Uint32(b) > largest {
 		return in, fmt.Errorf("a message of %d bytes without a valid length in front", n)
 	}
 	in.State = make([]byte, binary.BigEndian.Uint32(b))
@@ -208,7 +209,12 @@ func (o *Offer) serve(c *net.UnixConn) error {
 	if err != nil {
 		return err
 	}
-	if _, _, err := c.WriteMsgUnix(framed(in.State), unix.UnixRights(in.Files...), nil); err != nil {
+	message := framed(in.State)
+	n, _, err := c.WriteMsgUnix(message[:min(len(message), atOnce)], unix.UnixRights(in.Files...), nil)
+	if err == nil {
+		_, err = c.Write(message[n:])
+	}
+	if err != nil {
 		return err
 	}
 	c.SetDeadline(time.Time{})

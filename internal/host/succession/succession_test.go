@@ -18,10 +18,13 @@ import (
 )
 
 // port hands over one end of a pipe.
-type port struct{ file int }
+type port struct {
+	file int
+	more string // of the state
+}
 
 func (p port) Bequest() (nic.Inheritance, error) {
-	return nic.Inheritance{State: []byte("state"), Files: []int{p.file}}, nil
+	return nic.Inheritance{State: []byte("state" + p.more), Files: []int{p.file}}, nil
 }
 func (p port) Position() ([]byte, error) { return []byte("position"), nil }
 func (p port) Continue([]byte) error     { return nil }
@@ -62,7 +65,7 @@ func TestTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	o, stopped := offer(t, fd, port{int(out.Fd())}, os.Geteuid())
+	o, stopped := offer(t, fd, port{file: int(out.Fd())}, os.Geteuid())
 	if c, err := net.Dial("unix", name); err != nil { // to see whose claim it is
 		t.Fatal(err)
 	} else {
@@ -108,7 +111,7 @@ func TestTakeOver(t *testing.T) {
 // Another user gets nothing, and neither does a client that sends something else.
 func TestRefused(t *testing.T) {
 	fd, name := claimed(t)
-	o, stopped := offer(t, fd, port{fd}, os.Geteuid()+1)
+	o, stopped := offer(t, fd, port{file: fd}, os.Geteuid()+1)
 	if os.Geteuid() == 0 {
 		t.Log("root may, whatever the user is")
 	} else if p, err := Find(name); err == nil || !strings.Contains(err.Error(), "does not hand over") {
@@ -134,5 +137,20 @@ func TestRefused(t *testing.T) {
 func TestNobodyThere(t *testing.T) {
 	if p, err := Find("@rebound/test/nobody"); p != nil || err != nil {
 		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// A device with many queues has a description longer than the socket's buffer.
+func TestLongState(t *testing.T) {
+	fd, name := claimed(t)
+	more := strings.Repeat("0123456789", largest/10-1)
+	offer(t, fd, port{int(must.Get(os.Open(os.DevNull))(t).Fd()), more}, os.Geteuid())
+	p := must.Get(Find(name))(t)
+	defer p.Close()
+	for _, f := range p.Files {
+		unix.Close(f)
+	}
+	if string(p.State) != "state"+more || len(p.Files) != 1 {
+		t.Errorf("%d bytes and %d files, want %d and 1", len(p.State), len(p.Files), len(more)+5)
 	}
 }

@@ -19,6 +19,7 @@ type Arena struct {
 	closed   bool
 
 	blocks    []BequestBlock // all that were allocated
+	apart     []BequestBlock // by AllocApart
 	inherited []BequestBlock // of these, allocated by another process and not by this one yet
 	replaying bool           // only these can be allocated
 }
@@ -124,6 +125,36 @@ func (a *Arena) Alloc(size, align int) (Block, error) {
 	if a.replaying {
 		return a.replay(size, align)
 	}
+	b, err := a.alloc(size, align)
+	if err == nil {
+		a.blocks = append(a.blocks, BequestBlock{b.IOVA, size})
+	}
+	return b, err
+}
+
+// AllocApart is Alloc for memory that a driver allocates when the device asks for it. In an arena that another process inherits, the block
+// stays allocated, and Alloc does not return it.
+func (a *Arena) AllocApart(size, align int) (Block, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return Block{}, fmt.Errorf("dma: %w", errClosed)
+	}
+	b, err := a.alloc(size, align)
+	if err == nil {
+		a.apart = append(a.apart, BequestBlock{b.IOVA, size})
+	}
+	return b, err
+}
+
+// Blocks returns the number of blocks.
+func (a *Arena) Blocks() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.blocks) + len(a.apart)
+}
+
+func (a *Arena) alloc(size, align int) (Block, error) {
 	longest := uint64(0)
 	for _, s := range a.segments {
 		for i, f := range s.free {
@@ -138,7 +169,6 @@ func (a *Arena) Alloc(size, align int) (Block, error) {
 			if s.used { // the kernel zeroed new memory when it was populated
 				clear(b)
 			}
-			a.blocks = append(a.blocks, BequestBlock{s.iova + lo, size})
 			return Block{Bytes: b, IOVA: s.iova + lo}, nil
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -25,6 +26,7 @@ type Adopter interface {
 type Bequest struct {
 	Mappings []BequestMapping
 	Blocks   []BequestBlock // in the order in which they were allocated
+	Apart    []BequestBlock // by AllocApart
 }
 
 // BequestMapping is one file of an arena, and the device addresses of its pieces.
@@ -51,14 +53,14 @@ func (a *Arena) Bequest() (b Bequest, files []int) {
 		b.Mappings = append(b.Mappings, BequestMapping{Size: len(mp.mem.Bytes), Page: mp.mem.Page, Step: mp.step, IOVAs: mp.shown, Notes: mp.notes})
 		files = append(files, mp.mem.FD)
 	}
-	b.Blocks = a.blocks
+	b.Blocks, b.Apart = a.blocks, a.apart
 	return b, files
 }
 
 // Inherit returns the arena of another process, which has one file for each mapping. Until Replayed, Alloc returns the blocks of that
 // process, one after the other, with their contents. It owns the files: it closes them if it fails, and leaves the device as it is.
 func Inherit(m Mapper, b Bequest, files []int) (_ *Arena, err error) {
-	a := &Arena{mapper: m, inherited: b.Blocks, blocks: b.Blocks, replaying: true}
+	a := &Arena{mapper: m, inherited: b.Blocks, blocks: b.Blocks, apart: b.Apart, replaying: true}
 	defer func() {
 		if err != nil {
 			bus.CloseFiles(files)
@@ -86,7 +88,7 @@ func Inherit(m Mapper, b Bequest, files []int) (_ *Arena, err error) {
 		}
 		a.segment(mp)
 	}
-	for _, k := range b.Blocks {
+	for _, k := range slices.Concat(b.Blocks, b.Apart) {
 		if err := a.reserve(k); err != nil {
 			return nil, err
 		}

@@ -35,6 +35,9 @@ func (w *windows) SplitWC(n int, from uint64) error {
 	if err := w.check(n); err != nil {
 		return err
 	}
+	if from != 0 && w.split[n] == from {
+		return nil // inherited with its windows
+	}
 	if from == 0 || from >= w.bars[n].size || from%uint64(os.Getpagesize()) != 0 {
 		return fmt.Errorf("pci: %s: BAR %d of %#x bytes cannot be split at %#x: %w", w.addr, n, w.bars[n].size, from, ErrBAR)
 	}
