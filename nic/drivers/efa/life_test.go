@@ -8,9 +8,12 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
@@ -145,5 +148,54 @@ func TestOverVFIOUser(t *testing.T) {
 		t.Errorf("info %+v", i)
 	}
 	x.end.close()
+	x.end.open(nic.Options{}, efa.Options{}) // closed by the rig
+}
+
+// Another process takes over the device twice: it is stopped, and started again with the files of the one before, without being released.
+// This process plays both.
+func TestHandOver(t *testing.T) {
+	x := start(t, efasim.Options{}, nic.EchoSRD)
+	x.end.close()
+	path := filepath.Join(t.TempDir(), "efa")
+	server := must.Get(vfioserver.Listen(path, x.port, slog.New(slog.DiscardHandler)))(t)
+	defer server.Close()
+	o := nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(&x.log, nil))}
+	fn := must.Get(vfiouser.Dial(path))(t)
+	x.busy(func() (err error) {
+		x.dev, err = efa.Open(fn, o, efa.Options{})
+		return err
+	})
+	x.settle()
+	x.until("echo", x.againStepped)
+	for range 2 {
+		old, next := x.dev, (*efa.Device)(nil)
+		in := must.Get(old.Heritable().Bequest())(t)
+		for i, fd := range in.Files {
+			in.Files[i] = must.Get(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(t)
+		}
+		yielded := 0
+		in.Afresh = func() error {
+			yielded++
+			return old.Heritable().(nic.Yielder).Yield()
+		}
+		o.Inherited = &in
+		fn := must.Get(vfiouser.Inherit(must.Get(kit.InheritedFunction(&in))(t)))(t)
+		x.busy(func() (err error) {
+			next, err = efa.Open(fn, o, efa.Options{})
+			return err
+		})
+		if yielded != 1 || !x.port.BusMaster() {
+			t.Errorf("the device was stopped %d times, bus mastering is %v", yielded, x.port.BusMaster())
+		}
+		must.Close(t, old)
+		x.dev = next
+		x.busy(func() error { return next.Heritable().Continue(nil) })
+		x.settle()
+		x.until("echo of the next process", x.againStepped)
+	}
+	x.end.close()
+	if n := x.port.Mappings(); n != 0 || x.port.BusMaster() {
+		t.Errorf("%d DMA mappings are left, bus mastering is %v", n, x.port.BusMaster())
+	}
 	x.end.open(nic.Options{}, efa.Options{}) // closed by the rig
 }

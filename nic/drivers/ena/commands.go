@@ -127,8 +127,8 @@ type llqFeature struct {
 	beforeHave, beforeSet uint16
 	strideHave, strideSet uint16
 	_                     uint32
-	accel                 uint16 // get: what the device supports; set: what is enabled
-	maxBurst              uint16 // get: bytes between doorbells
+	Accel                 uint16 // get: what the device supports; set: what is enabled
+	MaxBurst              uint16 // get: bytes between doorbells
 	_                     uint32
 }
 

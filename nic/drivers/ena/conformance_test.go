@@ -21,7 +21,7 @@ func harness(o enasim.Options) nictest.Harness {
 		Model: func() sim.Model { return enasim.New(o) },
 		Open:  func(fn pci.Function, o nic.Options) (nic.Device, error) { return ena.Open(fn, o, ena.Options{}) },
 		Poll:  func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*ena.Device).Queue(q).Poll(r) },
-		Ring:  128, Queues: 4, Most: 16, MTU: 9000, WriteBack: 16,
+		Ring:  128, Queues: 4, Most: 16, MTU: 9000, WriteBack: 16, Continues: true,
 		Queue: func(d nic.Device, q int) any { return d.(*ena.Device).Queue(q) }, Registers: []string{"rxDB", "txDB", "rxHeadDB", "txHeadDB", "llq"},
 	}
 }

@@ -79,20 +79,22 @@ type Device struct {
 	// Why the device made no queue of wide entries, or of any in its memory: later starts do not try again.
 	refusedWide, refusedLLQ string
 
-	maxInline  int
-	ring       int
-	ringAsked  bool // or the device's maximum
-	txRing     int
-	features   []string // missing features, for Notes
-	linkSpeed  int
-	queues     []*Queue
-	rxSQ       []uint16 // the receive SQs' indices, for RSS
-	regs       *amazonadmin.Regs
-	aq         *amazonadmin.Queue
-	events     *amazonadmin.Events
-	infoMemory dma.Block
-	control    dma.Block // one page for commands' control buffers
-	controlMu  kit.Lock
+	maxInline   int
+	ring        int
+	ringAsked   bool // or the device's maximum
+	txRing      int
+	features    []string // missing features, for Notes
+	linkSpeed   int
+	queues      []*Queue
+	rxSQ        []uint16    // the receive SQs' indices, for RSS
+	registers   []registers // of each queue
+	commandTime time.Duration
+	regs        *amazonadmin.Regs
+	aq          *amazonadmin.Queue
+	events      *amazonadmin.Events
+	infoMemory  dma.Block
+	control     dma.Block // one page for commands' control buffers
+	controlMu   kit.Lock
 
 	suspended atomic.Bool
 	up        atomic.Bool
@@ -111,13 +113,28 @@ type Device struct {
 // fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, ringAsked: o.RingSize != 0}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Restart: d.restart, Release: d.release, Heir: d.heir()}); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
 func (d *Device) open() (err error) {
+	if err := d.find(); err != nil {
+		return err
+	}
+	d.ring = d.card.Options.RingSize
+	if err := d.start(resetNormal); err != nil {
+		return err
+	}
+	if now, err := d.count(); err == nil {
+		d.card.Totals.Start(now) // what was counted before is not ours
+	}
+	return nil
+}
+
+// find checks the function's identity and the options, and finds the registers.
+func (d *Device) find() (err error) {
 	id := d.card.Fn.ID()
 	var ok bool
 	if d.name, ok = Supports(id); !ok {
@@ -132,14 +149,7 @@ func (d *Device) open() (err error) {
 	if d.bar.Size() < minBAR {
 		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.bar.Size(), minBAR)
 	}
-	d.ring = d.card.Options.RingSize
 	d.missed = make([]kit.Progress, d.card.Options.Queues)
-	if err := d.start(resetNormal); err != nil {
-		return err
-	}
-	if now, err := d.count(); err == nil {
-		d.card.Totals.Start(now) // what was counted before is not ours
-	}
 	return nil
 }
 
@@ -259,9 +269,6 @@ func (d *Device) Link() (l nic.Link, err error) {
 	})
 	return l, err
 }
-
-// Heritable lets another process take over the device.
-func (d *Device) Heritable() nic.Heritable { return &d.card }
 
 // Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }

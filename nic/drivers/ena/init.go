@@ -48,18 +48,29 @@ func (d *Device) startAdmin(reason uint32) error {
 		return d.card.Errorf("%w: CAPS is %#x: %d address bits, expected 32 to 48", amazonadmin.ErrDevice, caps, width)
 	}
 	d.card.AddressBits = width
-	timeout := cmp.Or(amazonadmin.AdminTimeout(caps), adminTimeout)
-	if d.aq, err = amazonadmin.NewQueue(d.regs, d.card.Arena, adminDepth, max(timeout, leastAdmin)); err != nil {
+	d.commandTime = max(cmp.Or(amazonadmin.AdminTimeout(caps), adminTimeout), leastAdmin)
+	if err := d.allocateAdmin(); err != nil {
+		return err
+	}
+	d.aq.Announce()
+	d.events.Announce()
+	d.regs.Write(amazonadmin.INTR_MASK, amazonadmin.Mask)
+	return nil
+}
+
+// allocateAdmin makes the admin and event queues, and the pages of commands.
+func (d *Device) allocateAdmin() (err error) {
+	if d.aq, err = amazonadmin.NewQueue(d.regs, d.card.Arena, adminDepth, d.commandTime); err != nil {
 		return err
 	}
 	if d.events, err = amazonadmin.NewEvents(d.regs, d.card.Arena, eventDepth); err != nil {
 		return err
 	}
-	d.regs.Write(amazonadmin.INTR_MASK, amazonadmin.Mask)
 	if d.control, err = d.card.Block(4096, 4096); err != nil {
 		return err
 	}
-	return nil
+	d.infoMemory, err = d.card.Block(4096, 4096)
+	return err
 }
 
 // get reads a feature. With a control buffer the command says "indirect", although it points to the buffer itself: all
@@ -149,10 +160,7 @@ func (d *Device) identify() error {
 	return d.setLLQ()
 }
 
-func (d *Device) tellHost() (err error) {
-	if d.infoMemory, err = d.card.Block(4096, 4096); err != nil {
-		return err
-	}
+func (d *Device) tellHost() error {
 	clear(d.infoMemory.Bytes)
 	h := (*hostInfo)(kit.Pointer(d.infoMemory))
 	*h = hostInfo{osType: osLinux, specVersion: specVersion, cpus: uint16(runtime.NumCPU()), driverVersion: driverMajor}
@@ -254,92 +262,88 @@ func (d *Device) nextStep(err error) error {
 	return fmt.Errorf("%w: %w", errNextStep, err)
 }
 
-// startQueues makes the queue pairs: completion queue before submission queue, transmit before receive.
+// startQueues makes the queue pairs.
 func (d *Device) startQueues() error {
-	first := d.queues == nil
-	d.rxSQ = nil
-	for i := range d.card.Options.Queues {
-		if first {
-			d.queues = append(d.queues, &Queue{})
-		}
-		if err := d.startQueue(d.queues[i]); err != nil {
+	if err := d.allocate(); err != nil {
+		return err
+	}
+	d.rxSQ, d.registers = nil, nil
+	for i, q := range d.queues {
+		if err := d.create(q); err != nil {
 			return fmt.Errorf("queue %d: %w", i, err)
 		}
+		q.reset()
 	}
 	return nil
 }
 
-func (d *Device) startQueue(q *Queue) error {
-	q.size = uint32(d.card.MaxFrame())
-	q.stride = kit.Stride(room + d.card.MaxFrame())
-	q.mask, q.txMask = uint32(d.ring-1), uint32(d.txRing-1)
-	q.shift, q.txShift = uint32(bits.TrailingZeros(uint(d.ring))), uint32(bits.TrailingZeros(uint(d.txRing)))
-	q.headerMax = d.headerMax
-	q.posted, q.free, q.txHeld = array[bool](d.ring), array[uint16](d.ring+1), array[uint16](d.txRing)
-	buf, err := d.card.Block((d.ring+d.txRing)*int(q.stride), 4096)
-	if err != nil {
-		return err
+// allocate makes the rings, buffers and tables of the queue pairs. A loop keeps its Queue over restarts.
+func (d *Device) allocate() error {
+	memory := kit.Rings{Card: &d.card}
+	for i := range d.card.Options.Queues {
+		if i == len(d.queues) {
+			d.queues = append(d.queues, &Queue{})
+		}
+		q := d.queues[i]
+		q.size = uint32(d.card.MaxFrame())
+		q.stride = kit.Stride(room + d.card.MaxFrame())
+		q.mask, q.txMask = uint32(d.ring-1), uint32(d.txRing-1)
+		q.shift, q.txShift = uint32(bits.TrailingZeros(uint(d.ring))), uint32(bits.TrailingZeros(uint(d.txRing)))
+		q.headerMax = d.headerMax
+		q.buf, q.iova = memory.Page((d.ring + d.txRing) * int(q.stride))
+		q.txCQ, q.txCQIOVA = memory.Page(d.txRing * txCQE)
+		q.txSQ, q.txSQIOVA, q.llq = nil, 0, nil
+		if d.llq == nil {
+			q.txSQ, q.txSQIOVA = memory.Page(d.txRing * descSize)
+		}
+		q.rxCQ, q.rxCQIOVA = memory.Page(d.ring * descSize)
+		q.rxSQ, q.rxSQIOVA = memory.Page(d.ring * descSize)
+		q.posted, q.free, q.txHeld = memory.Table(d.ring), memory.Table(2*(d.ring+1)), memory.Table(2*d.txRing)
 	}
-	q.buf, q.iova = kit.Pointer(buf), buf.IOVA
-	txCQ, err := d.createCQ(q.txMask+1, txCQE)
-	if err != nil {
-		return err
-	}
-	q.txCQ, q.txHeadDB = txCQ.memory, txCQ.head
-	if err := d.createTxSQ(q, txCQ.index); err != nil {
-		return err
-	}
-	rxCQ, err := d.createCQ(q.mask+1, descSize)
-	if err != nil {
-		return err
-	}
-	q.rxCQ, q.rxHeadDB = rxCQ.memory, rxCQ.head
-	sq, err := d.card.Block(d.ring*descSize, 4096)
-	if err != nil {
-		return err
-	}
-	q.rxSQ = kit.Pointer(sq)
-	made, err := d.createSQ("create receive SQ", createSQ{identity: dirRx, placement: placeHost, caps3: contiguous, cq: rxCQ.index,
-		depth: uint16(d.ring), base: amazonadmin.PutAddr(sq.IOVA)})
-	if err != nil {
-		return err
-	}
-	d.rxSQ = append(d.rxSQ, made.index)
-	if q.rxDB, err = d.doorbell(made.doorbell); err != nil {
-		return err
-	}
-	q.reset()
-	return nil
+	return memory.Err
 }
 
-type completionQueue struct {
-	index  uint16
-	memory unsafe.Pointer
-	head   *uint32
+// registers are where a queue pair's registers are in BAR 0, and its LLQ entries in BAR 2. The device chooses them.
+type registers struct {
+	RxDB, TxDB, LLQ uint32
+	RxHead, TxHead  uint32 // 0 if there is none
 }
 
-func (d *Device) createCQ(depth uint32, entry int) (completionQueue, error) {
-	b, err := d.card.Block(int(depth)*entry, 4096)
+// create makes a queue pair of the device: completion queue before submission queue, transmit before receive.
+func (d *Device) create(q *Queue) error {
+	tx, err := d.createCQ(q.txMask+1, txCQE, q.txCQIOVA)
 	if err != nil {
-		return completionQueue{}, err
+		return err
 	}
-	c := createCQ{Header: amazonadmin.Header{Opcode: opCreateCQ}, entryWord: uint8(entry / 4), depth: uint16(depth), vector: noVector, base: amazonadmin.PutAddr(b.IOVA)}
+	sent, err := d.createTxSQ(q, tx.index)
+	if err != nil {
+		return err
+	}
+	rx, err := d.createCQ(q.mask+1, descSize, q.rxCQIOVA)
+	if err != nil {
+		return err
+	}
+	received, err := d.createSQ("create receive SQ", createSQ{identity: dirRx, placement: placeHost, caps3: contiguous, cq: rx.index,
+		depth: uint16(d.ring), base: amazonadmin.PutAddr(q.rxSQIOVA)})
+	if err != nil {
+		return err
+	}
+	d.rxSQ = append(d.rxSQ, received.index)
+	at := registers{RxDB: received.doorbell, TxDB: sent.doorbell, LLQ: sent.llqDescs, RxHead: rx.headDB, TxHead: tx.headDB}
+	d.registers = append(d.registers, at)
+	return d.locate(q, at)
+}
+
+func (d *Device) createCQ(depth uint32, entry int, iova uint64) (r createdCQ, err error) {
+	c := createCQ{Header: amazonadmin.Header{Opcode: opCreateCQ}, entryWord: uint8(entry / 4), depth: uint16(depth), vector: noVector, base: amazonadmin.PutAddr(iova)}
 	if d.own.Debug.Vector {
 		c.vector = 0
 	}
-	var r createdCQ
-	if err := amazonadmin.Exec(d.aq, "create CQ", &c, &r); err != nil {
-		return completionQueue{}, err
+	err = amazonadmin.Exec(d.aq, "create CQ", &c, &r)
+	if err == nil && uint32(r.depth) != depth {
+		err = d.card.Errorf("%w: CQ of %d entries where %d were asked for", amazonadmin.ErrDevice, r.depth, depth)
 	}
-	if uint32(r.depth) != depth {
-		return completionQueue{}, d.card.Errorf("%w: CQ of %d entries where %d were asked for", amazonadmin.ErrDevice, r.depth,
-			depth)
-	}
-	cq := completionQueue{index: r.index, memory: kit.Pointer(b)}
-	if r.headDB != 0 {
-		cq.head, err = d.doorbell(r.headDB)
-	}
-	return cq, err
+	return r, err
 }
 
 func (d *Device) createSQ(name string, c createSQ) (r createdSQ, err error) {
@@ -347,43 +351,54 @@ func (d *Device) createSQ(name string, c createSQ) (r createdSQ, err error) {
 	return r, amazonadmin.Exec(d.aq, name, &c, &r)
 }
 
-func (d *Device) createTxSQ(q *Queue, cq uint16) error {
-	c := createSQ{identity: dirTx, placement: placeHost, caps3: contiguous, cq: cq, depth: uint16(d.txRing)}
-	q.txSQ, q.llq = nil, nil
+func (d *Device) createTxSQ(q *Queue, cq uint16) (createdSQ, error) {
+	c := createSQ{identity: dirTx, placement: placeHost, caps3: contiguous, cq: cq, depth: uint16(d.txRing), base: amazonadmin.PutAddr(q.txSQIOVA)}
 	if d.llq != nil {
 		c.placement = placeDevice
-	} else {
-		b, err := d.card.Block(d.txRing*descSize, 4096)
-		if err != nil {
-			return err
-		}
-		q.txSQ, c.base = kit.Pointer(b), amazonadmin.PutAddr(b.IOVA)
 	}
 	r, err := d.createSQ("create transmit SQ", c)
 	if refused(err) && d.llq != nil {
-		return d.nextStep(err)
+		err = d.nextStep(err)
 	} else if refused(err) && d.noLLQ != "" {
-		return fmt.Errorf("%w (without low-latency queues: %s)", err, d.noLLQ)
-	} else if err != nil {
-		return err
+		err = fmt.Errorf("%w (without low-latency queues: %s)", err, d.noLLQ)
 	}
-	if q.txDB, err = d.doorbell(r.doorbell); err != nil || d.llq == nil {
-		return err
+	return r, err
+}
+
+// locate finds the registers of a queue pair, and its LLQ entries.
+func (d *Device) locate(q *Queue, at registers) error {
+	for _, r := range []struct {
+		to       **uint32
+		at       uint32
+		optional bool
+	}{{&q.rxDB, at.RxDB, false}, {&q.txDB, at.TxDB, false}, {&q.rxHeadDB, at.RxHead, true}, {&q.txHeadDB, at.TxHead, true}} {
+		*r.to = nil
+		if r.at == 0 && r.optional {
+			continue
+		}
+		var err error
+		if *r.to, err = d.doorbell(r.at); err != nil {
+			return err
+		}
+	}
+	if d.llq == nil {
+		return nil
 	}
 	q.entry, q.maxInline = uint32(d.maxInline+room), uint32(d.maxInline)
-	q.omitMeta = d.own.Debug.OmitMeta && d.llq.accel&accelNoMetaCache == 0
+	q.omitMeta = d.own.Debug.OmitMeta && d.llq.Accel&accelNoMetaCache == 0
 	q.burst = 0
-	if d.llq.accel&accelLimitTxBurst != 0 {
-		q.burst = uint32(d.llq.maxBurst) / q.entry
+	if d.llq.Accel&accelLimitTxBurst != 0 {
+		q.burst = uint32(d.llq.MaxBurst) / q.entry
 		if q.burst == 0 {
-			return d.card.Errorf("%w: bursts of %d bytes hold no entry of %d", amazonadmin.ErrDevice, d.llq.maxBurst, q.entry)
+			return d.card.Errorf("%w: bursts of %d bytes hold no entry of %d", amazonadmin.ErrDevice, d.llq.MaxBurst, q.entry)
 		}
 	}
 	size := uint64(q.entry) * uint64(d.txRing)
-	if uint64(r.llqDescs)+size > d.mem.Size() || r.llqDescs%64 != 0 {
-		return d.card.Errorf("%w: LLQ at %#x of %#x bytes, BAR 2 has %#x", amazonadmin.ErrDevice, r.llqDescs, size, d.mem.Size())
+	if uint64(at.LLQ)+size > d.mem.Size() || at.LLQ%64 != 0 {
+		return d.card.Errorf("%w: LLQ at %#x of %#x bytes, BAR 2 has %#x", amazonadmin.ErrDevice, at.LLQ, size, d.mem.Size())
 	}
-	q.llq, err = d.mem.Pointer(uint64(r.llqDescs), size)
+	var err error
+	q.llq, err = d.mem.Pointer(uint64(at.LLQ), size)
 	return err
 }
 

@@ -83,7 +83,7 @@ func (d *Device) configureLLQ(l llqFeature, entry int) (why string, err error) {
 	l.headerSet, l.strideSet, l.beforeSet = llqInline, llqMultipleDescs, llqTwoBefore
 	// Only the fields that enable something are set.
 	enable := llqFeature{headerSet: l.headerSet, entrySet: l.entrySet, beforeSet: l.beforeSet, strideSet: l.strideSet,
-		accel: l.accel & (accelNoMetaCache | accelLimitTxBurst)}
+		Accel: l.Accel & (accelNoMetaCache | accelLimitTxBurst)}
 	if err := set(d, "LLQ", featLLQ, 0, &enable); refused(err) {
 		return fmt.Sprintf("the device refuses the configuration: %v", err), nil
 	} else if err != nil {

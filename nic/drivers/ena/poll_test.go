@@ -23,13 +23,13 @@ func newBenchQueue(t testing.TB, frame []byte, entry uint32) *benchQueue {
 	size := max(1522, len(frame))
 	stride := (room+size+63)&^63 + 64
 	b := &benchQueue{frame: frame}
-	mem := nictest.Carve(t, ring*(3*descSize+txCQE+stride+int(entry)))
+	mem := nictest.Carve(t, ring*(3*descSize+txCQE+stride+int(entry)+5)+4096)
 	shift := uint32(bits.TrailingZeros(ring))
 	b.Queue = &Queue{
 		rxSQ: mem(ring * descSize), rxCQ: mem(ring * descSize), txCQ: mem(ring * txCQE), txSQ: mem(ring * descSize),
 		buf: mem(ring * stride), stride: uint32(stride), size: uint32(size), iova: 1 << 32,
 		mask: ring - 1, shift: shift, txMask: ring - 1, txShift: shift, headerMax: 128,
-		posted: array[bool](ring), free: array[uint16](ring + 1), txHeld: array[uint16](ring),
+		posted: mem(ring), free: mem(2 * (ring + 1)), txHeld: mem(2 * ring),
 	}
 	b.Queue.rxDB, b.Queue.txDB = &b.rxDB, &b.txDB
 	if entry > 0 {

@@ -61,19 +61,21 @@ type Queue struct {
 	frees  uint32
 	txHeld unsafe.Pointer // uint16, by transmit request ID: idFree, idOnly or a buffer
 
-	fault atomic.Uint32 // reset reason (resetXxx + 1); the loop stops
+	fault uint32 // reset reason (resetXxx + 1); the loop stops
 
 	// One writer, this loop; ReadStats loads them.
 	badRx, txFull, txErrors, l3Errors, l4Errors polling.Counter
 
-	_ [24]byte // to whole cache lines, so that the heap puts no two queues into one
+	rxSQIOVA, rxCQIOVA, txSQIOVA, txCQIOVA uint64 // of the rings
+
+	_ [56]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 // Poll makes one pass: it receives waiting frames, at most maxBatch, rewrites those that it answers in place, pushes or
 // posts them, and rings the doorbell once. It calls reclaim if there was nothing to answer, or if reclaimAt buffers or
 // requests wait. It returns the number of replies.
 func (q *Queue) Poll(r *fastpath.Responder) int {
-	if q.fault.Load() != 0 {
+	if atomic.LoadUint32(&q.fault) != 0 {
 		return 0
 	}
 	n := 0
@@ -124,18 +126,13 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	return n
 }
 
-// array returns zeroed memory for n elements without pointers.
-func array[T bool | uint16](n int) unsafe.Pointer {
-	return unsafe.Pointer(unsafe.SliceData(make([]T, n)))
-}
-
 func (q *Queue) isPosted(slot uint32) *bool { return (*bool)(unsafe.Add(q.posted, slot)) }
 func (q *Queue) held(id uint32) *uint16     { return (*uint16)(unsafe.Add(q.txHeld, id*2)) }
 
 // take checks a receive completion's request ID and takes the buffer back from the device.
 func (q *Queue) take(slot uint32, offset uint8) bool {
 	if slot > q.mask || !*q.isPosted(slot) || offset != 0 {
-		q.fault.Store(resetInvalidRxID + 1)
+		atomic.StoreUint32(&q.fault, resetInvalidRxID+1)
 		return false
 	}
 	*q.isPosted(slot) = false
@@ -221,7 +218,7 @@ func (q *Queue) reclaim() {
 		}
 		id := uint32(c) & 0xFFFF
 		if id > q.txMask || *q.held(id) == idFree {
-			q.fault.Store(resetInvalidTxID + 1)
+			atomic.StoreUint32(&q.fault, resetInvalidTxID+1)
 			return
 		}
 		if uint8(c>>16) != 0 {
@@ -271,14 +268,14 @@ func (q *Queue) reset() {
 	}
 	clear(unsafe.Slice((*bool)(q.posted), depth))
 	clear(unsafe.Slice((*uint16)(q.txHeld), txDepth))
-	q.fault.Store(0)
+	atomic.StoreUint32(&q.fault, 0)
 	q.refill()
 }
 
 // send pushes or posts a copy of frame from a buffer of the queue's own.
 func (q *Queue) send(frame []byte) bool {
 	q.reclaim()
-	if q.fault.Load() != 0 {
+	if atomic.LoadUint32(&q.fault) != 0 {
 		return false
 	}
 	// The device owns the receive buffers. These are additional ones, one per transmit request, which are free while
@@ -300,7 +297,7 @@ func (q *Queue) send(frame []byte) bool {
 
 // recv copies the next frame out. It returns -1 if there is none.
 func (q *Queue) recv(buf []byte) (n int, at int64) {
-	for q.fault.Load() == 0 {
+	for atomic.LoadUint32(&q.fault) == 0 {
 		c := (*rxCompletion)(unsafe.Add(q.rxCQ, q.rxHead&q.mask*descSize))
 		status := atomic.LoadUint32(&c.status)
 		if status>>rxPhase&1 == q.rxHead>>(q.shift&31)&1 {

@@ -1,6 +1,7 @@
 package amazonadmin
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -78,8 +79,9 @@ type Queue struct {
 
 	mu     kit.Lock
 	sq, cq unsafe.Pointer
-	tail   uint16 // commands written, running freely
-	head   uint16 // completions consumed, running freely
+	iova   [2]uint64 // of sq and cq
+	tail   uint16    // commands written, running freely
+	head   uint16    // completions consumed, running freely
 	busy   []command
 	broken error // set once the device did not answer: it gets no more commands before a reset
 }
@@ -91,7 +93,7 @@ type command struct {
 	entry      [EntrySize]byte
 }
 
-// NewQueue sets up an admin queue of depth entries, a power of two. timeout limits each command.
+// NewQueue makes an admin queue of depth entries, a power of two. timeout limits each command.
 func NewQueue(r *Regs, a *dma.Arena, depth int, timeout time.Duration) (*Queue, error) {
 	sq, err := a.Alloc(depth*EntrySize, 4096)
 	if err != nil {
@@ -101,16 +103,38 @@ func NewQueue(r *Regs, a *dma.Arena, depth int, timeout time.Duration) (*Queue, 
 	if err != nil {
 		return nil, err
 	}
-	clear(sq.Bytes)
-	clear(cq.Bytes)
-	r.writeAddr(AQ_BASE_LO, AQ_BASE_HI, sq.IOVA)
-	r.writeAddr(ACQ_BASE_LO, ACQ_BASE_HI, cq.IOVA)
-	r.Write(AQ_CAPS, uint32(depth)|EntrySize<<16)
-	r.Write(ACQ_CAPS, uint32(depth)|EntrySize<<16)
 	return &Queue{
 		regs: r, timeout: timeout, depth: uint16(depth), busy: make([]command, depth),
-		sq: unsafe.Pointer(&sq.Bytes[0]), cq: unsafe.Pointer(&cq.Bytes[0]),
+		sq: kit.Pointer(sq), cq: kit.Pointer(cq), iova: [2]uint64{sq.IOVA, cq.IOVA},
 	}, nil
+}
+
+// Announce sets the queue's addresses in a device that was reset.
+func (q *Queue) Announce() {
+	q.regs.writeAddr(AQ_BASE_LO, AQ_BASE_HI, q.iova[0])
+	q.regs.writeAddr(ACQ_BASE_LO, ACQ_BASE_HI, q.iova[1])
+	q.regs.Write(AQ_CAPS, uint32(q.depth)|EntrySize<<16)
+	q.regs.Write(ACQ_CAPS, uint32(q.depth)|EntrySize<<16)
+}
+
+// Place is kit.Heir's. No command may be pending.
+func (q *Queue) Place() []any { return []any{&q.tail, &q.head, &reason{&q.broken}} }
+
+// reason is an error as text.
+type reason struct{ err *error }
+
+func (r *reason) MarshalText() ([]byte, error) {
+	if *r.err == nil {
+		return nil, nil
+	}
+	return []byte((*r.err).Error()), nil
+}
+
+func (r *reason) UnmarshalText(text []byte) error {
+	if *r.err = nil; len(text) > 0 {
+		*r.err = errors.New(string(text))
+	}
+	return nil
 }
 
 // Exec runs one command and waits for its completion. C starts with a Header and R with a Completion; both have at most

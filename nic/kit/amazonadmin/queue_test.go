@@ -2,6 +2,7 @@ package amazonadmin
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"sync"
 	"testing"
@@ -67,7 +68,9 @@ func (d *device) complete(command []byte, status uint8) {
 	base := binary.LittleEndian.Uint64(d.regs[ACQ_BASE_LO:])
 	e := d.mem[base+uint64(d.acq&(d.depth-1))*EntrySize:][:EntrySize]
 	clear(e)
-	copy(e[12:16], command[12:16])
+	if len(command) >= 16 {
+		copy(e[12:16], command[12:16])
+	}
 	word := uint32(binary.LittleEndian.Uint16(command)) | uint32(status)<<16 | uint32(^(d.acq/d.depth)&1)<<24
 	*(*uint32)(unsafe.Pointer(&e[0])) = word
 	d.acq++
@@ -84,7 +87,9 @@ func newDialectQueue(t *testing.T, dialect Dialect, depth int, answer func(*devi
 	a := must.Get(dma.NewArena(d, 1<<16))(t)
 	t.Cleanup(func() { a.Close() })
 	r := must.Get(newRegs("test", dialect, 0, mmio.Trapped(0x80, d, nil, nil), a))(t)
+	r.Announce()
 	q := must.Get(NewQueue(r, a, depth, time.Minute))(t)
+	q.Announce()
 	return d, q
 }
 
@@ -182,8 +187,11 @@ func FuzzWriteBack(f *testing.F) {
 	}
 	f.Cleanup(func() { a.Close() })
 	r := must.Get(newRegs("test", ENA, 0, mmio.Trapped(0x80, d, nil, nil), a))(f)
+	r.Announce()
 	q := must.Get(NewQueue(r, a, 2, time.Millisecond))(f)
+	q.Announce()
 	e := must.Get(NewEvents(r, a, 2))(f)
+	e.Announce()
 	completions, events := binary.LittleEndian.Uint64(d.regs[ACQ_BASE_LO:]), binary.LittleEndian.Uint64(d.regs[AENQ_BASE_LO:])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		clear(d.mem)
@@ -209,4 +217,37 @@ func FuzzWriteBack(f *testing.F) {
 		}
 		e.Done()
 	})
+}
+
+// A process that takes over the device continues with the next command and the next event, and uses no dead queue.
+func TestPlace(t *testing.T) {
+	d, q := newQueue(t, 4, func(d *device, c []byte) { d.complete(c, 0) })
+	for range 6 {
+		must.OK(t, Exec(q, "ask", &ask{}, &told{}))
+	}
+	next := func() *Queue {
+		n := &Queue{regs: q.regs, sq: q.sq, cq: q.cq, depth: q.depth, timeout: q.timeout, busy: make([]command, q.depth)}
+		hand(t, q.Place(), n.Place())
+		return n
+	}
+	n := next()
+	for range 6 {
+		must.OK(t, Exec(n, "ask", &ask{}, &told{}))
+	}
+	d.answer = func(d *device, c []byte) { d.complete([]byte{3, 0}, 0) }
+	q = n
+	check.Fails(t, "a completion for another command", Exec(q, "ask", &ask{}, &told{}), ErrDevice)
+	if got := next().Err(); got == nil || got.Error() != q.Err().Error() {
+		t.Errorf("the next process has a queue that says %v", got)
+	}
+	from, to := &Events{head: 5, taken: 3}, &Events{}
+	hand(t, from.Place(), to.Place())
+	check.Equal(t, *to, *from, "events: %+v")
+}
+
+func hand(t *testing.T, from, to []any) {
+	t.Helper()
+	for i, p := range from {
+		must.OK(t, json.Unmarshal(must.Get(json.Marshal(p))(t), to[i]))
+	}
 }

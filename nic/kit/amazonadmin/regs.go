@@ -92,16 +92,14 @@ type Regs struct {
 // NoReadLess is the bit of an ENA's PCI revision that says that registers are read by MMIO only.
 const NoReadLess = 1 << 0
 
-// newRegs sets the address of the answers to register reads. revision is the function's PCI revision.
+// newRegs makes the registers, which can be read after Announce. revision is the function's PCI revision.
 func newRegs(name string, dialect Dialect, revision uint8, bar *mmio.Window, a *dma.Arena) (*Regs, error) {
 	b, err := a.Alloc(int(unsafe.Sizeof(readLess{})), 64)
 	if err != nil {
 		return nil, err
 	}
-	r := &Regs{name: name, dialect: dialect, bar: bar, direct: dialect.MMIOReads && revision&NoReadLess != 0,
-		resp: (*readLess)(unsafe.Pointer(&b.Bytes[0])), iova: b.IOVA}
-	r.Announce()
-	return r, nil
+	return &Regs{name: name, dialect: dialect, bar: bar, direct: dialect.MMIOReads && revision&NoReadLess != 0,
+		resp: (*readLess)(kit.Pointer(b)), iova: b.IOVA}, nil
 }
 
 // Attach stops the device's DMA, frees the memory of an earlier start, allocates some again, and returns the registers with DMA
@@ -114,12 +112,21 @@ func Attach(c *kit.Card, dialect Dialect, bar *mmio.Window) (*Regs, error) {
 	if err := c.Allocate(1 << 20); err != nil {
 		return nil, err
 	}
-	r, err := newRegs(c.Name, dialect, c.Fn.ID().Revision, bar, c.Arena)
+	r, err := Inherit(c, dialect, bar)
 	if err != nil {
 		return nil, err
 	}
-	r.Trace(&c.Trace)
+	r.Announce()
 	return r, c.Fn.SetBusMaster(true)
+}
+
+// Inherit returns the registers of a device that another process has started, without access to it.
+func Inherit(c *kit.Card, dialect Dialect, bar *mmio.Window) (*Regs, error) {
+	r, err := newRegs(c.Name, dialect, c.Fn.ID().Revision, bar, c.Arena)
+	if err == nil {
+		r.Trace(&c.Trace)
+	}
+	return r, err
 }
 
 // Version is the version of a device's interface, and CONTROLLER_VERSION.
@@ -154,7 +161,7 @@ func AdminTimeout(caps uint32) time.Duration {
 // Trace has the registers' reads, and the commands of every queue on them, recorded in t.
 func (r *Regs) Trace(t *trace.Ring) { r.trace = t }
 
-// Announce sets the address of the answers again, after a reset.
+// Announce sets the address of the answers, which a reset clears.
 func (r *Regs) Announce() { r.writeAddr(MMIO_RESP_LO, MMIO_RESP_HI, r.iova) }
 
 // Write writes a register.
