@@ -56,7 +56,7 @@ func newBenchDatagrams(t testing.TB, payload []byte, push bool) *benchDatagrams 
 	if push {
 		b.setFlame(flame)
 	}
-	b.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(64*stride)), 64*stride)}, 64)
+	b.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(64*stride)), 64*stride)}, make([]uint32, 64))
 	emptyCQ(b.rxCQ, ring)
 	emptyCQ(b.txCQ, 4*ring)
 	b.reset()

@@ -288,7 +288,7 @@ func (d *Device) buffers(q *Queue, send bool) error {
 		if b, err = d.card.Block(n*int(q.stride), 4096); err != nil {
 			return err
 		}
-		q.out = mlxkit.NewBuffers(b, n)
+		q.out = mlxkit.NewBuffers(b, make([]uint32, n))
 	}
 	q.pend, q.asked = kit.Words(n), kit.Words(2*n*maxBlocks)
 	for slot := range uint32(n) {

@@ -46,7 +46,7 @@ func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
 	if push {
 		b.setFlame(flame)
 	}
-	b.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(ring*stride)), ring*stride)}, ring)
+	b.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(ring*stride)), ring*stride)}, make([]uint32, ring))
 	emptyCQ(b.rxCQ, ring)
 	emptyCQ(b.txCQ, 4*ring)
 	b.reset()

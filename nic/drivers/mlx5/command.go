@@ -103,6 +103,16 @@ type slot struct {
 	boxes dma.Block // input mailboxes, then output mailboxes
 }
 
+// commandSlots are where firmware has the entries of the command queue.
+type commandSlots struct {
+	Stride uint32 // bytes from one to the next
+	Last   uint32 // index of the entry for page management
+}
+
+func (c *commandQueue) use(s commandSlots) {
+	c.stride, c.slots[0].index, c.slots[1].index = s.Stride, slotCommand, s.Last
+}
+
 // swap converts a register or field between device and host byte order.
 func swap(v uint32) uint32 { return bits.ReverseBytes32(v) }
 
@@ -147,20 +157,26 @@ func (c *commandQueue) start(arena *dma.Arena) error {
 		return fmt.Errorf("%s: %w: a command queue of 2^%d entries, 2^%d bytes apart, is not within 2 to 32 entries in one page", c.name,
 			nic.ErrHardware, logSize, logStride)
 	}
-	c.stride = 1 << logStride
-	var err error
+	if err := c.allocate(arena); err != nil {
+		return err
+	}
+	c.use(commandSlots{1 << logStride, 1<<logSize - 1})
+	c.write(regCmdqAddrHigh, uint32(c.base.IOVA>>32))
+	c.write(regCmdqAddrLow, uint32(c.base.IOVA)) // nic_interface 0: the full driver
+	return c.ready(initTimeout)
+}
+
+// allocate makes the queue and its mailboxes.
+func (c *commandQueue) allocate(arena *dma.Arena) (err error) {
 	if c.base, err = arena.Alloc(commandArea, 4096); err != nil {
 		return err
 	}
-	c.slots[0].index, c.slots[1].index = slotCommand, 1<<logSize-1
 	for i := range c.slots {
 		if c.slots[i].boxes, err = arena.Alloc(2*mailboxes*mailboxPitch, 4096); err != nil {
 			return err
 		}
 	}
-	c.write(regCmdqAddrHigh, uint32(c.base.IOVA>>32))
-	c.write(regCmdqAddrLow, uint32(c.base.IOVA)) // nic_interface 0: the full driver
-	return c.ready(initTimeout)
+	return nil
 }
 
 // exec sends a command and returns its output, of at least outLen bytes.

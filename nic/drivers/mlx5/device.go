@@ -63,10 +63,14 @@ type Device struct {
 	fw        firmware
 	make      maker
 
-	commands *commandQueue
-	pages    *pagePool
-	steps    mlxkit.Steps
-	lacks    []string // missing capabilities, for Notes
+	firmwareVersion string
+	slots           commandSlots
+
+	commands  *commandQueue
+	pages     *pagePool
+	steps     mlxkit.Steps
+	inherited []madeQueue // of another process
+	lacks     []string    // missing capabilities, for Notes
 
 	// Information from the device, and the objects created on it.
 	caps             capabilities
@@ -93,16 +97,31 @@ type Device struct {
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own}
 	d.fw, d.make = owned{d}, byCommand{d}
+	heir := d.heir()
 	if v := verbs.Of(fn); v != nil {
+		heir = nil
 		d.fw = &shared{Device: d, fn: v, port: &beside.Port{Fn: v, Limits: limits}}
 	}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.fw.counts, Restart: d.restart, Release: d.fw.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.fw.counts, Restart: d.restart, Release: d.fw.release, Heir: heir}); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-func (d *Device) open() (err error) {
+func (d *Device) open() error {
+	if err := d.find(); err != nil {
+		return err
+	}
+	if err := d.start(); err != nil {
+		return err
+	}
+	t, err := d.fw.counts()
+	d.card.Totals.Start(t) // exclude counts from before
+	return err
+}
+
+// find checks the function's identity and the options, and finds the registers.
+func (d *Device) find() error {
 	id := d.card.Fn.ID()
 	var ok bool
 	if d.model, ok = Supports(id); !ok {
@@ -116,12 +135,7 @@ func (d *Device) open() (err error) {
 		return err
 	}
 	d.sends = make([]kit.Progress, d.card.Options.Queues)
-	if err := d.start(); err != nil {
-		return err
-	}
-	t, err := d.fw.counts()
-	d.card.Totals.Start(t) // exclude counts from before
-	return err
+	return nil
 }
 
 // Info describes the device.
@@ -175,9 +189,6 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	n, at := d.queues[0].recv(buf)
 	return d.card.Received(buf, n, at)
 }
-
-// Heritable lets another process take over the device.
-func (d *Device) Heritable() nic.Heritable { return &d.card }
 
 // Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }

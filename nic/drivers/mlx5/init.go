@@ -318,7 +318,9 @@ func (d *Device) teardown() error {
 // mastering.
 func (d *Device) releaseFunction() error {
 	var errs []error
-	if d.commands != nil && d.card.Alive() == nil {
+	if d.commands != nil && d.steps.Inherited() {
+		errs = append(errs, d.card.Fn.Reset())
+	} else if d.commands != nil && d.card.Alive() == nil {
 		if err := d.teardown(); !nic.Lost(err) { // a device that was removed has lost all its objects
 			errs = append(errs, err)
 		}

@@ -89,18 +89,12 @@ func (d *Device) memoryKey() error {
 func log2(n uint32) uint32 { return uint32(bits.TrailingZeros32(n)) }
 
 // createCQ creates a completion queue of 64-byte entries without events and compression.
-func (d *Device) createCQ(entries uint32, record dma.Block) (cqn uint32, mem unsafe.Pointer, err error) {
+func (d *Device) createCQ(b dma.Block, entries uint32, record dma.Block) (cqn uint32, err error) {
 	if log2(entries) > d.caps.logMaxCQ {
-		return 0, nil, d.card.Errorf("completion queue of %d entries, the device takes up to 2^%d", entries, d.caps.logMaxCQ)
+		return 0, d.card.Errorf("completion queue of %d entries, the device takes up to 2^%d", entries, d.caps.logMaxCQ)
 	}
-	b, err := d.card.Block(int(entries)*cqeSize, 4096)
-	if err != nil {
-		return 0, nil, err
-	}
-	mem = kit.Pointer(b)
-	emptyCQ(mem, entries)
-	cqn, err = d.make.completions(b, entries, record)
-	return cqn, mem, err
+	emptyCQ(kit.Pointer(b), entries)
+	return d.make.completions(b, entries, record)
 }
 
 func (d byCommand) completions(b dma.Block, entries uint32, record dma.Block) (cqn uint32, err error) {
@@ -133,16 +127,10 @@ const (
 	stateERR = 3
 )
 
-func (d *Device) createSQ(q *Queue, record dma.Block) error {
-	entries := q.txMask + 1
-	if log2(entries) > d.caps.logMaxWQ {
+func (d *Device) createSQ(q *Queue, b, record dma.Block) error {
+	if entries := q.txMask + 1; log2(entries) > d.caps.logMaxWQ {
 		return d.card.Errorf("send queue of %d blocks, the device takes up to 2^%d", entries, d.caps.logMaxWQ)
 	}
-	b, err := d.card.Block(int(entries)*wqebb, 4096)
-	if err != nil {
-		return err
-	}
-	q.wq.Base = kit.Pointer(b)
 	return d.make.sends(q, b, record)
 }
 
@@ -161,15 +149,6 @@ func (d byCommand) sends(q *Queue, b, record dma.Block) (err error) {
 	d.workQueue(ctx.at(0x30), log2(wqebb), q.txMask+1, record).set("uar_page", 0x0C, 23, 0, q.uar.number)
 	q.sqn, err = d.create(d.ring(in, b, 0x50+0x30, 0x50+0x2C), opDestroySQ, 23)
 	return err
-}
-
-func (d *Device) createRQ(q *Queue, record dma.Block) error {
-	b, err := d.card.Block(int(q.mask+1)*rxWQE, 4096)
-	if err != nil {
-		return err
-	}
-	q.rq = kit.Pointer(b)
-	return d.make.receives(q, b, record)
 }
 
 func (d byCommand) receives(q *Queue, b, record dma.Block) (err error) {
@@ -198,50 +177,80 @@ func (d *Device) modify(op opcode, number, from, to uint32) error {
 	return d.run(in)
 }
 
+// blocks are the parts of a queue pair's memory whose addresses the device gets when they are created.
+type blocks struct{ records, rxCQ, txCQ, sq, rq, buf, send dma.Block }
+
 // startQueues creates the queue pairs: completion queues, then send and receive queue.
 func (d *Device) startQueues() error {
 	d.choosePush()
-	first := d.queues == nil
-	for i := range d.card.Options.Queues {
-		if first {
-			d.queues = append(d.queues, &Queue{})
-		}
-		if err := d.startQueue(d.queues[i], i); err != nil {
+	memory, err := d.allocate()
+	if err != nil {
+		return err
+	}
+	for i, q := range d.queues {
+		if err := d.startQueue(q, i, memory[i]); err != nil {
 			return fmt.Errorf("queue %d: %w", i, err)
 		}
 	}
 	return nil
 }
 
-func (d *Device) startQueue(q *Queue, i int) (err error) {
+// allocate makes the rings, buffers and tables of the queue pairs. A loop keeps its Queue over restarts.
+func (d *Device) allocate() (all []blocks, err error) {
+	n := d.card.Options.RingSize
+	memory := kit.Rings{Card: &d.card}
+	for i := range d.card.Options.Queues {
+		if i == len(d.queues) {
+			d.queues = append(d.queues, &Queue{})
+		}
+		q := d.queues[i]
+		d.layout(q)
+		b := blocks{records: memory.Block(4*64, 64), // doorbell records, one cache line each
+			rxCQ: memory.Block(n*cqeSize, 4096), txCQ: memory.Block(n*maxBlocks*cqeSize, 4096),
+			sq: memory.Block(n*maxBlocks*wqebb, 4096), rq: memory.Block(n*rxWQE, 4096), buf: memory.Block(n*int(q.stride), 4096)}
+		var ends unsafe.Pointer
+		if i == 0 {
+			b.send, ends = memory.Block(n*int(q.stride), 4096), memory.Table(4*n)
+		}
+		q.scratch = memory.Table(maxBlocks * wqebb)
+		q.pend, q.asked = memory.Table(4*n), memory.Table(8*n*maxBlocks)
+		if memory.Err != nil {
+			return nil, memory.Err
+		}
+		record := func(line, dword int) *uint32 { return (*uint32)(unsafe.Pointer(&b.records.Bytes[64*line+4*dword])) }
+		q.rqRec, q.wq.Record, q.rxCQRec, q.txCQRec = record(0, 0), record(1, 1), record(2, 0), record(3, 0)
+		q.rxCQ, q.txCQ, q.wq.Base, q.rq = kit.Pointer(b.rxCQ), kit.Pointer(b.txCQ), kit.Pointer(b.sq), kit.Pointer(b.rq)
+		q.buf, q.iova = kit.Pointer(b.buf), b.buf.IOVA
+		if i == 0 {
+			q.out = mlxkit.NewBuffers(b.send, unsafe.Slice((*uint32)(ends), n))
+		}
+		all = append(all, b)
+	}
+	return all, nil
+}
+
+func (d *Device) startQueue(q *Queue, i int, b blocks) (err error) {
 	if q.uar = d.uar; i > 0 { // only one thread may write a BlueFlame register
 		if q.uar, err = d.fw.allocUAR(); err != nil {
 			return err
 		}
 	}
-	d.layout(q)
-	records, err := d.card.Block(4*64, 64) // doorbell records, one cache line each
-	if err != nil {
-		return err
-	}
-	record := func(line, dword int) *uint32 { return (*uint32)(unsafe.Pointer(&records.Bytes[64*line+4*dword])) }
 	line := func(n int) dma.Block {
-		return dma.Block{Bytes: records.Bytes[64*n:][:64], IOVA: records.IOVA + uint64(64*n)}
+		return dma.Block{Bytes: b.records.Bytes[64*n:][:64], IOVA: b.records.IOVA + uint64(64*n)}
 	}
-	q.rqRec, q.wq.Record, q.rxCQRec, q.txCQRec = record(0, 0), record(1, 1), record(2, 0), record(3, 0)
-	if q.rxCQN, q.rxCQ, err = d.createCQ(q.mask+1, line(2)); err != nil {
+	if q.rxCQN, err = d.createCQ(b.rxCQ, q.mask+1, line(2)); err != nil {
 		return err
 	}
-	if q.txCQN, q.txCQ, err = d.createCQ(q.txMask+1, line(3)); err != nil {
+	if q.txCQN, err = d.createCQ(b.txCQ, q.txMask+1, line(3)); err != nil {
 		return err
 	}
-	if err := d.createSQ(q, line(1)); err != nil {
+	if err := d.createSQ(q, b.sq, line(1)); err != nil {
 		return err
 	}
-	if err := d.createRQ(q, line(0)); err != nil {
+	if err := d.make.receives(q, b.rq, line(0)); err != nil {
 		return err
 	}
-	if err := d.buffers(q, i == 0); err != nil {
+	if err := d.keys(q, b); err != nil {
 		return err
 	}
 	if err := d.doorbell(q); err != nil {
@@ -270,33 +279,17 @@ func (d *Device) layout(q *Queue) {
 	q.maxInline = uint32(d.maxInline)
 }
 
-// buffers allocates the buffers of the receive slots and of Send, and points the receive WQEs to them.
-func (d *Device) buffers(q *Queue, send bool) error {
-	n := d.card.Options.RingSize
-	b, err := d.card.Block(n*int(q.stride), 4096)
-	if err != nil {
+// keys finds the key of the buffers, and points the receive WQEs to them.
+func (d *Device) keys(q *Queue, b blocks) (err error) {
+	if q.lkey, err = d.fw.key(b.buf); err != nil {
 		return err
 	}
-	q.buf, q.iova = kit.Pointer(b), b.IOVA
-	if q.lkey, err = d.fw.key(b); err != nil {
-		return err
-	}
-	if send {
-		if b, err = d.card.Block(n*int(q.stride), 4096); err != nil {
-			return err
-		}
-		q.out = mlxkit.NewBuffers(b, n)
-		if key, err := d.fw.key(b); err != nil || key != q.lkey {
+	if b.send.Bytes != nil {
+		if key, err := d.fw.key(b.send); err != nil || key != q.lkey {
 			return errors.Join(err, d.card.Errorf("memory of one queue has keys %#x and %#x", q.lkey, key))
 		}
 	}
-	s, err := d.card.Block(maxBlocks*wqebb, 64)
-	if err != nil {
-		return err
-	}
-	q.scratch = kit.Pointer(s)
-	q.pend, q.asked = kit.Words(n), kit.Words(2*n*maxBlocks)
-	for slot := range uint32(n) {
+	for slot := range q.mask + 1 {
 		*(*mlxkit.DataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = mlxkit.NewData(q.size, q.lkey, q.iova+uint64(slot*q.stride)+room)
 	}
 	return nil

@@ -47,7 +47,7 @@ func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
 	if push {
 		b.bf, b.maxInline = flame, 226
 	}
-	b.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(ring*stride)), ring*stride)}, ring)
+	b.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(ring*stride)), ring*stride)}, make([]uint32, ring))
 	emptyCQ(b.rxCQ, ring)
 	emptyCQ(b.txCQ, 4*ring)
 	b.reset()

@@ -110,9 +110,9 @@ func (s *shared) allocate() (err error) {
 	if s.pd, err = s.ctx.AllocPD(); err != nil {
 		return s.card.Errorf("%w", err)
 	}
-	const small = 10 * 4096 // records, scratch, and alignment
+	const small = 12 * 4096 // records, scratch, and alignment
 	ring := s.card.Options.RingSize
-	each := ring*cqeSize + ring*maxBlocks*(cqeSize+wqebb) + ring*rxWQE + small
+	each := ring*cqeSize + ring*maxBlocks*(cqeSize+wqebb+8) + ring*(rxWQE+8) + small
 	stride := int(kit.Stride(room + s.card.MaxFrame()))
 	return s.card.Allocate(s.card.Options.Queues*(each+ring*stride) + ring*stride)
 }

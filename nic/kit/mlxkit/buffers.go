@@ -17,10 +17,13 @@ type Buffers struct {
 	next   uint32
 }
 
-// NewBuffers divides memory into n buffers, a power of two.
-func NewBuffers(memory dma.Block, n int) Buffers {
-	return Buffers{base: kit.Pointer(memory), iova: memory.IOVA, ends: make([]uint32, n), stride: uint32(len(memory.Bytes) / n)}
+// NewBuffers divides memory into as many buffers as there are ends, a power of two.
+func NewBuffers(memory dma.Block, ends []uint32) Buffers {
+	return Buffers{base: kit.Pointer(memory), iova: memory.IOVA, ends: ends, stride: uint32(len(memory.Bytes) / len(ends))}
 }
+
+// Place is kit.Heir's. Another process finds the ends in memory that both have.
+func (b *Buffers) Place() []any { return []any{&b.next} }
 
 // Reset frees all buffers, those of a send queue that starts again at block 0.
 func (b *Buffers) Reset() {

@@ -65,7 +65,7 @@ func TestSteps(t *testing.T) {
 
 func TestBuffers(t *testing.T) {
 	memory := make([]byte, 4*64)
-	b := NewBuffers(dma.Block{Bytes: memory, IOVA: 1 << 32}, 4)
+	b := NewBuffers(dma.Block{Bytes: memory, IOVA: 1 << 32}, make([]uint32, 4))
 	next := func(n uint64, done uint32, want bool) {
 		t.Helper()
 		at, iova, free := b.Next(done)
