@@ -106,11 +106,8 @@ func (h *hcr) write(r reg, v uint32) { h.regs.Write32(uint64(r), swap(v)) }
 
 // start allocates the mailboxes and reads the toggle bit from the device. After a reset it is 0, so the first command
 // uses 1.
-func (h *hcr) start(arena *dma.Arena) (err error) {
-	if h.in, err = arena.Alloc(mailboxSize, 4096); err != nil {
-		return err
-	}
-	if h.out, err = arena.Alloc(mailboxSize, 4096); err != nil {
+func (h *hcr) start(arena *dma.Arena) error {
+	if err := h.allocate(arena); err != nil {
 		return err
 	}
 	began := kit.NewDeadline(commandTimeout, leastLooks)
@@ -131,6 +128,15 @@ func (h *hcr) start(arena *dma.Arena) (err error) {
 		}
 		time.Sleep(commandLook)
 	}
+}
+
+// allocate makes the mailboxes.
+func (h *hcr) allocate(arena *dma.Arena) (err error) {
+	if h.in, err = arena.Alloc(mailboxSize, 4096); err != nil {
+		return err
+	}
+	h.out, err = arena.Alloc(mailboxSize, 4096)
+	return err
 }
 
 // run sends a command without output.

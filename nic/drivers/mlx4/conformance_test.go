@@ -25,7 +25,7 @@ func harness(o mlx4sim.Options, own mlx4.Options) nictest.Harness {
 			return d, nil
 		},
 		Poll: func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*mlx4.Device).Queue(q).Poll(r) },
-		Ring: 64, Queues: 4, Most: 16, MTU: 9000,
+		Ring: 64, Queues: 4, Most: 16, MTU: 9000, Continues: true,
 		Queue: func(d nic.Device, q int) any { return d.(*mlx4.Device).Queue(q) }, Registers: []string{"bf", "db"},
 	}
 }

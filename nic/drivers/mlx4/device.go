@@ -49,10 +49,11 @@ type Device struct {
 	// pushBlocks is the largest number of blocks of a pushed WQE; 0 if nothing is pushed.
 	pushBlocks uint32
 
-	commands *hcr
-	owned    bool // the ownership register is ours
-	steps    mlxkit.Steps
-	lacks    []string // missing capabilities, for Notes
+	commands  *hcr
+	owned     bool // the ownership register is ours
+	steps     mlxkit.Steps
+	inherited made     // of another process
+	lacks     []string // missing capabilities, for Notes
 
 	// Capabilities of the device, and the objects created on it.
 	fw       firmware
@@ -81,16 +82,31 @@ type Device struct {
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, mtuAsked: o.MTU != 0}
 	d.ctl = owned{d}
+	heir := d.heir()
 	if v := verbs.Of(fn); v != nil {
+		heir = nil
 		d.ctl = &shared{d: d, fn: v, port: &beside.Port{Fn: v, Limits: limits, Ports: true}}
 	}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.ctl.counts, Restart: d.restart, Release: d.ctl.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.ctl.counts, Restart: d.restart, Release: d.ctl.release, Heir: heir}); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-func (d *Device) open() (err error) {
+func (d *Device) open() error {
+	if err := d.find(); err != nil {
+		return err
+	}
+	if err := d.ctl.start(); err != nil {
+		return err
+	}
+	t, err := d.ctl.counts()
+	d.card.Totals.Start(t) // earlier counts are not ours
+	return err
+}
+
+// find checks the function's identity and the options, and finds the registers.
+func (d *Device) find() error {
 	id := d.card.Fn.ID()
 	var ok bool
 	if d.model, ok = Supports(id); !ok {
@@ -103,12 +119,7 @@ func (d *Device) open() (err error) {
 		return err
 	}
 	d.sends = make([]kit.Progress, d.card.Options.Queues)
-	if err := d.ctl.start(); err != nil {
-		return err
-	}
-	t, err := d.ctl.counts()
-	d.card.Totals.Start(t) // earlier counts are not ours
-	return err
+	return nil
 }
 
 // Info describes the device. The MAC of an InfiniBand port, like those of all stations on it, is made up by the driver.
@@ -182,9 +193,6 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	n, at := d.queues[0].recv(buf)
 	return d.card.Received(buf, n, at)
 }
-
-// Heritable lets another process take over the device.
-func (d *Device) Heritable() nic.Heritable { return &d.card }
 
 // Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }

@@ -21,7 +21,7 @@ func (d *Device) start() error {
 	if err := d.card.Allocate(16 << 20); err != nil {
 		return err
 	}
-	d.commands = &hcr{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.card.Alive, died: func() bool { return d.checkCatas() != nil }, state: d.catasText}
+	d.newCommands()
 	d.lacks, d.fw = nil, firmware{}
 	if err := d.card.Do("take the ownership register", d.claim); err != nil {
 		return err
@@ -41,6 +41,11 @@ func (d *Device) start() error {
 		kit.Stage{Name: "create the event queue", Do: d.createEQ}, kit.Stage{Name: "create queues", Do: d.startQueues},
 		kit.Stage{Name: "start the port", Do: d.startPort}, kit.Stage{Name: "steer frames", Do: d.startSteering},
 		kit.Stage{Name: "start the subnet agent", Do: d.startSubnet})
+}
+
+// newCommands makes the command register, without access to the device.
+func (d *Device) newCommands() {
+	d.commands = &hcr{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.card.Alive, died: func() bool { return d.checkCatas() != nil }, state: d.catasText}
 }
 
 // quiet stops the function's DMA, resets it and frees all memory.
@@ -457,7 +462,9 @@ func (d *Device) teardown() error {
 func (d *Device) release() error {
 	var errs []error
 	d.subnet.stop(true)
-	if d.commands != nil && d.commands.dead.Load() == nil && d.card.Alive() == nil && d.checkCatas() == nil { // otherwise the device does not respond
+	if d.steps.Inherited() && d.card.Alive() == nil {
+		errs = append(errs, d.resetCard())
+	} else if d.commands != nil && d.commands.dead.Load() == nil && d.card.Alive() == nil && d.checkCatas() == nil { // otherwise the device does not respond
 		if err := d.teardown(); !nic.Lost(err) { // a device that is gone took its objects with it
 			errs = append(errs, err)
 		}

@@ -54,13 +54,18 @@ func (d *Device) createCQ(cqn, entries uint32, record uint64) (unsafe.Pointer, e
 	if err != nil {
 		return nil, err
 	}
+	return kit.Pointer(b), d.startCQ(b, cqn, entries, record)
+}
+
+// startCQ is createCQ in b.
+func (d *Device) startCQ(b dma.Block, cqn, entries uint32, record uint64) error {
 	mem := kit.Pointer(b)
 	emptyCQ(mem, entries)
 	in := make(mailbox, 0x40)
 	in.set32(0x0C, log2(entries)<<24|firstUAR)
 	in.set8(0x17, uint8(d.icm.eq))
 	if err := d.place(in[0x18:], b); err != nil {
-		return nil, err
+		return err
 	}
 	in.set64(0x38, record)
 	var mode uint8
@@ -68,13 +73,13 @@ func (d *Device) createCQ(cqn, entries uint32, record uint64) (unsafe.Pointer, e
 		mode = 1 // the entries are in the state that firmware expects
 	}
 	if err := d.commands.run(command{op: opSW2HWCQ, opMod: mode, modifier: cqn, in: in}); err != nil {
-		return nil, err
+		return err
 	}
 	d.steps.Done(opHW2SWCQ.String(), func() error {
 		return d.commands.run(command{op: opHW2SWCQ, opMod: 1, modifier: cqn})
 	})
 	emptyCQ(mem, entries) // firmware without that mode wrote its own
-	return mem, nil
+	return nil
 }
 
 // QP context, at byte 8 of the mailbox, after the mask of optional parameters (Linux, mlx4_qp_context).
@@ -166,12 +171,7 @@ func (d *Device) createQP(qpn uint32, ctx mailbox) error {
 func sizeStride(entries, stride uint32) uint8 { return uint8(log2(entries)<<3 | (log2(stride) - 4)) }
 
 // createSQ makes the QP that sends. It has no receive queue.
-func (d *Device) createSQ(q *Queue) error {
-	b, err := d.card.Block(int(q.txMask+1)*txbb, 4096)
-	if err != nil {
-		return err
-	}
-	q.wq = mmio.SendRing{Base: kit.Pointer(b), Mask: q.txMask}
+func (d *Device) createSQ(q *Queue, b dma.Block) error {
 	in := d.qpContext(q.txQPN, q.txCQN, q.uar)
 	in.set8(qpcSQ, sizeStride(q.txMask+1, txbb))
 	if err := d.place(in[qpcPlace:], b); err != nil {
@@ -183,13 +183,8 @@ func (d *Device) createSQ(q *Queue) error {
 
 // createRQ creates the receive QP. Its send queue is one unused block in front: of the two queues, the one with wider
 // entries comes first.
-func (d *Device) createRQ(q *Queue, record uint64) error {
-	b, err := d.card.Block(txbb+int(q.mask+1)*rxWQE, 4096)
-	if err != nil {
-		return err
-	}
+func (d *Device) createRQ(q *Queue, b dma.Block, record uint64) error {
 	*(*uint32)(kit.Pointer(b)) = swap(ownerBit)
-	q.rq = unsafe.Add(kit.Pointer(b), txbb)
 	in := d.qpContext(q.rxQPN, q.rxCQN, q.uar)
 	in.set8(qpcRQ, sizeStride(q.mask+1, rxWQE))
 	in.set8(qpcSQ, sizeStride(1, txbb))
@@ -197,9 +192,7 @@ func (d *Device) createRQ(q *Queue, record uint64) error {
 	if err := d.place(in[qpcPlace:], b); err != nil {
 		return err
 	}
-	if err := d.buffers(q, q == d.queues[0]); err != nil {
-		return err
-	}
+	q.fillReceives()
 	return d.createQP(q.rxQPN, in)
 }
 
@@ -216,12 +209,12 @@ func (d *Device) startQueues() (err error) {
 	if d.subnet != nil {
 		return d.createDatagrams()
 	}
-	first := d.queues == nil
-	for i := range d.card.Options.Queues {
-		if first {
-			d.queues = append(d.queues, &Queue{})
-		}
-		if err := d.startQueue(d.queues[i], uint32(i)); err != nil {
+	memory, err := d.allocate()
+	if err != nil {
+		return err
+	}
+	for i, q := range d.queues {
+		if err := d.startQueue(q, memory[i]); err != nil {
 			return fmt.Errorf("queue %d: %w", i, err)
 		}
 	}
@@ -243,30 +236,51 @@ func (d *Device) startQueues() (err error) {
 	return nil
 }
 
-func (d *Device) startQueue(q *Queue, i uint32) (err error) {
-	m := &d.icm
-	q.uar = firstUAR + i // a BlueFlame register has one writer
-	q.rxQPN, q.txQPN, q.rxCQN, q.txCQN = m.rxQP+i, m.txQP+i, m.cq+2*i, m.cq+2*i+1
-	d.layout(q)
-	records, err := d.card.Block(3*64, 64) // doorbell records, a cache line each
-	if err != nil {
+// blocks are the parts of a queue pair's memory whose addresses the device gets when they are created.
+type blocks struct{ records, rxCQ, txCQ, sq, rq dma.Block }
+
+// allocate makes the rings, buffers and tables of the queue pairs. A loop keeps its Queue over restarts.
+func (d *Device) allocate() (all []blocks, err error) {
+	m, n := &d.icm, d.card.Options.RingSize
+	memory := kit.Rings{Card: &d.card}
+	for i := range d.card.Options.Queues {
+		if i == len(d.queues) {
+			d.queues = append(d.queues, &Queue{})
+		}
+		q := d.queues[i]
+		q.uar = firstUAR + uint32(i) // a BlueFlame register has one writer
+		q.rxQPN, q.txQPN, q.rxCQN, q.txCQN = m.rxQP+uint32(i), m.txQP+uint32(i), m.cq+2*uint32(i), m.cq+2*uint32(i)+1
+		d.layout(q)
+		b := blocks{records: memory.Block(3*64, 64), // doorbell records, a cache line each
+			rxCQ: memory.Block(n*cqeSize, 4096), txCQ: memory.Block(n*maxBlocks*cqeSize, 4096), sq: memory.Block(n*maxBlocks*txbb, 4096),
+			rq: memory.Block(txbb+n*rxWQE, 4096)}
+		q.allocate(&memory, i == 0)
+		if memory.Err != nil {
+			return nil, memory.Err
+		}
+		record := func(line int) *uint32 { return (*uint32)(unsafe.Pointer(&b.records.Bytes[64*line])) }
+		q.rqRec, q.rxCQRec, q.txCQRec = record(0), record(1), record(2)
+		q.rxCQ, q.txCQ, q.rq = kit.Pointer(b.rxCQ), kit.Pointer(b.txCQ), unsafe.Add(kit.Pointer(b.rq), txbb)
+		q.wq = mmio.SendRing{Base: kit.Pointer(b.sq), Mask: q.txMask}
+		all = append(all, b)
+	}
+	return all, nil
+}
+
+func (d *Device) startQueue(q *Queue, b blocks) error {
+	if err := d.startCQ(b.rxCQ, q.rxCQN, q.mask+1, b.records.IOVA+64); err != nil {
 		return err
 	}
-	record := func(line int) *uint32 { return (*uint32)(unsafe.Pointer(&records.Bytes[64*line])) }
-	q.rqRec, q.rxCQRec, q.txCQRec = record(0), record(1), record(2)
-	if q.rxCQ, err = d.createCQ(q.rxCQN, q.mask+1, records.IOVA+64); err != nil {
+	if err := d.startCQ(b.txCQ, q.txCQN, q.txMask+1, b.records.IOVA+2*64); err != nil {
 		return err
 	}
-	if q.txCQ, err = d.createCQ(q.txCQN, q.txMask+1, records.IOVA+2*64); err != nil {
-		return err
-	}
-	if err := d.createSQ(q); err != nil {
+	if err := d.createSQ(q, b.sq); err != nil {
 		return err
 	}
 	if err := d.doorbell(q); err != nil {
 		return err
 	}
-	if err := d.createRQ(q, records.IOVA); err != nil {
+	if err := d.createRQ(q, b.rq, b.records.IOVA); err != nil {
 		return err
 	}
 	q.reset() // the send queue's blocks are stamped before the device may read them
@@ -276,25 +290,35 @@ func (d *Device) startQueue(q *Queue, i uint32) (err error) {
 // bufferStride is the distance between buffers for frames of up to size bytes.
 func bufferStride(size int) uint32 { return kit.Stride(size + slack) }
 
-// buffers allocates the buffers of the receive slots and of Send, and writes the receive WQEs.
+// buffers allocates the buffers and tables, and writes the receive WQEs.
 func (d *Device) buffers(q *Queue, send bool) error {
-	n := d.card.Options.RingSize
-	b, err := d.card.Block(n*int(q.stride), 4096)
-	if err != nil {
-		return err
+	memory := kit.Rings{Card: &d.card}
+	if q.allocate(&memory, send); memory.Err != nil {
+		return memory.Err
 	}
-	q.buf, q.iova = kit.Pointer(b), b.IOVA
+	q.fillReceives()
+	return nil
+}
+
+// allocate makes the buffers of the receive slots and of Send, and the tables.
+func (q *Queue) allocate(memory *kit.Rings, send bool) {
+	n := int(q.mask + 1)
+	q.buf, q.iova = memory.Page(n * int(q.stride))
 	if send {
-		if b, err = d.card.Block(n*int(q.stride), 4096); err != nil {
-			return err
+		out, ends := memory.Block(n*int(q.stride), 4096), memory.Table(4*n)
+		if memory.Err != nil {
+			return
 		}
-		q.out = mlxkit.NewBuffers(b, make([]uint32, n))
+		q.out = mlxkit.NewBuffers(out, unsafe.Slice((*uint32)(ends), n))
 	}
-	q.pend, q.asked = kit.Words(n), kit.Words(2*n*maxBlocks)
-	for slot := range uint32(n) {
+	q.pend, q.asked = memory.Table(4*n), memory.Table(8*n*maxBlocks)
+}
+
+// fillReceives writes the receive WQEs.
+func (q *Queue) fillReceives() {
+	for slot := range q.mask + 1 {
 		*(*mlxkit.DataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = mlxkit.NewData(q.size, q.lkey, q.iova+uint64(slot*q.stride))
 	}
-	return nil
 }
 
 // Hash inputs of RSS, in the flags of its context.
@@ -312,7 +336,7 @@ func (d *Device) createRSS() error {
 	in := d.qpContext(d.icm.rssQP, d.icm.cq, firstUAR)
 	in.set32(qpcFlags, serviceMLX|qpRSS)
 	in.set8(qpcSQ, sizeStride(1, txbb))
-	b, err := d.card.Block(icmPage, icmPage) // never used; the first translations are the device's own (Linux, mlx4_en: priv->res)
+	b, err := d.card.BlockApart(icmPage, icmPage) // never used; the first translations are the device's own (Linux, mlx4_en: priv->res)
 	if err != nil {
 		return err
 	}

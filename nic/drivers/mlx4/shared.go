@@ -145,7 +145,7 @@ func (s *shared) createQueue() error {
 	slots, blocks := int(q.mask+1), int(q.txMask+1)
 	const page = 4096
 	// All memory at once, because memory added to the arena later would have another key.
-	size := (slots+blocks)*cqeSize<<s.wide + (blocks+2)*txbb + slots*rxWQE + 2*slots*int(q.stride) + 10*page
+	size := (slots+blocks)*cqeSize<<s.wide + (blocks+2)*txbb + slots*rxWQE + 2*slots*int(q.stride) + 8*(slots+blocks) + 12*page
 	if err := d.card.Allocate(size); err != nil {
 		return err
 	}
