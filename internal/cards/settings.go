@@ -131,7 +131,7 @@ func (c *Config) Settings() []setting.Setting {
 				"`rebound-responder status` shows what is pinned, `rebound-responder unpin NAME` removes it. Empty: the program is "+
 				"removed with the process."),
 		setting.Bool("nic.take_over", &c.TakeOver, false, "Take the place of the responder that answers for the addresses on this interface, or that drives this device: it hands "+
-			"its sockets or its device over and ends. afpacket, afxdp, ixgbe and virtio lose no frame that the ring has room for. Other drivers on the device start it again. Both need the same driver; afpacket "+
+			"its sockets or its device over and ends. afpacket, afxdp, ixgbe, virtio, ena, mlx5 and mlx4 (Ethernet) lose no frame that the ring has room for. Other drivers on the device start it again. Both need the same driver; afpacket "+
 			"and afxdp also the same cores, ring size and MTU. The new one is root or the other's user. If none runs, this is a normal start."),
 		setting.Parsed("nic.qkey", &c.QKey, "0x11111111", func(text string) (uint32, error) {
 			k, err := strconv.ParseUint(text, 0, 32)
