@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -124,13 +125,18 @@ func program(t *testing.T, v *veth.Pair) (id uint32) {
 
 const victim = "REBOUND_XDP_VICTIM" // the interface, and a pin
 
+// held is the victim's device. Without a reference, the next garbage collection would close its program.
+var held *xdp.Device
+
 func beVictim() {
 	name, pin, _ := strings.Cut(os.Getenv(victim), " ")
-	_, err := xdp.Open(nic.Options{Device: name, Match: &fastpath.Config{Addresses: []netip.Prefix{veth.Our4}}}, xdp.Options{Pin: pin})
+	var err error
+	held, err = xdp.Open(nic.Options{Device: name, Match: &fastpath.Config{Addresses: []netip.Prefix{veth.Our4}}}, xdp.Options{Pin: pin})
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
+	runtime.GC() // closes what nothing refers to
 	fmt.Println("open")
 	select {}
 }
