@@ -8,9 +8,8 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
@@ -137,11 +136,7 @@ func (c *Card) Bequest() (in nic.Inheritance, err error) {
 func (c *Card) adopt(in *nic.Inheritance) (err error) {
 	files := in.Files
 	in.Files = nil
-	defer func() {
-		for _, fd := range files {
-			unix.Close(fd)
-		}
-	}()
+	defer func() { bus.CloseFiles(files) }()
 	var b bequest
 	if err := json.Unmarshal(in.State, &b); err != nil {
 		return err
