@@ -1,0 +1,92 @@
+package responder
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
+)
+
+// The polling thread of a responder on AF_XDP is stopped, as if it hung: /healthz, which a kubelet asks for liveness, fails until the thread
+// goes on.
+func TestStalledLoop(t *testing.T) {
+	w := newWire(t)
+	p := w.start(t, nil, "nic.driver=afxdp", "stats.listen=127.0.0.1:9469")
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		var c net.Conn
+		err := w.here.try(t)(func() (err error) { c, err = net.Dial("tcp", "127.0.0.1:9469"); return err })
+		return c, err
+	}}}
+	answer := ""
+	says := func(want string) {
+		t.Helper()
+		if !await.Holds(func() bool {
+			r, err := client.Get("http://127.0.0.1:9469/healthz")
+			if err != nil {
+				answer = err.Error()
+				return false
+			}
+			defer r.Body.Close()
+			b, err := io.ReadAll(r.Body)
+			answer = fmt.Sprint(r.StatusCode, " ", string(b), err)
+			return strings.HasPrefix(answer, want)
+		}) {
+			t.Errorf("/healthz: %q, want %q", answer, want)
+		}
+	}
+	says("200 ok")
+
+	runtime.LockOSThread() // of ptrace
+	defer runtime.UnlockOSThread()
+	loop := 0
+	if !await.Holds(func() bool { loop = busiest(p.Process.Pid); return loop != 0 }) {
+		t.Fatal("no thread polls")
+	}
+	must.OK(t, unix.PtraceSeize(loop))
+	must.OK(t, unix.PtraceInterrupt(loop))
+	must.Get(unix.Wait4(loop, nil, unix.WALL, nil))(t)
+	says("503 loop 0 is stalled")
+	must.OK(t, unix.PtraceDetach(loop))
+	says("200 ok")
+	if _, code := p.stop(t, unix.SIGTERM); code != 0 {
+		t.Errorf("exit code %d\n%s", code, p.Log)
+	}
+}
+
+// busiest returns the thread of a process that has by far the most CPU time, 0 if there is none yet.
+func busiest(pid int) (thread int) {
+	most, second := 0, 0
+	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	for _, e := range tasks {
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, e.Name()))
+		_, after, _ := strings.Cut(string(stat), ") ")
+		f := strings.Fields(after)
+		if len(f) < 13 {
+			continue
+		}
+		user, _ := strconv.Atoi(f[11])
+		system, _ := strconv.Atoi(f[12])
+		if n := user + system; n > most {
+			most, second = n, most
+			thread, _ = strconv.Atoi(e.Name())
+		} else {
+			second = max(second, n)
+		}
+	}
+	if most < second*4+50 {
+		return 0
+	}
+	return thread
+}
