@@ -28,6 +28,12 @@ discovery:
 	$(GO) -C packaging/discovery build -o ../../bin/rebound-discover .
 	$(GO) -C packaging test -count=1 -short -run '^Test(Tar|Image|SBOM|Reproducible)$$' . -discover
 
+# rebound-discover against a real Consul, which the first run builds from its Go module into .cache/servers (minutes), a real DNS server,
+# and a server of EC2's API if moto_server is installed.
+.PHONY: servers
+servers:
+	scripts/servers $(if $(RUN),-run '$(RUN)')
+
 # What rebound-bench watch pushes, against a real Prometheus and a real OpenTelemetry collector, which the first run builds from Go modules
 # into .cache/telemetry: minutes.
 .PHONY: telemetry

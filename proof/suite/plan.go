@@ -227,6 +227,7 @@ func labPlan(nic, parallel string) plan {
 		mixedTraffic(),
 		build("./cmd/...", "arm64"),
 		{name: "packaging/discovery", left: "left to make discovery: a separate module that compiles for minutes without a warm cache"},
+		{name: "packaging/discovery/consul", left: "left to make servers: Consul compiles for minutes without a warm cache"},
 		{name: "packaging/telemetry", left: "left to make telemetry: a separate module that compiles for minutes without a warm cache"},
 		step("go vet", float64(runtime.NumCPU()), "go", "vet", "./..."),
 	}}
