@@ -64,6 +64,7 @@ lab-smoke:
 	$(GO) test -count=1 -v -run '^TestLabSmoke$$' ./proof/lab
 # The Helm chart in a real Kubernetes on this machine, as root. The first run builds it from Go modules into .cache/cluster: ten minutes
 # or more. RUN='^TestCluster$$/drain' runs a part, AWAY=5m takes the API server away for five minutes.
+# RUN=TestOthers OTHERS=/FOLDER compares the chart with goldpinger and kconmon-ng, whose images and charts are in /FOLDER.
 .PHONY: cluster
 cluster:
 	scripts/cluster $(if $(RUN),-run '$(RUN)')

@@ -253,6 +253,18 @@ func (c *cluster) do(program string, args ...string) string {
 	return out
 }
 
+// pause lets the cluster run for a while.
+func (c *cluster) pause(d time.Duration) {
+	c.t.Helper()
+	end := time.Now().Add(d)
+	c.wait("time to measure", func() error {
+		if left := time.Until(end); left > 0 {
+			return fmt.Errorf("%v are left", left)
+		}
+		return nil
+	})
+}
+
 // wait waits for a condition, up to the cluster's limit. The error says what is missing.
 func (c *cluster) wait(what string, condition func() error) time.Duration {
 	c.t.Helper()

@@ -14,9 +14,11 @@ import (
 // page is the metrics of a node's responder or prober, by series.
 type page map[string]float64
 
-func (n *node) page(port int) (page, error) {
+func (n *node) page(port int) (page, error) { return pageAt(n.address, port) }
+
+func pageAt(address string, port int) (page, error) {
 	client := http.Client{Timeout: 10 * time.Second}
-	r, err := client.Get(fmt.Sprintf("http://%s:%d/metrics", n.address, port))
+	r, err := client.Get(fmt.Sprintf("http://%s:%d/metrics", address, port))
 	if err != nil {
 		return nil, err
 	}
