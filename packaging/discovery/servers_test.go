@@ -177,7 +177,7 @@ func TestConsul(t *testing.T) {
 // run in a network and mount namespace.
 func TestDNS(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("needs root for a network namespace and a resolv.conf of its own")
+		t.Skip("needs root for a network namespace with another resolv.conf")
 	}
 	for _, p := range []string{"dnsmasq", "unshare", "nsenter", "ip"} {
 		if _, err := exec.LookPath(p); err != nil {
