@@ -90,6 +90,9 @@ func TestBuffers(t *testing.T) {
 		next((n+1)%4, done, true)
 		b.Use(done)
 	}
+	for range 4 {
+		b.Use(5)
+	}
 	b.Reset()
 	next(0, 0, true)
 }
