@@ -197,6 +197,9 @@ func (x *rig) takeOver(s successor, continues bool) {
 			x.Errorf("the next process describes the device as\n%+v, and the one before as\n%+v", now, info)
 		}
 		is := x.stats()
+		if was, is := was.Extra["firmware_pages"], is.Extra["firmware_pages"]; is != was {
+			x.Errorf("the next process says that the firmware has %d pages, and the one before said %d", is, was)
+		}
 		for name := range was.Extra {
 			if _, ok := is.Extra[name]; !ok {
 				x.Errorf("the next process does not count %s", name)

@@ -38,7 +38,7 @@ func TestHandedOver(t *testing.T) {
 	check.Equal(t, next.version+next.noLLQ+next.refusedWide+next.refusedLLQ+next.fatal, "vnonewidellqbroken", "strings: %v")
 	check.Same(t, next.features, old.features, "missing features: %v")
 	for i, p := range append(next.aq.Place()[:2], next.events.Place()...) {
-		check.Equal(t, *p.(*uint16), uint16(i+1), "a position in the admin or event queue is %d, want %d")
+		check.Equal(t, *p.(*uint16), uint16(i+1), "a position in the admin or event queue is %d")
 	}
 	check.Equal(t, next.linkSpeed, 25000, "link speed: %v")
 	check.Equal(t, next.commandTime, 3*time.Second, "time of a command: %v")
