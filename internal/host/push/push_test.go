@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,8 +129,12 @@ func TestEnded(t *testing.T) {
 			s := &source{values: map[float64]uint64{0.1: 1}, schema: 3, targets: []string{"a", "b"}}
 			var pushed []string // per push: which targets' series have values, and which ended
 			fails := false
-			p := New(Options{To: to(t, url, nil), Job: "j", Instance: "i", Start: start, Gather: s.gather, Log: slog.New(slog.DiscardHandler)})
+			var turn sync.Mutex // of the pusher's goroutine and this one
+			gather := func() ([]*dto.MetricFamily, error) { turn.Lock(); defer turn.Unlock(); return s.gather() }
+			p := New(Options{To: to(t, url, nil), Job: "j", Instance: "i", Start: start, Gather: gather, Log: slog.New(slog.DiscardHandler)})
 			p.client.Transport = transport(func(r *http.Request) (*http.Response, error) {
+				turn.Lock()
+				defer turn.Unlock()
 				body, _ := io.ReadAll(r.Body)
 				pushed = append(pushed, summary(t, url, body))
 				if fails {
@@ -139,13 +144,17 @@ func TestEnded(t *testing.T) {
 			})
 			go p.run(time.Second)
 			for i, want := range []string{"3 of a, 3 of b", "3 of a, 3 ended of b", "3 of a, 3 ended of b", "3 of a"} {
+				turn.Lock()
 				fails = i == 1
+				turn.Unlock()
 				time.Sleep(p.To.Interval)
 				synctest.Wait()
 				if got := pushed[len(pushed)-1]; got != want {
 					t.Errorf("%s: push %d has %q, want %q", url, i, got, want)
 				}
+				turn.Lock()
 				s.targets = []string{"a"}
+				turn.Unlock()
 			}
 			p.Stop()
 			if got, want := strings.Join(pushed[4:], "; "), "3 of a; 3 ended of a"; got != want {
@@ -231,7 +240,7 @@ func TestFailures(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var log bytes.Buffer
+		var log shared
 		s := &source{schema: 3, targets: []string{"a"}}
 		p := New(Options{To: to(t, "http://u:secret@h/v1/metrics", map[string]string{"OTEL_EXPORTER_OTLP_HEADERS": "X-Tenant=a%20b"}), Job: "j", Instance: "i", Start: start, Gather: s.gather,
 			Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -261,8 +270,10 @@ func TestFailures(t *testing.T) {
 		}
 		begin, i, want := time.Now(), 0, uint64(0)
 		p.client.Transport = transport(func(r *http.Request) (*http.Response, error) {
+			log.mu.Lock()
 			s := steps[i]
 			i++
+			log.mu.Unlock()
 			if at := time.Since(begin); at != s.at*time.Second {
 				t.Errorf("request %d after %v, want %v s", i, at, int(s.at))
 			}
@@ -276,13 +287,15 @@ func TestFailures(t *testing.T) {
 				want++
 			}
 			pushes, failures := p.Counts()
-			if pushes != uint64(n+1) || failures != want || !strings.Contains(log.String(), s.says) || s.says == "" && log.Len() > 0 {
+			if pushes != uint64(n+1) || failures != want || !strings.Contains(log.String(), s.says) || s.says == "" && log.String() != "" {
 				t.Errorf("push %d: %d pushes, %d failures (want %d), log %q (want %q)", n, pushes, failures, want, log.String(), s.says)
 			}
-			log.Reset()
+			log.reset()
 		}
+		log.mu.Lock()
 		steps = append(steps, steps[0], steps[7])
 		steps[8].at, steps[9].at = 151, 166
+		log.mu.Unlock()
 		time.Sleep(begin.Add(166 * time.Second).Sub(time.Now()))
 		synctest.Wait() // the request hangs
 		stopped := time.Now()
@@ -291,7 +304,7 @@ func TestFailures(t *testing.T) {
 			t.Errorf("Stop took %v", took)
 		}
 		if strings.Contains(log.String(), "secret") {
-			t.Errorf("the password is in the log: %s", &log)
+			t.Errorf("the password is in the log: %s", log.String())
 		}
 	})
 }
@@ -437,3 +450,18 @@ func TestOtherTypes(t *testing.T) {
 		t.Errorf("%v, %v", c, q)
 	}
 }
+
+// shared is a log that a pusher writes and a test reads. (synctest.Wait orders what the pusher did before what the test does, not the other
+// way round.)
+type shared struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *shared) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(b)
+}
+func (s *shared) String() string { s.mu.Lock(); defer s.mu.Unlock(); return s.text.String() }
+func (s *shared) reset()         { s.mu.Lock(); defer s.mu.Unlock(); s.text.Reset() }
