@@ -149,11 +149,13 @@ for rights in "rights 0 6,7,8,13,14" "rights 65534 13,14"; do
   stop
   say stopped
 done
-rights="rights 65534 14"
-started nic.driver=mlx5 respond.addresses=$peer/24
-! wait $pid || fail "a responder without CAP_NET_RAW ended well"
-grep -q CAP_NET_RAW /tmp/err || { show failed cat /tmp/err; fail "the responder does not say that it lacks CAP_NET_RAW"; }
-show lacking grep CAP_NET_RAW /tmp/err
+[ -n "$icmp" ] || { # with user contexts the card itself refuses the send queue, which its model calls an error of the driver
+  rights="rights 65534 14"
+  started nic.driver=mlx5 respond.addresses=$peer/24
+  ! wait $pid || fail "a responder without CAP_NET_RAW ended well"
+  grep -q CAP_NET_RAW /tmp/err || { show failed cat /tmp/err; fail "the responder does not say that it lacks CAP_NET_RAW"; }
+  show lacking grep CAP_NET_RAW /tmp/err
+}
 rights=
 # The bench beside Linux's driver on the far interface: Linux and our responder here answer it, while the kernel's own traffic
 # continues.
