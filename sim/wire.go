@@ -21,18 +21,22 @@ const wireDepth = 1 << 16
 // Cable is one end of a pair.
 type Cable struct {
 	link *sync.Mutex
-	up   *bool
-	in   *queue // frames for this end
-	out  *queue // frames for the other end
+	*linkState
+	in  *queue // frames for this end
+	out *queue // frames for the other end
+}
+
+type linkState struct {
+	up    bool
+	downs int
 }
 
 type queue struct{ frames [][]byte }
 
 // Pair returns the two ends of a cable. The link is up.
 func Pair() (a, b *Cable) {
-	up := true
-	mu, x, y := &sync.Mutex{}, &queue{}, &queue{}
-	return &Cable{mu, &up, x, y}, &Cable{mu, &up, y, x}
+	mu, state, x, y := &sync.Mutex{}, &linkState{up: true}, &queue{}, &queue{}
+	return &Cable{mu, state, x, y}, &Cable{mu, state, y, x}
 }
 
 // OnWire reports whether frames of this end have not been taken by the other end. See Host.OnWire.
@@ -46,8 +50,10 @@ func (c *Cable) OnWire() bool {
 func (c *Cable) SetUp(up bool) {
 	c.link.Lock()
 	defer c.link.Unlock()
-	*c.up = up
-	if !up {
+	if c.up && !up {
+		c.downs++
+	}
+	if c.up = up; !up {
 		c.in.frames, c.out.frames = nil, nil
 	}
 }
@@ -55,13 +61,20 @@ func (c *Cable) SetUp(up bool) {
 func (c *Cable) Up() bool {
 	c.link.Lock()
 	defer c.link.Unlock()
-	return *c.up
+	return c.up
+}
+
+// Downs returns how often the link has gone down.
+func (c *Cable) Downs() int {
+	c.link.Lock()
+	defer c.link.Unlock()
+	return c.downs
 }
 
 func (c *Cable) Send(_ time.Duration, frame []byte) {
 	c.link.Lock()
 	defer c.link.Unlock()
-	if *c.up && len(c.out.frames) < wireDepth {
+	if c.up && len(c.out.frames) < wireDepth {
 		c.out.frames = append(c.out.frames, append([]byte(nil), frame...))
 	}
 }

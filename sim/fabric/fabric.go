@@ -53,6 +53,7 @@ type Port struct {
 	asked bool
 	since time.Time
 	state byte
+	downs int // of the cable, as last seen
 }
 
 // Forget makes the manager treat the card as new.
@@ -222,8 +223,8 @@ func (f *Fabric) smp(p *Port, method byte, attr uint16, mod uint32, data []byte)
 
 // manage configures a port as a subnet manager does: GUID, then LID and MTU, then armed, then active.
 func (f *Fabric) manage(p *Port) {
-	if !p.cable.Up() {
-		p.state, p.asked, p.guid = 0, false, 0
+	if n := p.cable.Downs(); n != p.downs || !p.cable.Up() { // it may be up again
+		p.state, p.asked, p.guid, p.downs = 0, false, 0, n
 	}
 	if p.asked && time.Since(p.since) > time.Second { // lost
 		p.asked = false
