@@ -160,7 +160,7 @@ var knobbed = map[string]*regexp.Regexp{
 	"Model": noKnobs, "Options": noKnobs,
 	"sim.Faulty":     regexp.MustCompile(`^(Attach|RegisterName|WriteBAR|Step|Receive|Reset|Model)$`),
 	"sim.Impairment": regexp.MustCompile(`^$`),
-	"sim.Cable":      regexp.MustCompile(`^(Up|OnWire|Send|Recv)$`),
+	"sim.Cable":      regexp.MustCompile(`^(Up|Downs|OnWire|Send|Recv)$`),
 	"sim.Port": regexp.MustCompile(`^(Function|Connect|Step|Settle|Start|Stop|Name|Config|Close|Acquire|SetInterrupt|ReadConfig|WriteConfig|ReadBAR|WriteBAR|` +
 		`Map|MapAnywhere|Unmap|UnmapAll|Mappings|BusMaster|LinkUp|ShadowFD|Counts|Drops|Violations|Errors|ForgetViolations|StartTrace|Trace|Between)$`),
 	"fabric.Fabric": regexp.MustCompile(`^(Ports|Groups|Prefix|Sweep|Joins|Leaves|Paths|Step|HostGID|Send|Multicast|Received|Change)$`),
