@@ -17,7 +17,7 @@ var (
 	ErrRights   = errors.New("not allowed")      // missing privileges, or kernel lockdown
 )
 
-// CloseFiles closes descriptors that another process passed and nobody uses.
+// CloseFiles closes descriptors that another process passed, and that are not used.
 func CloseFiles(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)

@@ -265,21 +265,35 @@ func (c *cell[T]) UnmarshalJSON(b []byte) error {
 }
 
 // Reason returns an error, nil for none, as a pointer for Heir.Place. It is handed over as text.
-func Reason(why *atomic.Pointer[error]) any { return &reason{why} }
+func Reason(why *error) any {
+	return &reason{func() error { return *why }, func(err error) { *why = err }}
+}
 
-type reason struct{ why *atomic.Pointer[error] }
+// AtomicReason is Reason for an error that several goroutines read, a nil pointer for none.
+func AtomicReason(why *atomic.Pointer[error]) any {
+	return &reason{func() error {
+		if err := why.Load(); err != nil {
+			return *err
+		}
+		return nil
+	}, func(err error) { why.Store(&err) }}
+}
+
+type reason struct {
+	load  func() error
+	store func(error)
+}
 
 func (r *reason) MarshalText() (text []byte, err error) {
-	if why := r.why.Load(); why != nil {
-		text = []byte((*why).Error())
+	if why := r.load(); why != nil {
+		text = []byte(why.Error())
 	}
 	return text, nil
 }
 
 func (r *reason) UnmarshalText(text []byte) error {
 	if len(text) > 0 {
-		why := errors.New(string(text))
-		r.why.Store(&why)
+		r.store(errors.New(string(text)))
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func (d *Device) heir() *kit.Heir {
 					kit.Cell(&q.fault), kit.Raw(&q.bad))
 				all = append(all, q.out.Place()...)
 			}
-			return append(all, &d.commands.toggle, kit.Reason(&d.commands.dead), &d.events.next, kit.Cell(&d.wanted), &d.wide)
+			return append(all, &d.commands.toggle, kit.AtomicReason(&d.commands.dead), &d.events.next, kit.Cell(&d.wanted), &d.wide)
 		},
 		Adopt: d.adopt,
 	}

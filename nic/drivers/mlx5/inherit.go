@@ -25,7 +25,7 @@ func (d *Device) heir() *kit.Heir {
 					kit.Cell(&q.fault), kit.Raw(&q.bad))
 				all = append(all, q.out.Place()...)
 			}
-			return append(all, d.pages, kit.Reason(&d.commands.dead), &d.events.next, kit.Cell(&d.wanted), &d.syndrome, &d.outOfBuffer)
+			return append(all, d.pages, kit.AtomicReason(&d.commands.dead), &d.events.next, kit.Cell(&d.wanted), &d.syndrome, &d.outOfBuffer)
 		},
 		Adopt: d.adopt,
 	}

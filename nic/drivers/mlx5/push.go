@@ -128,7 +128,7 @@ func (d *Device) provePush() error {
 			q.bf = nil
 			why := fmt.Sprintf("of %d WQEs pushed the device took %d from there", p.Pushed, p.Used)
 			if p.Pushed == 0 {
-				why = fmt.Sprintf("the device paused in %d of %d attempts to see whether it takes WQEs from there", proofTries, proofTries)
+				why = fmt.Sprintf("the device paused in each of %d attempts to see whether it takes WQEs from there", proofTries)
 			}
 			d.noBlueFlame(fmt.Sprintf("queue %d: %s", i, why))
 		}

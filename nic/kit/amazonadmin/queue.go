@@ -1,7 +1,6 @@
 package amazonadmin
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -118,24 +117,7 @@ func (q *Queue) Announce() {
 }
 
 // Place is kit.Heir's. No command may be pending.
-func (q *Queue) Place() []any { return []any{&q.tail, &q.head, &reason{&q.broken}} }
-
-// reason is an error as text.
-type reason struct{ err *error }
-
-func (r *reason) MarshalText() ([]byte, error) {
-	if *r.err == nil {
-		return nil, nil
-	}
-	return []byte((*r.err).Error()), nil
-}
-
-func (r *reason) UnmarshalText(text []byte) error {
-	if *r.err = nil; len(text) > 0 {
-		*r.err = errors.New(string(text))
-	}
-	return nil
-}
+func (q *Queue) Place() []any { return []any{&q.tail, &q.head, kit.Reason(&q.broken)} }
 
 // Exec runs one command and waits for its completion. C starts with a Header and R with a Completion; both have at most
 // EntrySize bytes. name is for errors. It returns a *CommandError if the device refuses the command, and an error that
