@@ -31,7 +31,8 @@ type Machine struct {
 	Limit time.Duration
 
 	// Say is called for each line that the guest says, while the guest waits, with the output shown so far. An error
-	// ends the run, except for errAgain. A failed boot is reported with the key "unbooted".
+	// ends the run, except for errAgain. A failed attempt is reported with the key "unbooted"; the next one runs the
+	// script from its beginning. REBOUND_LAB_TWICE=1 repeats every run once, to test that this works.
 	Say func(key, text string, shown Result) error
 }
 
@@ -83,15 +84,23 @@ func (k *Kit) Run(ctx context.Context, m Machine) (Result, error) {
 		if err == nil {
 			r, booted, err = k.run(ctx, m, state, disk, &u)
 		}
-		if err == nil || booted && !breakpointed(m) || u.Boots == boots || ctx.Err() != nil {
+		breakpoint := false
+		switch {
+		case err == nil && u.Boots == 1 && os.Getenv("REBOUND_LAB_TWICE") != "":
+			breakpoint, err = true, fmt.Errorf("%w: REBOUND_LAB_TWICE demands a second run", errGuest)
+		case err != nil && breakpointed(m):
+			breakpoint, err = true, fmt.Errorf("its kernel died from a kernel breakpoint: %w", err)
+		}
+		if err == nil || booted && !breakpoint || u.Boots == boots || ctx.Err() != nil {
 			if k.Used != nil {
 				k.Used(u)
 			}
 			return r, err
 		}
-		if !booted && state != "" {
+		if !breakpoint && state != "" {
 			os.Remove(state) // it may be the cause
 		}
+		os.Rename(m.console(), fmt.Sprintf("%s.%d", m.console(), u.Boots))
 		if m.Say != nil {
 			if err := m.Say("unbooted", err.Error(), r); err != nil {
 				return r, err
@@ -112,9 +121,30 @@ type Usage struct {
 // breakpointed reports whether the guest's kernel died from a kernel breakpoint: the kernel patches its code by
 // inserting one temporarily, and one of QEMU's emulated processors may execute it after another removed it.
 func breakpointed(m Machine) bool {
-	log, err := os.ReadFile(filepath.Join(m.Dir, "console.log"))
+	log, err := os.ReadFile(m.console())
 	return err == nil && bytes.Contains(log, []byte("Oops: int3"))
 }
+
+// endIfBreakpointed kills QEMU soon after its guest's kernel died from a breakpoint: that kernel may wait for a lock of a
+// processor which it stopped.
+func (q *qemu) endIfBreakpointed() {
+	t := time.NewTicker(5 * time.Second)
+	defer t.Stop()
+	for died := false; ; {
+		select {
+		case <-q.waited:
+			return
+		case <-t.C:
+			if died { // it had time to print why
+				q.cancel()
+				return
+			}
+			died = breakpointed(q.m)
+		}
+	}
+}
+
+func (m *Machine) console() string { return filepath.Join(m.Dir, "console.log") }
 
 // run runs the script in a guest that starts from a saved state.
 func (k *Kit) run(ctx context.Context, m Machine, state, disk string, u *Usage) (r Result, booted bool, err error) {
@@ -136,6 +166,7 @@ func (k *Kit) run(ctx context.Context, m Machine, state, disk string, u *Usage) 
 		return nil, false, err
 	}
 	defer q.end()
+	go q.endIfBreakpointed()
 	if !m.Fresh { // the saved guest has said "ready", and waits for a reply
 		if _, err := io.WriteString(q.in, "ok\n"); err != nil {
 			return nil, false, err

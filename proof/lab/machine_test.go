@@ -120,6 +120,34 @@ func TestGuestThatHangs(t *testing.T) {
 	}
 }
 
+// A kernel that died from a breakpoint may stand still instead of ending QEMU. It does not use up the limit: the guest
+// starts again, and what its kernel printed is kept.
+func TestGuestBreakpoint(t *testing.T) {
+	guests(t)
+	dir := logDir(t)
+	var unbooted []string
+	_, err := kit(t).Run(t.Context(), Machine{
+		Dir: dir, Limit: time.Minute,
+		Script: "say alive\n[ $answer = again ] || { echo '<0>Oops: int3: 0000' >/dev/kmsg; sleep 10000; }\n",
+		Say: func(key, text string, _ Result) error {
+			if key == "unbooted" {
+				unbooted = append(unbooted, text)
+			}
+			if key == "alive" && len(unbooted) > 0 {
+				return errAgain
+			}
+			return nil
+		},
+	})
+	check.OK(t, err)
+	if len(unbooted) != 1 || !strings.Contains(unbooted[0], "kernel breakpoint") {
+		t.Errorf("the attempts that failed: %q", unbooted)
+	}
+	if log := tail(filepath.Join(dir, "console.log.1")); !strings.Contains(log, "int3") {
+		t.Errorf("the first kernel printed last: %s", log)
+	}
+}
+
 // freeze stops the QEMU process that uses the folder.
 func freeze(t *testing.T, dir string) {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
