@@ -51,7 +51,7 @@ func chooseCore(online []int) int {
 
 // keepOff moves every thread of this process off the polling cores. A thread inherits the affinity of the one that
 // started it, and the runtime starts none from a locked thread, so later threads stay off as well. It returns the
-// remaining CPUs of the process. If there are only polling cores, it moves nothing and returns none.
+// remaining CPUs of the process. If this process can have only polling cores, it moves nothing and returns none.
 func keepOff(cores, online []int) ([]int, error) {
 	var mask unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &mask); err != nil {
@@ -66,7 +66,8 @@ func keepOff(cores, online []int) ([]int, error) {
 		return out
 	}
 	rest := left(mask.IsSet)
-	if len(rest) == 0 { // taskset put the whole process on the polling cores
+	confined := len(rest) == 0 // to the polling cores: by taskset, which can be undone, or by a cpuset, which cannot
+	if confined {
 		rest = left(func(int) bool { return true })
 	}
 	if len(rest) == 0 {
@@ -89,7 +90,9 @@ func keepOff(cores, online []int) ([]int, error) {
 				continue
 			}
 			moved[tid], again = true, true
-			if err := unix.SchedSetaffinity(tid, &mask); err != nil && err != unix.ESRCH {
+			if err := unix.SchedSetaffinity(tid, &mask); err == unix.EINVAL && confined {
+				return nil, nil
+			} else if err != nil && err != unix.ESRCH {
 				return nil, fmt.Errorf("move thread %d to CPUs %s: %w", tid, isolate.FormatCPUs(rest), err)
 			}
 		}

@@ -381,8 +381,11 @@ func prepare(s *settings, cores, online []int) (remarks []remark, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(rest) == 0 && s.cpu.priority > 0 {
+		return nil, fmt.Errorf("cpu.priority: SCHED_FIFO on every core that this process can have (%s): give it another one, or set 0", isolate.FormatCPUs(cores))
+	}
 	if len(rest) == 0 {
-		remarks = append(remarks, remark{"every core of this machine polls: everything else takes time from them", []any{"cores", isolate.FormatCPUs(cores)}})
+		remarks = append(remarks, remark{"every core that this process can have polls: everything else takes time from them", []any{"cores", isolate.FormatCPUs(cores)}})
 	}
 	return remarks, nil
 }
