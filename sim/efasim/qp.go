@@ -17,7 +17,7 @@ type qp struct {
 	pd, uar     uint16
 	state       uint8
 	qkey, psn   uint32
-	rnrRetry    uint8
+	rnrRetry    uint8 // of an SRD queue pair; see rnrInfinite
 	unsolicited bool
 	sq          sendQueue
 	rq          recvQueue
@@ -61,6 +61,10 @@ type traffic struct {
 	WriteWRs, WriteBytes, WriteErrors, WriteRecvBytes               uint64
 }
 
+// rnrInfinite is an SRD queue pair's rnr_retry until MODIFY_QP changes it: a message waits while its receiver has no
+// buffer (EFA_RNR_INFINITE_RETRY in libfabric's prov/efa/src/efa_base_ep.h).
+const rnrInfinite = 7
+
 func (m *Model) createQP(in kit.Msg, r []byte) *refusal {
 	d, no := m.domain(in)
 	if no != nil {
@@ -72,7 +76,7 @@ func (m *Model) createQP(in kit.Msg, r []byte) *refusal {
 	}
 	p := &m.opt.Profile
 	q := qp{live: true, typ: uint8(in.U("qp_type")), pd: uint16(in.U("pd")), uar: uint16(in.U("uar")),
-		unsolicited: in.Is("unsolicited_write_recv")}
+		unsolicited: in.Is("unsolicited_write_recv"), rnrRetry: rnrInfinite}
 	depth, bytes := in.U32("send_queue_depth"), in.U32("send_queue_ring_size")
 	rqBytes, rqDepth := in.U32("recv_queue_ring_size"), in.U32("recv_queue_depth")
 	q.sq = sendQueue{cq: in.U32("send_cq_idx"), depth: depth, out: map[uint16]bool{}}
@@ -228,7 +232,7 @@ func (m *Model) modifyQP(in kit.Msg, _ []byte) *refusal {
 		return illegal("QP %#x to state 3 (RTS) without an SQ PSN", q.num)
 	case mask&modRNR != 0 && (q.typ != typeSRD || m.opt.Profile.Caps&CapRNRRetry == 0):
 		return illegal("rnr_retry for a QP of type %d, device_caps %#x", q.typ, m.opt.Profile.Caps)
-	case mask&modRNR != 0 && in.U("rnr_retry") > 7:
+	case mask&modRNR != 0 && in.U("rnr_retry") > rnrInfinite:
 		return illegal("rnr_retry %d: 0 to 7 are expected", in.U("rnr_retry"))
 	case mask&modPSN != 0 && in.U("sq_psn")>>24 != 0:
 		return illegal("sq_psn %#x has more than 24 bits", in.U("sq_psn"))
@@ -254,7 +258,7 @@ func (m *Model) modifyQP(in kit.Msg, _ []byte) *refusal {
 		i := int(q.num & (maxQP - 1))
 		q.sq.tail, q.sq.head, q.sq.done, q.sq.out = 0, 0, 0, map[uint16]bool{}
 		q.rq.tail, q.rq.fetched, q.rq.used, q.rq.cache, q.rq.broken = 0, 0, 0, nil, false
-		q.rnrRetry = 0
+		q.rnrRetry = rnrInfinite
 		for slot := range q.sq.trapped {
 			m.forget(&q.sq, slot)
 			q.sq.trapped[slot] = false
@@ -275,7 +279,9 @@ func (m *Model) queryQP(in kit.Msg, r []byte) *refusal {
 	if q.state == stateSQD && len(q.sq.out) > 0 {
 		r[12] = 1
 	}
-	r[13] = q.rnrRetry
+	if q.typ == typeSRD {
+		r[13] = q.rnrRetry
+	}
 	return nil
 }
 

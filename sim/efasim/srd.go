@@ -258,7 +258,7 @@ func (m *Model) acknowledged(f *frame) {
 	}
 	q := m.owner(o)
 	switch {
-	case f.status == compRemoteRNR && q != nil && (q.rnrRetry == 7 || o.rnr < int(q.rnrRetry)):
+	case f.status == compRemoteRNR && q != nil && (q.rnrRetry == rnrInfinite || o.rnr < int(q.rnrRetry)):
 		o.rnr++
 		o.wait = m.Host.Now() + m.opt.RNRDelay
 		if k.part < 0 {
