@@ -189,9 +189,8 @@ func newCluster(t *testing.T, manager ...string) *cluster {
 			n.init.Wait()
 		}
 	})
-	os.Setenv("KUBECONFIG", admin)
-	for k, v := range map[string]string{"HOME": space, "HELM_CACHE_HOME": space + "/helm", "HELM_CONFIG_HOME": space + "/helm", "HELM_DATA_HOME": space + "/helm"} {
-		os.Setenv(k, v)
+	for k, v := range map[string]string{"KUBECONFIG": admin, "HOME": space, "HELM_CACHE_HOME": space + "/helm", "HELM_CONFIG_HOME": space + "/helm", "HELM_DATA_HOME": space + "/helm"} {
+		t.Setenv(k, v)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -55,7 +55,7 @@ func TestThousand(t *testing.T) {
 	dir := t.TempDir()
 	discover, chooser := filepath.Join(dir, "rebound-discover"), filepath.Join(dir, "watch.test")
 	for _, args := range [][]string{{"-C", "../packaging/discovery", "build", "-o", discover, "."}, {"-C", "..", "test", "-c", "-o", chooser, "./internal/bench/watch"}} {
-		build := exec.Command("go", args...) // before newCluster changes HOME
+		build := exec.Command("go", args...)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -43,8 +44,9 @@ func (c *cluster) join(number int, zone, settings string) *node {
 	}
 	c.nodes[n.name] = n
 	pid := n.init.Process.Pid
-	host := fmt.Sprintf("ip link add veth%[1]d type veth peer name eth0 netns %[2]d; ip link set veth%[1]d master br0 up; "+
-		"ip route add %[3]s%[1]d.0/24 via %[4]s", number, pid, podPrefix, n.address)
+	// An earlier node of that number left its route, and the kernel may still be removing its interface.
+	host := fmt.Sprintf("ip link del veth%[1]d 2>/dev/null || true; ip link add veth%[1]d type veth peer name eth0 netns %[2]d; ip link set veth%[1]d master br0 up; "+
+		"ip route replace %[3]s%[1]d.0/24 via %[4]s", number, pid, podPrefix, n.address)
 	if out, err := exec.Command("sh", "-euc", host).CombinedOutput(); err != nil {
 		c.t.Fatalf("%v: %s", err, out)
 	}
@@ -74,7 +76,8 @@ syncFrequency: 5s
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 1Mi, nodefs.available: 0%%, imagefs.available: 0%%, nodefs.inodesFree: 0%%}
 %s`, os.Getenv(envGroup), n.name, settings))
-	if err := makeGroups(filepath.Join(os.Getenv(envGroup), n.name)); err != nil && !os.IsExist(err) {
+	group := filepath.Join(os.Getenv(envGroup), n.name)
+	if err := errors.Join(removeGroups(group), makeGroups(group)); err != nil {
 		c.t.Fatal(err)
 	}
 	n.startKubelet()
