@@ -248,10 +248,8 @@ func (l *efaLab) f2(script string) {
 			if c := l.last; l.impaired && (c[0].RetransPackets == 0 || c[0].Duplicates+c[1].Duplicates == 0) {
 				return fmt.Errorf("the wire lost nothing: %+v", c)
 			}
-		case "boot": // the models count on if an earlier attempt failed
-			for i := range l.fn {
-				l.last[i] = l.model(i).Counters()
-			}
+		case "unbooted": // it restarts
+			l.last = [2]efasim.Counters{}
 		case "streaming": // the clients are killed while they send
 			before := l.model(0).Counters().SendWRs
 			for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {

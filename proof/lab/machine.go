@@ -31,8 +31,7 @@ type Machine struct {
 	Limit time.Duration
 
 	// Say is called for each line that the guest says, while the guest waits, with the output shown so far. An error
-	// ends the run, except for errAgain. A failed attempt is reported with the key "unbooted"; the next one runs the
-	// script from its beginning. REBOUND_LAB_TWICE=1 repeats every run once, to test that this works.
+	// ends the run, except for errAgain. A failed boot is reported with the key "unbooted".
 	Say func(key, text string, shown Result) error
 }
 
@@ -57,6 +56,11 @@ type Result map[string][]string
 
 // errGuest means that the guest's script failed, or that the guest ended before its script did.
 var errGuest = errors.New("guest failed")
+
+// errBreakpoint means that the guest's kernel died of QEMU's emulation: the kernel patches its code by inserting a
+// breakpoint temporarily, and an emulated processor may execute it after another removed it. QEMU drops its translation
+// of the code just before it writes to it, and another thread may translate the old code again in between.
+var errBreakpoint = errors.New("the guest's kernel executed a removed breakpoint")
 
 // errAgain is returned by Say to make the guest show values again that may not have settled yet: the guest gets the
 // reply "again".
@@ -84,23 +88,22 @@ func (k *Kit) Run(ctx context.Context, m Machine) (Result, error) {
 		if err == nil {
 			r, booted, err = k.run(ctx, m, state, disk, &u)
 		}
-		breakpoint := false
-		switch {
-		case err == nil && u.Boots == 1 && os.Getenv("REBOUND_LAB_TWICE") != "":
-			breakpoint, err = true, fmt.Errorf("%w: REBOUND_LAB_TWICE demands a second run", errGuest)
-		case err != nil && breakpointed(m):
-			breakpoint, err = true, fmt.Errorf("its kernel died from a kernel breakpoint: %w", err)
+		died := err != nil && breakpointed(m)
+		if died {
+			err = fmt.Errorf("%w: %w", errBreakpoint, err)
 		}
-		if err == nil || booted && !breakpoint || u.Boots == boots || ctx.Err() != nil {
+		if err == nil || booted || u.Boots == boots || ctx.Err() != nil {
 			if k.Used != nil {
 				k.Used(u)
 			}
+			if died && k.Died != nil {
+				k.Died(err)
+			}
 			return r, err
 		}
-		if !breakpoint && state != "" {
+		if state != "" {
 			os.Remove(state) // it may be the cause
 		}
-		os.Rename(m.console(), fmt.Sprintf("%s.%d", m.console(), u.Boots))
 		if m.Say != nil {
 			if err := m.Say("unbooted", err.Error(), r); err != nil {
 				return r, err
@@ -118,10 +121,9 @@ type Usage struct {
 	CPU    time.Duration // QEMU's CPU time, without Boot
 }
 
-// breakpointed reports whether the guest's kernel died from a kernel breakpoint: the kernel patches its code by
-// inserting one temporarily, and one of QEMU's emulated processors may execute it after another removed it.
+// breakpointed reports whether the guest's kernel died as errBreakpoint says.
 func breakpointed(m Machine) bool {
-	log, err := os.ReadFile(m.console())
+	log, err := os.ReadFile(filepath.Join(m.Dir, "console.log"))
 	return err == nil && bytes.Contains(log, []byte("Oops: int3"))
 }
 
@@ -143,8 +145,6 @@ func (q *qemu) endIfBreakpointed() {
 		}
 	}
 }
-
-func (m *Machine) console() string { return filepath.Join(m.Dir, "console.log") }
 
 // run runs the script in a guest that starts from a saved state.
 func (k *Kit) run(ctx context.Context, m Machine, state, disk string, u *Usage) (r Result, booted bool, err error) {

@@ -32,6 +32,7 @@ type Kit struct {
 	IPXE    string      // iPXE as a kernel image
 	Testpmd string      // DPDK's testpmd for this host, with its own libraries
 	Used    func(Usage) // if not nil, called after each run
+	Died    func(error) // if not nil, called after a run that failed with errBreakpoint; it need not return
 	initrd  string
 	modules string // an initramfs with the modules of Kernel, if it is not the kit's own
 }

@@ -64,6 +64,10 @@ fi
 // replies from our driver on a second function, and is unloaded. It is the part of the lab that make test runs.
 func TestLabSmoke(t *testing.T) {
 	guests(t)
+	attempts(t, smoke)
+}
+
+func smoke(t *testing.T) {
 	k := kit(t)
 	efa, layers := "yes", []string{efa}
 	if err := k.bringEFA(t.Context()); errors.Is(err, errCannot) {

@@ -322,10 +322,11 @@ func virtioF4(t *testing.T, k *Kit, nics []virtioNIC, iommu bool) {
 	if out, err := exec.Command("go", "build", "-o", flood, "github.com/rebound-nic/rebound/proof/lab/flood").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	taps := make([]*tap, len(nics))
-	devices := make([]Device, len(nics))
+	var taps []*tap
+	var devices []Device
 	var words []string
 	for i, n := range nics {
+		p := newTap(t, n.queues, n.mtu)
 		fds := make([]string, n.queues)
 		for q := range fds {
 			fds[q] = fmt.Sprintf("FD%d", q)
@@ -334,19 +335,13 @@ func virtioF4(t *testing.T, k *Kit, nics []virtioNIC, iommu bool) {
 		if n.refused != "" {
 			word = "no"
 		}
-		words = append(words, word)
-		devices[i] = Device{
+		taps, words = append(taps, p), append(words, word)
+		devices = append(devices, Device{
 			Model:   fmt.Sprintf("virtio-net-pci,netdev=n%d,mac=02:00:00:00:00:%02x,romfile=%s", i, i+1, n.properties),
 			Backend: fmt.Sprintf("tap,id=n%d,fds=%s", i, strings.Join(fds, ":")),
-		}
+			Files:   p.files,
+		})
 	}
-	plug := func() { // a QEMU that was killed leaves queues of a tap disabled
-		for i, n := range nics {
-			taps[i] = newTap(t, n.queues, n.mtu)
-			devices[i].Files = taps[i].files
-		}
-	}
-	plug()
 	bind, set := "", ""
 	if !iommu {
 		bind, set = "-no-driver", "-set nic.unsafe_no_iommu=true"
@@ -365,9 +360,6 @@ func virtioF4(t *testing.T, k *Kit, nics []virtioNIC, iommu bool) {
 			var i int // the device's number; booting has none
 			if fmt.Sscan(text, &i); key == "boot" || key == "unbooted" {
 				t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
-				if key == "unbooted" {
-					plug()
-				}
 				return nil
 			}
 			n, p := nics[i-1], taps[i-1]

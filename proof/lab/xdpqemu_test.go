@@ -66,13 +66,13 @@ func xdpQEMU(t *testing.T, k *Kit, module, device string, partial bool) {
 		defer os.Remove(program[name])
 	}
 	p := newTap(t, 1, 1500)
-	devices := []Device{{
-		Model: device + ",netdev=n0,mac=02:00:00:00:00:01,romfile=", Backend: "tap,id=n0,fds=FD0", Files: p.files,
-	}}
 	start := time.Now()
 	r, err := k.Run(t.Context(), Machine{
 		Limit: 2 * time.Minute,
-		Dir:   dir, Devices: devices,
+		Dir:   dir,
+		Devices: []Device{{
+			Model: device + ",netdev=n0,mac=02:00:00:00:00:01,romfile=", Backend: "tap,id=n0,fds=FD0", Files: p.files,
+		}},
 		Files: map[string][]byte{
 			"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
 			"config.toml": nil,
@@ -80,10 +80,6 @@ func xdpQEMU(t *testing.T, k *Kit, module, device string, partial bool) {
 		Script: fmt.Sprintf("module=%s\n%s", module, xdpQEMUScript),
 		Say: func(key, text string, r Result) error {
 			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
-			if key == "unbooted" {
-				p = newTap(t, 1, 1500)
-				devices[0].Files = p.files
-			}
 			if key != "plain" && key != "judged" {
 				return nil
 			}
