@@ -158,6 +158,7 @@ const (
 	QPMaskPKeyIndex = 1 << 4
 	QPMaskPort      = 1 << 5
 	QPMaskQKey      = 1 << 6
+	QPMaskRNRRetry  = 1 << 11
 	QPMaskSQPSN     = 1 << 16
 )
 

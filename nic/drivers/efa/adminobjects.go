@@ -144,6 +144,9 @@ func (a *admin) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 		{mask: maskState | maskFrom, from: stateInit, state: stateRTR},
 		{mask: maskState | maskFrom | maskPSN, from: stateRTR, state: stateRTS},
 	} {
+		if m.state == stateRTS && d.limitsRetries(s) {
+			m.mask |= maskRNR // rnr is 0
+		}
 		m.Header, m.handle = amazonadmin.Header{Opcode: opModifyQP}, r.handle
 		if err := amazonadmin.Exec(a.aq, fmt.Sprintf("modify queue pair to state %d", m.state), &m, new(amazonadmin.Completion)); err != nil {
 			return err

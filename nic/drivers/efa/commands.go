@@ -65,6 +65,7 @@ type deviceAttr struct {
 // Capabilities (deviceAttr.caps).
 const (
 	capRDMARead  = 1 << 0
+	capRNRRetry  = 1 << 1
 	capRDMAWrite = 1 << 3
 )
 
@@ -200,6 +201,7 @@ const (
 	maskFrom  = 1 << 1
 	maskQKey  = 1 << 2
 	maskPSN   = 1 << 3
+	maskRNR   = 1 << 5
 
 	stateReset = 0
 	stateInit  = 1

@@ -172,6 +172,29 @@ func TestDeadPeer(t *testing.T) {
 	}
 }
 
+// A client that has no receive buffers loses its replies, and delays no other one's.
+func TestClientWithoutReceives(t *testing.T) {
+	x := start(t, efasim.Options{}, nic.EchoSRD)
+	x.until("echo", x.echo)
+	const rings = 64 // receive buffers of the client
+	for n := range uint64(2 * rings) {
+		x.send(message(n, 16))
+		x.turn()
+	}
+	for range 1000 {
+		x.turn()
+	}
+	x.busy(func() error {
+		if s := x.stats(); s.Extra["send_remote_rnr"] < rings || s.Resets != 0 {
+			t.Errorf("%d requests: %+v", 2*rings, s)
+		}
+		return nil
+	})
+	for x.recv(100) != nil {
+	}
+	x.until("echo", x.echo)
+}
+
 // A device that reports every sender as unknown still answers all of them.
 func TestForgetful(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoSRD)

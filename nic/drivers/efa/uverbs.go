@@ -90,6 +90,9 @@ func (u *uverbs) identify() error {
 		return d.card.Errorf("%s has no GID: %w", u.fn.Found.Name, errors.Join(err, nic.ErrNoDevice))
 	}
 	d.attr = deviceAttr{}
+	if own.DeviceCaps&abi.EFAQueryDeviceCapsRNRRetry != 0 {
+		d.attr.caps |= capRNRRetry
+	}
 	fmt.Sscan(u.fn.Text("ports/1/rate"), &d.attr.linkSpeed) // "100 Gb/sec (4X EDR)"
 	d.version = "kernel driver " + u.fn.Function.Driver
 	return d.limits()
@@ -203,6 +206,9 @@ func (u *uverbs) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 		{AttrMask: verbs.QPMaskState, QPState: verbs.QPStateRTR},
 		{AttrMask: verbs.QPMaskState | verbs.QPMaskSQPSN, QPState: verbs.QPStateRTS},
 	} {
+		if m.QPState == verbs.QPStateRTS && d.limitsRetries(s) {
+			m.AttrMask |= verbs.QPMaskRNRRetry // RNRRetry is 0
+		}
 		m.QPHandle = made.QPHandle
 		switch err := u.ctx.ModifyQP(m); {
 		case errors.Is(err, unix.EPERM):

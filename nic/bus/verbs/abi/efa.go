@@ -100,6 +100,9 @@ type EFACreateAHResp struct {
 	Reserved30       [2]uint8
 }
 
+// EFAQueryDeviceCapsRNRRetry means that the device supports QPMaskRNRRetry of package verbs.
+const EFAQueryDeviceCapsRNRRetry = 1 << 1
+
 // EFAQueryDeviceCapsCQWithSGID means that the device supports EFACreateCQWithSGID.
 const EFAQueryDeviceCapsCQWithSGID = 1 << 3
 
