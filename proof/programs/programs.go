@@ -18,7 +18,8 @@ import (
 var built sync.Map // by name, func() (string, error)
 
 // Path returns the program of cmd/ with this name. It is built once per test process, into out/programs, and linked
-// again only if its sources have changed.
+// again only if its sources have changed. A test that runs under the race detector gets a program that has it too: its
+// exit code is 66 if it found a race.
 func Path(t testing.TB, name string) string {
 	t.Helper()
 	needs.Tree(t)
@@ -66,7 +67,10 @@ func build(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(root, "out", "programs")
+	dir, env, flags := filepath.Join(root, "out", "programs"), "CGO_ENABLED=0", []string{"build"}
+	if race {
+		dir, env, flags = filepath.Join(dir, "race"), "CGO_ENABLED=1", append(flags, "-race")
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
@@ -79,8 +83,8 @@ func build(name string) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, name)
-	cmd := exec.Command("go", "build", "-o", path, "./cmd/"+name)
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	cmd := exec.Command("go", append(flags, "-o", path, "./cmd/"+name)...)
+	cmd.Dir, cmd.Env = root, append(os.Environ(), env)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}

@@ -138,6 +138,15 @@ func race(name string, seconds int, pkgs ...string) job {
 	return j
 }
 
+// raceResponder runs the responder's program, built with the race detector, through what it does beside its loop, and the
+// loops on models in the test's own process.
+func raceResponder() job {
+	j := race("race detector, responder", 180, "internal/responder")
+	j.command = append(j.command, "-run", "^(TestAnswers|TestSTAMP|TestTakeOver|TestServiceManager|TestPinned|TestInterfaceFails|TestStalledLoop|"+
+		"TestReflector|TestCollectionBetweenLoops|TestLoopFails|TestMessageSettings|TestTakeOverDevice)$|"+cards)
+	return j
+}
+
 // emulated tests packages for arm64, 20 times as slow: only every fifth mutation of a frame is tested (-short).
 func emulated(flags []string, pkgs ...string) job {
 	j := goTest("arm64 emulation", cost{60, 0.8}, slices.Concat([]string{"-short", "-exec", "qemu-aarch64-static"}, flags), pkgs...)
@@ -219,7 +228,8 @@ func labPlan(nic, parallel string) plan {
 	}
 	return plan{{guests}, {
 		race("race detector, drivers", 300, "nic/drivers/..."),
-		race("race detector", 200, "polling", "nic/kit/...", "nic/bus/...", "proof/nictest/toy", "internal/responder"),
+		race("race detector", 60, "polling", "nic/kit/...", "nic/bus/...", "proof/nictest/toy"),
+		raceResponder(),
 		emulated(nil, "nic/bus/mmio", "cksum", "fastpath"),
 		packaging("packaging", "packaging, booted", 180, "-run", boots),
 		packaging("packaging/manifests", "packaging/manifests", 120),
