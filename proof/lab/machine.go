@@ -58,8 +58,8 @@ type Result map[string][]string
 var errGuest = errors.New("guest failed")
 
 // errBreakpoint means that the guest's kernel died of QEMU's emulation: the kernel patches its code by inserting a
-// breakpoint temporarily, and an emulated processor may execute it after another removed it. QEMU drops its translation
-// of the code just before it writes to it, and another thread may translate the old code again in between.
+// breakpoint temporarily, and an emulated processor may execute it after another removed it. (Probably QEMU drops its
+// translation of the code just before it writes to it, and another thread translates the old code in between.)
 var errBreakpoint = errors.New("the guest's kernel executed a removed breakpoint")
 
 // errAgain is returned by Say to make the guest show values again that may not have settled yet: the guest gets the
