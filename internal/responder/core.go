@@ -90,9 +90,11 @@ func keepOff(cores, online []int) ([]int, error) {
 				continue
 			}
 			moved[tid], again = true, true
-			if err := unix.SchedSetaffinity(tid, &mask); err == unix.EINVAL && confined {
+			switch err := unix.SchedSetaffinity(tid, &mask); {
+			case err == nil || err == unix.ESRCH: // moved, or ended
+			case err == unix.EINVAL && confined:
 				return nil, nil
-			} else if err != nil && err != unix.ESRCH {
+			default:
 				return nil, fmt.Errorf("move thread %d to CPUs %s: %w", tid, isolate.FormatCPUs(rest), err)
 			}
 		}

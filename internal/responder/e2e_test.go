@@ -179,11 +179,7 @@ func TestKillLeavesNothing(t *testing.T) {
 // context switch of the polling thread, which would be a yield to the scheduler.
 func TestRuntimeStaysAway(t *testing.T) {
 	w := newWire(t)
-	online := must.Get(onlineCPUs())(t)
-	if len(online) < 2 {
-		t.Skip("needs two CPUs")
-	}
-	core := strconv.Itoa(online[len(online)-1])
+	core := lastOfTwoCPUs(t)
 	started := time.Now()
 	p := w.start(t, []string{"GODEBUG=gctrace=1", "GOGC=1"}, "nic.driver=afpacket", "cpu.cores="+core)
 	ready := time.Since(started).Seconds()

@@ -37,6 +37,16 @@ func needRoot(t testing.TB) {
 	needs.Root(t, "network namespaces")
 }
 
+// lastOfTwoCPUs returns the last of this machine's CPUs, of which there must be two.
+func lastOfTwoCPUs(t testing.TB) string {
+	t.Helper()
+	online := must.Get(onlineCPUs())(t)
+	if len(online) < 2 {
+		t.Skip("needs two CPUs")
+	}
+	return strconv.Itoa(online[len(online)-1])
+}
+
 // space is an unnamed network namespace: it disappears with the test, however that ends.
 type space struct{ handle netns.NsHandle }
 

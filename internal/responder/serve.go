@@ -378,16 +378,14 @@ type remark struct {
 // prepare reserves the cores for the loops. What is missing becomes a remark: the responder still works, only slower.
 func prepare(s *settings, cores, online []int) (remarks []remark, err error) {
 	rest, err := keepOff(cores, online)
-	if err != nil {
+	if err != nil || len(rest) > 0 {
 		return nil, err
 	}
-	if len(rest) == 0 && s.cpu.priority > 0 {
-		return nil, fmt.Errorf("cpu.priority: SCHED_FIFO on every core that this process can have (%s): give it another one, or set 0", isolate.FormatCPUs(cores))
+	all := isolate.FormatCPUs(cores)
+	if s.cpu.priority > 0 {
+		return nil, fmt.Errorf("cpu.priority: SCHED_FIFO on every core that this process can have (%s): give it another one, or set 0", all)
 	}
-	if len(rest) == 0 {
-		remarks = append(remarks, remark{"every core that this process can have polls: everything else takes time from them", []any{"cores", isolate.FormatCPUs(cores)}})
-	}
-	return remarks, nil
+	return []remark{{"every core that this process can have polls: everything else takes time from them", []any{"cores", all}}}, nil
 }
 
 // reportable checks at start that a report can be saved in dir, not after hours of answering.

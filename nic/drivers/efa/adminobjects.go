@@ -139,14 +139,15 @@ func (a *admin) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 	if p.llq, err = a.mem.Pointer(uint64(r.llq), size); err != nil {
 		return err
 	}
+	ready := uint32(maskState | maskFrom | maskPSN)
+	if d.limitsRetries(s) {
+		ready |= maskRNR // rnr is 0
+	}
 	for _, m := range []modifyQP{
 		{mask: maskState | maskFrom | maskQKey, from: stateReset, state: stateInit, qkey: d.own.QKey},
 		{mask: maskState | maskFrom, from: stateInit, state: stateRTR},
-		{mask: maskState | maskFrom | maskPSN, from: stateRTR, state: stateRTS},
+		{mask: ready, from: stateRTR, state: stateRTS},
 	} {
-		if m.state == stateRTS && d.limitsRetries(s) {
-			m.mask |= maskRNR // rnr is 0
-		}
 		m.Header, m.handle = amazonadmin.Header{Opcode: opModifyQP}, r.handle
 		if err := amazonadmin.Exec(a.aq, fmt.Sprintf("modify queue pair to state %d", m.state), &m, new(amazonadmin.Completion)); err != nil {
 			return err

@@ -201,14 +201,15 @@ func (u *uverbs) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 	if p.rqDB, err = u.doorbell(r.RQDBMmapKey, r.RQDBOffset); err != nil {
 		return err
 	}
+	ready := uint32(verbs.QPMaskState | verbs.QPMaskSQPSN)
+	if d.limitsRetries(s) {
+		ready |= verbs.QPMaskRNRRetry // RNRRetry is 0
+	}
 	for _, m := range []abi.ModifyQP{
 		{AttrMask: verbs.QPMaskState | verbs.QPMaskPKeyIndex | verbs.QPMaskPort | verbs.QPMaskQKey, QPState: verbs.QPStateInit, PortNum: 1, QKey: d.own.QKey},
 		{AttrMask: verbs.QPMaskState, QPState: verbs.QPStateRTR},
-		{AttrMask: verbs.QPMaskState | verbs.QPMaskSQPSN, QPState: verbs.QPStateRTS},
+		{AttrMask: ready, QPState: verbs.QPStateRTS},
 	} {
-		if m.QPState == verbs.QPStateRTS && d.limitsRetries(s) {
-			m.AttrMask |= verbs.QPMaskRNRRetry // RNRRetry is 0
-		}
 		m.QPHandle = made.QPHandle
 		switch err := u.ctx.ModifyQP(m); {
 		case errors.Is(err, unix.EPERM):
