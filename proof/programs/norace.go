@@ -2,4 +2,5 @@
 
 package programs
 
-const race = false
+// Race is whether programs and the tests that start them have the race detector.
+const Race = false

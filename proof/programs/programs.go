@@ -68,7 +68,7 @@ func build(name string) (string, error) {
 		return "", err
 	}
 	dir, env, flags := filepath.Join(root, "out", "programs"), "CGO_ENABLED=0", []string{"build"}
-	if race {
+	if Race {
 		dir, env, flags = filepath.Join(dir, "race"), "CGO_ENABLED=1", append(flags, "-race")
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -138,19 +138,12 @@ func race(name string, seconds int, pkgs ...string) job {
 	return j
 }
 
-// raceResponder runs the responder's program, built with the race detector, through what it does beside its loop. Not with
-// ixgbe: its watchdog reads an index (Queue.txTail) that its loop writes plainly.
+// raceResponder runs the responder's program, built with the race detector, through what it does beside its loop, with models of cards too,
+// which make test leaves out.
 func raceResponder() job {
-	j := race("race detector, responder", 180, "internal/responder")
-	j.command = append(j.command, "-run", "^(TestAnswers|TestSTAMP|TestTakeOver|TestServiceManager|TestPinned|TestInterfaceFails|TestStalledLoop|"+
-		"TestReflector|TestCollectionBetweenLoops|TestLoopFails|TestMessageSettings)$")
-	return j
-}
-
-// onModels tests the responder on models of cards, which make test leaves out.
-func onModels() job {
-	j := goTest("internal/responder on models", cost{120, 0.75}, []string{"-run", cards}, "internal/responder")
-	j.variant = "on models"
+	j := race("race detector, responder", 330, "internal/responder")
+	j.command = append(j.command, "-run", "^(TestPlantedDrops|TestAnswers|TestAnswersOnMlx4|TestSTAMP|TestTakeOver|TestTakeOverDevice|TestServiceManager|TestPinned|"+
+		"TestInterfaceFails|TestReflector|TestCollectionBetweenLoops|TestLoopFails|TestMessageSettings)$")
 	return j
 }
 
@@ -237,7 +230,6 @@ func labPlan(nic, parallel string) plan {
 		race("race detector, drivers", 300, "nic/drivers/..."),
 		race("race detector", 60, "polling", "nic/kit/...", "nic/bus/...", "proof/nictest/toy"),
 		raceResponder(),
-		onModels(),
 		emulated(nil, "nic/bus/mmio", "cksum", "fastpath"),
 		packaging("packaging", "packaging, booted", 180, "-run", boots),
 		packaging("packaging/manifests", "packaging/manifests", 120),

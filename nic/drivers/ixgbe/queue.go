@@ -136,7 +136,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		// post, inlined by hand: a call here would delay the doorbell.
 		q.txDesc((tail - 1) & q.mask).cmd |= txRS
 		*q.batch(first) = batch{tail, began}
-		q.txTail = tail
+		polling.Publish(&q.txTail, tail)
 		mmio.Store32(q.tdt, tail&q.mask) // docs/memory-order.md: descriptors, then the doorbell
 		if next-q.refilled < reclaimAt {
 			return int(tail - first)
