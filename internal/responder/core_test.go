@@ -47,6 +47,7 @@ func TestOneCPU(t *testing.T) {
 			if !p.logs("core="+cpu) || !p.logs(c.want) {
 				t.Errorf("it should poll on CPU %s, and log %q:\n%s", cpu, c.want, p.Log)
 			}
+			p.counted(t, map[string]int{"icmpv4": 20})
 			if s, code := p.stop(t, unix.SIGTERM); code != exitDone || count(t, s, "icmpv4") != 20 {
 				t.Errorf("exit %d\n%s", code, s)
 			}

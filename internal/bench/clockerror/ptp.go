@@ -109,9 +109,10 @@ type manager struct {
 func askPTP4L(socket string) (*ptp, error) {
 	// ptp4l only responds to a name in the file system. Use a folder in /run if possible, because other services often
 	// have a private /tmp.
-	dir, err := os.MkdirTemp("/run", "rebound-ptp-")
+	name := fmt.Sprintf("rebound-ptp-%d-", os.Getpid())
+	dir, err := os.MkdirTemp("/run", name)
 	if err != nil {
-		if dir, err = os.MkdirTemp("", "rebound-ptp-"); err != nil {
+		if dir, err = os.MkdirTemp("", name); err != nil {
 			return nil, err
 		}
 	}

@@ -199,7 +199,7 @@ func TestPTP4L(t *testing.T) {
 		ip("-n", ns, "link", "set", "tpv", "up")
 		config := filepath.Join(dir, ns+".conf")
 		text := "[global]\ntime_stamping software\ndomainNumber 24\nlogAnnounceInterval -2\nlogSyncInterval -3\nlogMinDelayReqInterval -3\n" +
-			"pi_integral_const 0.3\nstep_threshold 0.0\nfirst_step_threshold 0.0\nuds_address " + filepath.Join(dir, ns) + "\n"
+			"pi_proportional_const 0.7\npi_integral_const 0.3\nsanity_freq_limit 0\nstep_threshold 0.0\nfirst_step_threshold 0.0\nuds_address " + filepath.Join(dir, ns) + "\n"
 		if i == 0 {
 			text += "free_running 1\npriority1 10\nclockAccuracy 0x22\n"
 		} else {
@@ -234,7 +234,7 @@ func TestPTP4L(t *testing.T) {
 		}
 		t.Logf("%s: %v: %s", c.ns, b.Error, b.Source)
 	}
-	if left, _ := filepath.Glob("/run/rebound-ptp-*"); len(left) > 0 {
+	if left, _ := filepath.Glob(fmt.Sprintf("/run/rebound-ptp-%d-*", os.Getpid())); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
 }
