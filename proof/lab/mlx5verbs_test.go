@@ -102,14 +102,14 @@ say ready $(grep '^ready' /tmp/out)
 show log cat /tmp/err
 show addresses there ip addr show dev $far
 need /bin/ping -c 1 -W 60 $ours
-for s in 16 56 64 65 256 777 1472; do pings 100 $s $ours; done
-floods $ours:7 2000 1472
-floods $ours:9000 500 200
+for s in 16 56 64 65 256 777 1472; do pings 30 $s $ours; done
+floods $ours:7 500 1472
+floods $ours:9000 100 200
 show nics there sh -c 'unshare -m sh -c "mount -t sysfs sys /sys; exec responder nics"'
 say answered
 kernels 200
-pings 1000 56 $ours & echo=$!
-kernels 1000
+pings 300 56 $ours & echo=$!
+kernels 300
 wait $echo || fail pings beside the kernel
 mixes
 say beside
@@ -126,8 +126,8 @@ say killed $kills
 [ -z "$icmp" ] || {
   responds nic.driver=mlx5 respond.addresses=$peer/24 # the kernel's own address
   say own $(grep '^ready' /tmp/out)
-  floods $peer:7 1000 1472
-  kernels 500 # its pings get their replies; those from here are ours to answer
+  floods $peer:7 300 1472
+  kernels 200 # its pings get their replies; those from here are ours to answer
   show own cat /tmp/out
   stop
   say stopped
@@ -160,10 +160,10 @@ rights=
 # The bench beside Linux's driver on the far interface: Linux and our responder here answer it, while the kernel's own traffic
 # continues.
 echoes
-benches udp 900 -target 10.9.0.4 -proto udp -port 7 -closed
-benches stamp 200 -target 10.9.0.4 -proto stamp -size 1514 -rate 100
+benches udp 300 -target 10.9.0.4 -proto udp -port 7 -closed
+benches stamp 100 -target 10.9.0.4 -proto stamp -size 1514 -rate 100
 if [ -n "$icmp" ]; then
-  benches icmp 900 -target 10.9.0.2 -closed # Linux answers
+  benches icmp 300 -target 10.9.0.2 -closed # Linux answers
 else
   ! farside bench run -iface $far -driver mlx5 -target 10.9.0.2 -count 1 -out /tmp/refused >/tmp/bench 2>&1 && grep -q 'probe with UDP or STAMP' /tmp/bench ||
     { show failed cat /tmp/bench; fail "ICMP without a parser is not refused"; }
@@ -244,7 +244,7 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 	}
 	start := time.Now()
 	idle, base, most := 0, 0, 0
-	kills, frames := fromEnv("REBOUND_LAB_KILLS", 5), fromEnv("REBOUND_LAB_FRAMES", 1000)
+	kills, frames := fromEnv("REBOUND_LAB_KILLS", 5), fromEnv("REBOUND_LAB_FRAMES", 500)
 	script := fmt.Sprintf("module=mlx5_core driver=mlx5 peer=10.9.0.1 kills=%d frames=%d\n", kills, frames) + mlx5VerbsScript
 	if o.ICMP {
 		script = "icmp=1 " + script
@@ -287,7 +287,7 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 				}
 			case "measured", "killed", "stopped":
 				if key == "killed" {
-					if err := r.datagrams(2500 + frames); err != nil {
+					if err := r.datagrams(600 + frames); err != nil {
 						return err
 					}
 				}
