@@ -26,16 +26,14 @@ func (p *process) kilobytes(t *testing.T, field string) int {
 	return n
 }
 
-// faults returns the page faults of the polling thread, which is the one that blocks SIGTERM.
-func (p *process) faults(t *testing.T) (n int) {
+// polling returns the folder in /proc of the polling thread, which is the one that blocks SIGTERM, and its number.
+func (p *process) polling(t *testing.T) (folder string, thread int) {
 	t.Helper()
 	tasks := fmt.Sprintf("/proc/%d/task/", p.Process.Pid)
-	all := must.Get(os.ReadDir(tasks))(t)
 	found := 0
-	for _, e := range all {
+	for _, e := range must.Get(os.ReadDir(tasks))(t) {
 		status, err := os.ReadFile(tasks + e.Name() + "/status")
-		stat, err2 := os.ReadFile(tasks + e.Name() + "/stat")
-		if err != nil || err2 != nil {
+		if err != nil {
 			continue // it has ended
 		}
 		m := regexp.MustCompile(`(?m)^SigBlk:\s+([0-9a-f]+)$`).FindSubmatch(status)
@@ -44,14 +42,22 @@ func (p *process) faults(t *testing.T) (n int) {
 			continue
 		}
 		found++
-		_, rest, _ := strings.Cut(string(stat), ") ")
-		for _, field := range []int{10, 12} { // minflt, majflt: proc_pid_stat(5)
-			k := must.Get(strconv.Atoi(strings.Fields(rest)[field-3]))(t)
-			n += k
-		}
+		folder, thread = tasks+e.Name(), must.Get(strconv.Atoi(e.Name()))(t)
 	}
 	if found != 1 {
 		t.Fatalf("%d threads block SIGTERM, want 1", found)
+	}
+	return folder, thread
+}
+
+// faults returns the page faults of the polling thread.
+func (p *process) faults(t *testing.T) (n int) {
+	t.Helper()
+	folder, _ := p.polling(t)
+	stat := must.Get(os.ReadFile(folder + "/stat"))(t)
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	for _, field := range []int{10, 12} { // minflt, majflt: proc_pid_stat(5)
+		n += must.Get(strconv.Atoi(strings.Fields(rest)[field-3]))(t)
 	}
 	return n
 }

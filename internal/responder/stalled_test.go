@@ -6,9 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -54,10 +52,7 @@ func TestStalledLoop(t *testing.T) {
 
 	runtime.LockOSThread() // of ptrace
 	defer runtime.UnlockOSThread()
-	loop := 0
-	if !await.Holds(func() bool { loop = busiest(p.Process.Pid); return loop != 0 }) {
-		t.Fatal("no thread polls")
-	}
+	_, loop := p.polling(t)
 	must.OK(t, unix.PtraceSeize(loop))
 	must.OK(t, unix.PtraceInterrupt(loop))
 	must.Get(unix.Wait4(loop, nil, unix.WALL, nil))(t)
@@ -67,30 +62,4 @@ func TestStalledLoop(t *testing.T) {
 	if _, code := p.stop(t, unix.SIGTERM); code != 0 {
 		t.Errorf("exit code %d\n%s", code, p.Log)
 	}
-}
-
-// busiest returns the thread of a process that has by far the most CPU time, 0 if there is none yet.
-func busiest(pid int) (thread int) {
-	most, second := 0, 0
-	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	for _, e := range tasks {
-		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, e.Name()))
-		_, after, _ := strings.Cut(string(stat), ") ")
-		f := strings.Fields(after)
-		if len(f) < 13 {
-			continue
-		}
-		user, _ := strconv.Atoi(f[11])
-		system, _ := strconv.Atoi(f[12])
-		if n := user + system; n > most {
-			most, second = n, most
-			thread, _ = strconv.Atoi(e.Name())
-		} else {
-			second = max(second, n)
-		}
-	}
-	if most < second*4+50 {
-		return 0
-	}
-	return thread
 }
