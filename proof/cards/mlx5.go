@@ -49,7 +49,7 @@ func mlx5Agree(m sim.Model, shown map[string]uint64, all bool) []string {
 		"tx_vport_broadcast_packets": k.TxBroadcast, "tx_vport_multicast_packets": k.TxMulticast,
 		"rx_vport_unicast_packets": k.RxFrames - k.RxBroadcast - k.RxMulticast,
 		"tx_vport_unicast_packets": k.TxFrames - k.TxBroadcast - k.TxMulticast,
-		"rx_out_of_buffer":         0, "rx_wqe_err": 0, "tx_cqe_err": 0, "tx_queue_dropped": 0,
+		"rx_out_of_buffer":         k.OutOfBuffer, "rx_wqe_err": 0, "tx_cqe_err": 0, "tx_queue_dropped": 0,
 		"tx_recover": 0, "rx_discards_phy": 0, "tx_discards_phy": 0, "tx_errors_phy": 0, "link_down_events_phy": 0, "ch_eq_rearm": 0,
 	}
 	d := Differ(shown, want)

@@ -171,6 +171,9 @@ func TestVportCounters(t *testing.T) {
 	if rx, _ := count(); rx != 2 {
 		t.Errorf("%d unicast frames received of 2, one of which found no WQE", rx)
 	}
+	if k := x.m.Counters(); k.Taken != 1 || k.TakenBytes != 64 || k.OutOfBuffer != 1 {
+		t.Errorf("a queue received %d of them (%d bytes), and %d found no WQE", k.Taken, k.TakenBytes, k.OutOfBuffer)
+	}
 	x.sendTo(0, testMAC) // loopback, blocked from its own transport domain
 	if rx, tx := count(); rx != 3 || tx != 1 {
 		t.Errorf("with one turned round: %d received of 3, %d sent of 1", rx, tx)

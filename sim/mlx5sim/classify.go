@@ -129,8 +129,9 @@ func (m *Model) take(b []byte, from uint32) bool {
 	p := f.parameters()
 	took, room := m.steer(m.flow.root, &f, &p, 0)
 	switch {
-	case took:
+	case took && room:
 		m.count.taken.add(len(b))
+	case took: // and dropped
 	case f.blocked:
 		m.count.selfBlocked++
 	default:

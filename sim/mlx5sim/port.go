@@ -52,7 +52,7 @@ type counters struct {
 	rxIB, txIB                    [2]traffic // RoCE, by unicast and multicast
 	roceDropped                   uint64     // RoCE packets without a matching QP
 	ackTimeouts                   uint64
-	taken                         traffic // steered to a queue, even one without a WQE
+	taken                         traffic // steered to a queue that had a WQE
 	filtered, missed, outOfBuffer uint64  // not for this vport; no flow table entry; no WQE
 	selfBlocked                   uint64
 	portWrites                    uint64
@@ -89,7 +89,7 @@ func total(t [3]traffic) (s traffic) {
 // Counters are the function's counters since its reset: frames, and bytes without FCS.
 type Counters struct {
 	RxFrames, RxBytes, TxFrames, TxBytes uint64 // arrived at and sent by this function's vport
-	Taken, TakenBytes                    uint64 // arrived and steered to a queue
+	Taken, TakenBytes                    uint64 // arrived, and received by a queue
 	RxBroadcast, RxMulticast             uint64
 	TxBroadcast, TxMulticast             uint64
 	WireRxFrames, WireRxBytes            uint64
