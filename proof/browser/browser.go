@@ -118,6 +118,14 @@ func (b *Browser) read(from *os.File) {
 // call calls a method of the DevTools protocol.
 func (b *Browser) call(method string, params map[string]any, result any) {
 	b.t.Helper()
+	if err := b.try(method, params, result); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// try is call, but returns the browser's refusal.
+func (b *Browser) try(method string, params map[string]any, result any) error {
+	b.t.Helper()
 	b.mu.Lock()
 	b.next++
 	id, answer := b.next, make(chan message, 1)
@@ -138,7 +146,7 @@ func (b *Browser) call(method string, params map[string]any, result any) {
 	select {
 	case m := <-answer:
 		if m.Error != nil {
-			b.t.Fatalf("%s: %s", method, m.Error.Message)
+			return fmt.Errorf("%s: %s", method, m.Error.Message)
 		}
 		if result != nil {
 			if err := json.Unmarshal(m.Result, result); err != nil {
@@ -150,6 +158,7 @@ func (b *Browser) call(method string, params map[string]any, result any) {
 	case <-time.After(3 * time.Minute):
 		b.t.Fatalf("%s: no answer in three minutes", method)
 	}
+	return nil
 }
 
 // Scheme selects the "light" or "dark" colour scheme of pages that have both.
@@ -172,11 +181,20 @@ func (b *Browser) Open(url string, width int) {
 // Eval returns the value of an expression, which may be a promise, as JSON.
 func (b *Browser) Eval(expression string, value any) {
 	b.t.Helper()
+	if err := b.eval(expression, value); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *Browser) eval(expression string, value any) error {
+	b.t.Helper()
 	var got struct {
 		Result           struct{ Value json.RawMessage }
 		ExceptionDetails json.RawMessage
 	}
-	b.call("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true}, &got)
+	if err := b.try("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true}, &got); err != nil {
+		return err
+	}
 	if got.ExceptionDetails != nil {
 		b.t.Fatalf("%s: %s", expression, got.ExceptionDetails)
 	}
@@ -185,13 +203,15 @@ func (b *Browser) Eval(expression string, value any) {
 			b.t.Fatalf("%s: %v: %s", expression, err, got.Result.Value)
 		}
 	}
+	return nil
 }
 
-// Until waits until an expression is true.
+// Until waits until an expression is true. A page that is being replaced has no value.
 func (b *Browser) Until(expression string) {
 	b.t.Helper()
-	if !await.Holds(func() (ok bool) { b.Eval("Boolean("+expression+")", &ok); return ok }) {
-		b.t.Fatalf("%s does not become true; the console: %s", expression, b.Console())
+	var err error
+	if !await.Holds(func() (ok bool) { err = b.eval("Boolean("+expression+")", &ok); return err == nil && ok }) {
+		b.t.Fatalf("%s does not become true (%v); the console: %s", expression, err, b.Console())
 	}
 }
 
