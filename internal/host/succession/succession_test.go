@@ -144,7 +144,9 @@ func TestNobodyThere(t *testing.T) {
 func TestLongState(t *testing.T) {
 	fd, name := claimed(t)
 	more := strings.Repeat("0123456789", largest/10-1)
-	offer(t, fd, port{int(must.Get(os.Open(os.DevNull))(t).Fd()), more}, os.Geteuid())
+	file := must.Get(os.Open(os.DevNull))(t)
+	defer file.Close() // not before, as the garbage collector would
+	offer(t, fd, port{int(file.Fd()), more}, os.Geteuid())
 	p := must.Get(Find(name))(t)
 	defer p.Close()
 	for _, f := range p.Files {
