@@ -26,8 +26,8 @@ func (p *process) kilobytes(t *testing.T, field string) int {
 	return n
 }
 
-// polling returns the folder in /proc of the polling thread, which is the one that blocks SIGTERM, and its number.
-func (p *process) polling(t *testing.T) (folder string, thread int) {
+// polling returns the polling thread, which is the one that blocks SIGTERM.
+func (p *process) polling(t *testing.T) (thread int) {
 	t.Helper()
 	tasks := fmt.Sprintf("/proc/%d/task/", p.Process.Pid)
 	found := 0
@@ -42,19 +42,18 @@ func (p *process) polling(t *testing.T) (folder string, thread int) {
 			continue
 		}
 		found++
-		folder, thread = tasks+e.Name(), must.Get(strconv.Atoi(e.Name()))(t)
+		thread = must.Get(strconv.Atoi(e.Name()))(t)
 	}
 	if found != 1 {
 		t.Fatalf("%d threads block SIGTERM, want 1", found)
 	}
-	return folder, thread
+	return thread
 }
 
 // faults returns the page faults of the polling thread.
 func (p *process) faults(t *testing.T) (n int) {
 	t.Helper()
-	folder, _ := p.polling(t)
-	stat := must.Get(os.ReadFile(folder + "/stat"))(t)
+	stat := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", p.Process.Pid, p.polling(t))))(t)
 	_, rest, _ := strings.Cut(string(stat), ") ")
 	for _, field := range []int{10, 12} { // minflt, majflt: proc_pid_stat(5)
 		n += must.Get(strconv.Atoi(strings.Fields(rest)[field-3]))(t)

@@ -52,7 +52,7 @@ func TestStalledLoop(t *testing.T) {
 
 	runtime.LockOSThread() // of ptrace
 	defer runtime.UnlockOSThread()
-	_, loop := p.polling(t)
+	loop := p.polling(t)
 	must.OK(t, unix.PtraceSeize(loop))
 	must.OK(t, unix.PtraceInterrupt(loop))
 	must.Get(unix.Wait4(loop, nil, unix.WALL, nil))(t)

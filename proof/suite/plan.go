@@ -142,8 +142,8 @@ func race(name string, seconds int, pkgs ...string) job {
 // which make test leaves out.
 func raceResponder() job {
 	j := race("race detector, responder", 330, "internal/responder")
-	j.command = append(j.command, "-run", "^(TestPlantedDrops|TestAnswers|TestAnswersOnMlx4|TestSTAMP|TestTakeOver|TestTakeOverDevice|TestServiceManager|TestPinned|"+
-		"TestInterfaceFails|TestReflector|TestCollectionBetweenLoops|TestLoopFails|TestMessageSettings)$")
+	j.command = append(j.command, "-run", "^(TestAnswers|TestSTAMP|TestTakeOver|TestTakeOverDevice|TestServiceManager|TestPinned|"+
+		"TestInterfaceFails|TestReflector|TestCollectionBetweenLoops|TestLoopFails|TestMessageSettings)$|"+cards)
 	return j
 }
 
@@ -159,7 +159,7 @@ const (
 	boots    = "^(TestInstall|TestContainer|TestMesh|TestScrape|TestReproducible)$" // of packaging, in make lab
 	vfioUser = "^TestConformanceOverVFIOUser$"                                      // of nic/drivers/mlx4, in make lab
 	smoke    = "^TestLabSmoke$"                                                     // of proof/lab, in make test
-	cards    = "^(TestPlantedDrops|TestAnswersOnMlx4)$"                             // of internal/responder, in make lab
+	cards    = "^(TestPlantedDrops|TestAnswersOnMlx4)$"                             // of internal/responder, under the race detector in make lab
 	long     = "^(TestSingleByteMutations|TestRandomMutations|TestReflectorAgainstOracle|TestFloodSparesKnownSources|" +
 		"TestFloodDisplacesItself|TestReplyLengths|TestPingPacketLengths|TestEveryChecksum|TestUpdate16|TestUpdate32)$" // of fastpath and cksum, emulated in make lab
 )

@@ -198,6 +198,7 @@ func TestPTP4L(t *testing.T) {
 		ip("-n", ns, "addr", "add", fmt.Sprintf("10.77.0.%d/24", i+1), "dev", "tpv")
 		ip("-n", ns, "link", "set", "tpv", "up")
 		config := filepath.Join(dir, ns+".conf")
+		// ptp4l uses the servo's constants only if both are set.
 		text := "[global]\ntime_stamping software\ndomainNumber 24\nlogAnnounceInterval -2\nlogSyncInterval -3\nlogMinDelayReqInterval -3\n" +
 			"pi_proportional_const 0.7\npi_integral_const 0.3\nsanity_freq_limit 0\nstep_threshold 0.0\nfirst_step_threshold 0.0\nuds_address " + filepath.Join(dir, ns) + "\n"
 		if i == 0 {
