@@ -48,7 +48,8 @@
 //
 // Firmware refuses a command with a status, a queue refuses a WQE with an error completion. Both are errors, and so are
 // doorbells of objects that do not exist. Warnings are for what the PRM forbids and cards tolerate: reserved bits in
-// mailboxes, a toggle that does not flip, objects that are left at the end, a pushed WQE that is not in the ring.
+// mailboxes, a toggle that does not flip, objects that are left at the end, a doorbell of a CQ that was destroyed, a
+// pushed WQE that is not in the ring.
 //
 // # Doorbells
 //

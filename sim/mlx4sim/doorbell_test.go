@@ -32,6 +32,19 @@ func TestDoorbells(t *testing.T) {
 	x.ExpectWarning("the arm record is 00000000")
 }
 
+// TestArmAfterDestroy: only a warning for a CQ that was destroyed, because a driver may still be arming it on another
+// processor.
+func TestArmAfterDestroy(t *testing.T) {
+	x := openRig(t, Options{})
+	x.do(0x016, 0, testCQ+1, x.cqContext(), false)
+	x.do(0x017, 0, testCQ+1, nil, true)
+	arm := func(cqn uint32) { x.Must(x.Port.WriteBAR(2, testUAR*4096+0x20, dwords(8, 0, 2<<24|cqn))) }
+	arm(testCQ + 1)
+	x.ExpectWarning("was destroyed")
+	arm(testCQ + 2)
+	x.ExpectError("CQ 0x82 is not the device's")
+}
+
 // An arm in flight while the device read a newer consumer counter, and one after which the driver has already armed
 // again.
 func TestArmOnItsWay(t *testing.T) {

@@ -4,16 +4,18 @@ import "fmt"
 
 // objects are the objects that the driver created, by their index in their table.
 type objects struct {
-	mpts map[uint32]*mpt
-	eqs  map[uint32]*eq
-	cqs  map[uint32]*cq
-	qps  map[uint32]*qp
-	srqs map[uint32]*srq
-	sqp  uint32 // CONF_SPECIAL_QP: the first of eight; 0 for none
+	mpts         map[uint32]*mpt
+	eqs          map[uint32]*eq
+	cqs          map[uint32]*cq
+	qps          map[uint32]*qp
+	srqs         map[uint32]*srq
+	destroyedCQs map[uint32]bool // by number; some may exist again
+	sqp          uint32          // CONF_SPECIAL_QP: the first of eight; 0 for none
 }
 
 func newObjects() objects {
-	return objects{mpts: map[uint32]*mpt{}, eqs: map[uint32]*eq{}, cqs: map[uint32]*cq{}, qps: map[uint32]*qp{}, srqs: map[uint32]*srq{}}
+	return objects{mpts: map[uint32]*mpt{}, eqs: map[uint32]*eq{}, cqs: map[uint32]*cq{}, qps: map[uint32]*qp{}, srqs: map[uint32]*srq{},
+		destroyedCQs: map[uint32]bool{}}
 }
 
 // left names the objects that were not destroyed.

@@ -52,8 +52,8 @@
 //
 // Firmware rejects a command with a status, a queue rejects a WQE with an error completion: both are errors, as are
 // doorbells of objects that do not exist. Actions that the manual forbids and cards tolerate are warnings: reserved
-// bits in commands, registers and WQEs, objects that still exist at the end, a doorbell record or a ring that is
-// written after the doorbell, a page that is not aligned to its size.
+// bits in commands, registers and WQEs, objects that still exist at the end, a doorbell of a CQ that was
+// destroyed, a doorbell record or a ring that is written after the doorbell, a page that is not aligned to its size.
 //
 // # Firmware pages
 //
