@@ -179,6 +179,10 @@ func (p *Port) Settle(n int) int {
 // Start lets the port run freely on its own goroutine until Stop, with the machine's clock.
 func (p *Port) Start() { p.start(rest) }
 
+// StartRemote is Start for a driver in another process or a guest, to which spinning here brings nothing, and which
+// needs the processor itself. Accesses that reach the model as messages wake it in any case.
+func (p *Port) StartRemote() { p.start(restRemote) }
+
 // StartVirtual is Start in a bubble of testing/synctest, with the bubble's clock, which does not advance while a
 // goroutine of the bubble runs. So timeouts of a driver expire at once and never early.
 func (p *Port) StartVirtual() { p.start(restVirtual) }
@@ -238,6 +242,15 @@ func rest(idle int) {
 		unix.Nanosleep(&unix.Timespec{Nsec: 50_000}, nil)
 	default:
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// restRemote is rest for StartRemote.
+func restRemote(idle int) {
+	if idle < 20 {
+		runtime.Gosched()
+	} else {
+		unix.Nanosleep(&unix.Timespec{Nsec: min(int64(idle)*10_000, 2_000_000)}, nil)
 	}
 }
 

@@ -79,7 +79,7 @@ func (c *card) serve(t *testing.T, dir string, i int, w sim.Wire, model func([6]
 	f.port.StartTrace(traceDepth)
 	f.port.Connect(w)
 	s := must.Get(vfioserver.Listen(f.socket, f.port, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))(t)
-	f.port.Start()
+	f.port.StartRemote()
 	t.Cleanup(func() {
 		s.Close()
 		f.port.Stop()
