@@ -34,7 +34,6 @@ func main() {
 	flags := flag.NewFlagSet("suite", flag.ExitOnError)
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage) }
 	nic := flags.String("nic", "", "")
-	parallel := flags.String("parallel", "3", "")
 	count := flags.Int("count", 20, "")
 	tests := flags.String("run", "", "")
 	if len(os.Args) < 2 {
@@ -43,7 +42,7 @@ func main() {
 	}
 	command := os.Args[1]
 	flags.Parse(os.Args[2:])
-	ok, err := do(command, *nic, *parallel, *tests, *count, flags.Args())
+	ok, err := do(command, *nic, *tests, *count, flags.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "suite:", err)
 		os.Exit(2)
@@ -54,7 +53,7 @@ func main() {
 }
 
 // do reports whether everything passed.
-func do(command, nic, parallel, tests string, count int, args []string) (bool, error) {
+func do(command, nic, tests string, count int, args []string) (bool, error) {
 	switch command {
 	case "vet":
 		return vetted(args)
@@ -72,7 +71,7 @@ func do(command, nic, parallel, tests string, count int, args []string) (bool, e
 	case "test":
 		p = testPlan(pkgs)
 	case "lab":
-		p = labPlan(nic, parallel)
+		p = labPlan(nic)
 	case "flaky":
 		p = flakyPlan(pkgs, count, tests, args)
 	default:

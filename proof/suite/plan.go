@@ -216,8 +216,8 @@ var checkLeaves = map[string]string{
 }
 
 // labPlan is make lab: the guests of one card, or all guests and the full version of what make test runs in part.
-func labPlan(nic, parallel string) plan {
-	flags := []string{"-parallel", parallel, "-skip", smoke}
+func labPlan(nic string) plan {
+	flags := []string{"-skip", smoke}
 	if nic != "" {
 		flags = append(flags, "-run", "TestLab/"+nic+"|TestLab/^(xdp|afxdp)$/^"+nic)
 	}
