@@ -30,6 +30,7 @@ var costs = map[string]cost{
 	"internal/bench/hook":       {13, 0.1},
 	"internal/bench/prom":       {9, 0.8},
 	"internal/bench/series":     {27, 0.7},
+	"internal/bench/suspects":   {16, 0.9},
 	"internal/bench/watch":      {22, 0.5},
 	"internal/probe":            {22, 0.4},
 	"internal/responder":        {90, 0.75},
@@ -256,7 +257,7 @@ func flakyPlan(pkgs []string, count int, name string, chosen []string) plan {
 		case separately(p):
 			c = cost{60, float64(runtime.NumCPU())}
 		case !ok:
-			c = cost{2, 1}
+			c = cost{10, 1} // the longest of them, on a busy machine
 		}
 		c.seconds *= count
 		flags := []string{"-count=" + strconv.Itoa(count)}
