@@ -179,8 +179,8 @@ func (p *Port) Settle(n int) int {
 // Start lets the port run freely on its own goroutine until Stop, with the machine's clock.
 func (p *Port) Start() { p.start(rest) }
 
-// StartRemote is Start for a driver in another process or a guest, to which spinning here brings nothing, and which
-// needs the processor itself. Accesses that reach the model as messages wake it in any case.
+// StartRemote is Start for a driver in another process or a guest, which needs the processor itself: the port naps
+// early, and for up to 2 ms. A register access that arrives as a message does not wait for that.
 func (p *Port) StartRemote() { p.start(restRemote) }
 
 // StartVirtual is Start in a bubble of testing/synctest, with the bubble's clock, which does not advance while a
@@ -245,7 +245,7 @@ func rest(idle int) {
 	}
 }
 
-// restRemote is rest for StartRemote.
+// restRemote is rest for StartRemote. Each nap is 10 µs longer than the last.
 func restRemote(idle int) {
 	if idle < 20 {
 		runtime.Gosched()

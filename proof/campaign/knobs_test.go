@@ -36,6 +36,7 @@ var knobs = map[string]string{
 	"sim.Port.Unplug":           "ixgbe: removal",
 	"sim.Port.UnplugAfter":      "ixgbe: all ones for a moment",
 	"sim.Port.Hold":             "ixgbe: register accesses answered late",
+	"sim.Port.StartRemote":      "- how a model serves a driver in another process",
 	"sim.Port.StartVirtual":     "- how a test lets a model run in virtual time",
 	"sim.Port.Drop":             "- what the server does when its client leaves: SIGKILL does it",
 

@@ -173,7 +173,7 @@ func (m *Model) cqDoorbell(u uint32, v uint64) {
 	id := uint32(v>>32) & 0xffffff
 	q := m.obj.cqs[id&m.cqMask()]
 	switch {
-	case q == nil && m.obj.destroyedCQs[id]: // mlx4_en arms after napi_complete_done, and then napi_disable does not wait for it
+	case q == nil && m.obj.destroyedCQs[id]: // mlx4_en arms after napi_complete_done, for which alone napi_disable waits
 		m.host.Warnf("CQ doorbell %016x in UAR %#x: CQ %#x was destroyed", v, u, id)
 		return
 	case q == nil || q.id != id:

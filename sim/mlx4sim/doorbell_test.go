@@ -32,8 +32,7 @@ func TestDoorbells(t *testing.T) {
 	x.ExpectWarning("the arm record is 00000000")
 }
 
-// TestArmAfterDestroy: only a warning for a CQ that was destroyed, because a driver may still be arming it on another
-// processor.
+// Arming a CQ that was destroyed is only a warning: a driver may still be doing it on another processor.
 func TestArmAfterDestroy(t *testing.T) {
 	x := openRig(t, Options{})
 	x.do(0x016, 0, testCQ+1, x.cqContext(), false)

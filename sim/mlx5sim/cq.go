@@ -160,7 +160,7 @@ func (m *Model) modifyCQ(c *call) *refusal {
 func (m *Model) cqDoorbell(u uint32, v uint64) {
 	q, ok := m.obj.cqs.m[uint32(v)&0xffffff]
 	switch {
-	case !ok && m.obj.cqs.used(uint32(v)): // mlx5_core arms after napi_complete_done, and then napi_disable does not wait for it
+	case !ok && m.obj.cqs.used(uint32(v)): // mlx5_core arms after napi_complete_done, for which alone napi_disable waits
 		m.host.Warnf("CQ doorbell %016x in UAR %#x: CQ %#x was destroyed", v, u, uint32(v))
 		return
 	case !ok || uint32(v)>>24 != 0:

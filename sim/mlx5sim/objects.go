@@ -76,7 +76,7 @@ func (s *set[T]) add(m *Model, o T) *refusal {
 	return refuse(stNoRes, "all %d %ss are in use", s.last-s.first+1, s.name)
 }
 
-// used reports whether id was ever assigned, as far as the ids were not reused.
+// used reports whether id was assigned since the ids last began at the first.
 func (s *set[T]) used(id uint32) bool { return id >= s.first && id < s.next }
 
 func (s *set[T]) get(id uint32) (T, *refusal) {

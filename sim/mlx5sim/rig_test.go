@@ -229,6 +229,11 @@ func (x *rig) createCQ() []byte {
 		0x110, uint32(x.cq.IOVA>>32), 0x114, uint32(x.cq.IOVA))
 }
 
+func (x *rig) arm(cqn, ci uint32) {
+	x.Helper()
+	x.Must(x.Port.WriteBAR(0, uint64(x.uar)*4096+uarCQ, dwords(8, 0, ci, 4, cqn)))
+}
+
 func (x *rig) createMkey() []byte {
 	return dwords(0x110, 0, 0x200<<16, 0x10, 3<<10, 0x14, 0xffffff<<8|0x42, 0x1c, 1<<31|x.pd)
 }
