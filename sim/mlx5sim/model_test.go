@@ -410,6 +410,14 @@ func TestFaults(t *testing.T) {
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequestErr || e[0x37] != syndBadResponse {
 		t.Errorf("failed: %x", e)
 	}
+	x.push(1, x.wqe(2, frameOf(64), 64))
+	if e := x.cqe(); e == nil || e[0x37] != syndFlushed {
+		t.Errorf("flushed: %x", e)
+	}
+	x.push(0, w) // found late: it announces nothing new, as before the failure
+	if e := x.cqe(); e != nil {
+		t.Errorf("flushed again: %x", e)
+	}
 	x.m.Fatal(1)
 	x.Port.Step()
 	h := x.rd(0x1010)

@@ -156,7 +156,7 @@ func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled, suspect bool) 
 		m.host.Errorf("SQ %#x: doorbell for WQE %#x while the queue is in reset", q.id, idx)
 		return true
 	}
-	if polled && q.state == stateReady && q.ahead(idx) < 0 && q.ahead(idx) >= -int(q.entries()) {
+	if polled && q.ahead(idx) < 0 && q.ahead(idx) >= -int(q.entries()) {
 		return !suspect
 	}
 	n := max(1, (ds*wqeSeg+wqebb-1)/wqebb)
