@@ -17,12 +17,14 @@ import (
 type common struct {
 	answered, refused, turnaround, frames, bytes, trouble, own *metrics.Family
 
+	info     nic.Info
 	counters nic.Stats
 	ticks    ticks // of the histogram being written: too large for a stack, so it is kept
 }
 
-func newCommon(p *metrics.Page, turnaround string) common {
+func newCommon(p *metrics.Page, info nic.Info, turnaround string) common {
 	return common{
+		info:       info,
 		answered:   p.Counter("rebound_answered_total", "Frames answered.", "kind", "queue"),
 		refused:    p.Counter("rebound_refused_total", "Frames refused.", "queue", "reason"),
 		turnaround: p.Family(dto.MetricType_HISTOGRAM, "rebound_turnaround_seconds", turnaround, "queue"),
@@ -51,12 +53,11 @@ func (c *common) device(p nic.Port) {
 	}
 	c.frames.Set(float64(s.RxFrames), "rx")
 	c.frames.Set(float64(s.TxFrames), "tx")
-	info := p.Info()
-	if !info.NoByteCounter {
+	if !c.info.NoByteCounter {
 		c.bytes.Set(float64(s.RxBytes), "rx")
 		c.bytes.Set(float64(s.TxBytes), "tx")
 	}
-	for _, n := range troubles(info, s) {
+	for _, n := range troubles(c.info, s) {
 		c.trouble.Set(float64(n.value), n.name)
 	}
 	for name, n := range s.Extra {
@@ -79,7 +80,7 @@ func newPage(v *view) (*metrics.Page, *scraped) {
 	out := new(metrics.Page)
 	p := &scraped{
 		view:      v,
-		common:    newCommon(out, "From the start of a loop iteration that found frames to its last reply being posted: one value per iteration."),
+		common:    newCommon(out, v.info, "From the start of a loop iteration that found frames to its last reply being posted: one value per iteration."),
 		wait:      out.Family(dto.MetricType_SUMMARY, "rebound_wait_seconds", "How long a frame that arrives at a random time waits for the polling loop: gaps, weighted by their length. The sum is always 0.", "queue"),
 		gap:       out.Family(dto.MetricType_HISTOGRAM, "rebound_gap_seconds", "From one iteration of the polling loop to the next: one value per iteration. See rebound_wait_seconds.", "queue"),
 		sessions:  out.Counter("rebound_stamp_sessions_total", "Test sessions of a stateful STAMP reflector: begun; ended (replaced after respond.stamp_idle); displaced (replaced before that).", "event", "mode", "queue"),
@@ -146,7 +147,7 @@ type kernelScraped struct {
 
 func newKernelPage(k *inTheKernel) (*metrics.Page, *kernelScraped) {
 	out := new(metrics.Page)
-	return out, &kernelScraped{k, newCommon(out, "From the program's start to its end, for one reply in sixteen, chosen at random."),
+	return out, &kernelScraped{k, newCommon(out, k.device.Info(), "From the program's start to its end, for one reply in sixteen, chosen at random."),
 		out.Family(dto.MetricType_HISTOGRAM, "rebound_delivery_seconds", "From the card's timestamp to the program's start, for the same replies, if the card's timestamps are available.", "queue")}
 }
 

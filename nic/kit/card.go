@@ -60,6 +60,9 @@ type Hooks struct {
 	// are cleared by reading passes them to Totals.Add, and returns the zero Stats. No two calls run at once.
 	Count func() (nic.Stats, error)
 
+	// Stats reads all that ReadStats returns: Card.Stats, and what the queues count. It runs in Ask, or before a restart.
+	Stats func(*nic.Stats) error
+
 	// Restart brings the device back to polling, while no loop uses its queues. Pending frames are lost.
 	Restart func(s *Symptom) error
 
@@ -192,8 +195,30 @@ func (c *Card) showTrace(why string) {
 	}
 }
 
-// Stats reads the device's counters and returns their totals since Open, over all restarts. A driver's ReadStats calls it in Ask, and
-// adds what its queues count.
+// ReadStats implements nic.Device. It does not wait for a restart, which may take many seconds, but returns what was counted
+// before it.
+func (c *Card) ReadStats(out *nic.Stats) error {
+	if !c.lifeMutex.rLockUnlessLong() {
+		*out = c.Totals.latest()
+		return nil
+	}
+	defer c.lifeMutex.rUnlock()
+	if err := c.answers(); err != nil {
+		return err
+	}
+	return c.readStats(out)
+}
+
+func (c *Card) readStats(out *nic.Stats) error {
+	err := c.hooks.Stats(out)
+	if err == nil {
+		c.Totals.keep(out)
+	}
+	return err
+}
+
+// Stats reads the device's counters and returns their totals since Open, over all restarts. Hooks.Stats calls it, and adds what the
+// queues count.
 func (c *Card) Stats() (nic.Stats, error) {
 	var now nic.Stats
 	if c.hooks.Count != nil {
@@ -276,6 +301,14 @@ func (c *Card) BetweenRestarts(f func()) {
 func (c *Card) Ask(f func() error) error {
 	c.lifeMutex.rLock()
 	defer c.lifeMutex.rUnlock()
+	if err := c.answers(); err != nil {
+		return err
+	}
+	return f()
+}
+
+// answers returns why the device takes no commands from this process.
+func (c *Card) answers() error {
 	switch err := c.Gate.Err(); {
 	case err != nil:
 		return err
@@ -284,7 +317,7 @@ func (c *Card) Ask(f func() error) error {
 	case c.left.Load():
 		return c.Errorf("%w", errLeft)
 	}
-	return f()
+	return nil
 }
 
 // Enter starts Serve: it checks the queue number, and admits the loop. Gate.Leave ends it.

@@ -10,7 +10,8 @@ type Lock struct {
 	changed *sync.Cond
 	readers int
 	writer  bool
-	waiting int // writers, which go before new readers
+	long    bool // the writer keeps it for long
+	waiting int  // writers, which go before new readers
 }
 
 // Lock waits until nobody holds l, and takes it.
@@ -27,7 +28,7 @@ func (l *Lock) Lock() {
 func (l *Lock) Unlock() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.writer = false
+	l.writer, l.long = false, false
 	l.wake()
 }
 
@@ -37,6 +38,26 @@ func (l *Lock) rLock() {
 	defer l.mu.Unlock()
 	l.until(func() bool { return !l.writer && l.waiting == 0 })
 	l.readers++
+}
+
+// Lengthen is called by the holder: rLockUnlessLong no longer waits for it.
+func (l *Lock) Lengthen() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.long = true
+	l.wake()
+}
+
+// rLockUnlessLong is rLock, or returns false if the holder keeps l for long.
+func (l *Lock) rLockUnlessLong() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.until(func() bool { return l.long || !l.writer && l.waiting == 0 })
+	if l.long {
+		return false
+	}
+	l.readers++
+	return true
 }
 
 // rUnlock undoes rLock.

@@ -12,6 +12,7 @@ type Totals struct {
 	mu      sync.Mutex
 	base    nic.Stats // counts before the last reset, minus those at the start
 	last    nic.Stats // last reading of the device's counters
+	kept    nic.Stats // what ReadStats returned last
 	reasons map[string]uint64
 }
 
@@ -57,10 +58,39 @@ func (t *Totals) Read(now nic.Stats) nic.Stats {
 	defer t.mu.Unlock()
 	t.last = now
 	s := combine(t.base, now, add)
+	t.resets(&s)
+	return s
+}
+
+// resets sets the counts of restarts. The caller holds the lock.
+func (t *Totals) resets(s *nic.Stats) {
+	s.Resets = 0
 	for reason, n := range t.reasons {
 		s.Resets += n
 		s.Extra["resets_"+reason] = n
 	}
+}
+
+// keep takes what ReadStats returns.
+func (t *Totals) keep(s *nic.Stats) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	extra := t.kept.Extra
+	if extra == nil {
+		extra = map[string]uint64{}
+	}
+	clear(extra)
+	maps.Copy(extra, s.Extra)
+	t.kept = *s
+	t.kept.Extra = extra
+}
+
+// latest returns what keep took last, with the restarts since.
+func (t *Totals) latest() nic.Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := combine(t.kept, nic.Stats{}, add)
+	t.resets(&s)
 	return s
 }
 

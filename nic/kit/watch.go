@@ -107,7 +107,10 @@ func (c *Card) recover(s *Symptom) error {
 	}
 	c.restarts++
 	c.Totals.countReset(s.Reason)
-	_, _ = c.Stats() // the last that it counted, if it still answers
+	if c.Alive() == nil { // a function that was reset executes no commands: each would wait for its time-out
+		_ = c.readStats(new(nic.Stats)) // the last that it counted, if it still answers
+	}
+	c.lifeMutex.Lengthen()
 	if err := c.hooks.Restart(s); err != nil {
 		c.showTrace("the restart failed: the last accesses to the device")
 		return c.Errorf("%w: restart after %s: %w", nic.ErrHardware, s.Reason, err)

@@ -115,7 +115,7 @@ func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	if beside := verbs.Of(fn); beside != nil {
 		d.control = &uverbs{d: d, fn: beside}
 	}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Restart: d.restart, Release: d.control.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Stats: d.stats, Restart: d.restart, Release: d.control.release}); err != nil {
 		return nil, err
 	}
 	d.looking.Go(d.lookUp)

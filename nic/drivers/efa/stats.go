@@ -39,37 +39,38 @@ func (d *Device) count() (s nic.Stats, err error) {
 	return s, nil
 }
 
-// ReadStats reads the device's counters and adds those of the queues.
-func (d *Device) ReadStats(out *nic.Stats) error {
-	return d.card.Ask(func() error {
-		if err := d.control.answers(); err != nil {
-			return err
-		}
-		var err error
-		if *out, err = d.card.Stats(); err != nil {
-			return err
-		}
-		d.control.events(out.Extra)
-		out.Extra["abandoned_messages"] = d.abandoned.Load()
-		for _, q := range d.queues {
-			out.TxDropped += q.txFull.Load()
-			out.RxErrors += q.badRx.Load()
-			for status := range q.failed {
-				n := q.failed[status].Load()
-				if n == 0 {
-					continue
-				}
-				out.TxErrors += n
-				name := fmt.Sprintf("status_%d", status)
-				switch {
-				case status == statuses:
-					name = "unknown_status"
-				case statusNames[status] != "":
-					name = statusNames[status]
-				}
-				out.Extra["send_"+name] += n
+// ReadStats implements nic.Device.
+func (d *Device) ReadStats(out *nic.Stats) error { return d.card.ReadStats(out) }
+
+// stats reads the device's counters and adds those of the queues.
+func (d *Device) stats(out *nic.Stats) error {
+	if err := d.control.answers(); err != nil {
+		return err
+	}
+	var err error
+	if *out, err = d.card.Stats(); err != nil {
+		return err
+	}
+	d.control.events(out.Extra)
+	out.Extra["abandoned_messages"] = d.abandoned.Load()
+	for _, q := range d.queues {
+		out.TxDropped += q.txFull.Load()
+		out.RxErrors += q.badRx.Load()
+		for status := range q.failed {
+			n := q.failed[status].Load()
+			if n == 0 {
+				continue
 			}
+			out.TxErrors += n
+			name := fmt.Sprintf("status_%d", status)
+			switch {
+			case status == statuses:
+				name = "unknown_status"
+			case statusNames[status] != "":
+				name = statusNames[status]
+			}
+			out.Extra["send_"+name] += n
 		}
-		return nil
-	})
+	}
+	return nil
 }

@@ -113,7 +113,7 @@ type Device struct {
 // fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, ringAsked: o.RingSize != 0}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Restart: d.restart, Release: d.release, Heir: d.heir()}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Stats: d.stats, Restart: d.restart, Release: d.release, Heir: d.heir()}); err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -77,24 +77,25 @@ func (d *Device) allowanceCounts() (out [allowanceNumber]uint64, ok bool, err er
 	return out, err == nil, err
 }
 
-// ReadStats reads the device's counters and adds those of the queues.
-func (d *Device) ReadStats(out *nic.Stats) error {
-	return d.card.Ask(func() error {
-		if d.regs.Gone() {
-			return d.card.Gone("VERSION")
-		}
-		var err error
-		if *out, err = d.card.Stats(); err != nil {
-			return err
-		}
-		out.Extra["unknown_events"] = d.unknown.Load()
-		for i, q := range d.queues {
-			out.TxDropped += q.txFull.Load()
-			out.TxErrors += q.txErrors.Load()
-			out.RxErrors += q.badRx.Load()
-			out.Extra[fmt.Sprintf("queue_%d_rx_l3_checksum_errors", i)] = q.l3Errors.Load()
-			out.Extra[fmt.Sprintf("queue_%d_rx_l4_checksum_errors", i)] = q.l4Errors.Load()
-		}
-		return nil
-	})
+// ReadStats implements nic.Device.
+func (d *Device) ReadStats(out *nic.Stats) error { return d.card.ReadStats(out) }
+
+// stats reads the device's counters and adds those of the queues.
+func (d *Device) stats(out *nic.Stats) error {
+	if d.regs.Gone() {
+		return d.card.Gone("VERSION")
+	}
+	var err error
+	if *out, err = d.card.Stats(); err != nil {
+		return err
+	}
+	out.Extra["unknown_events"] = d.unknown.Load()
+	for i, q := range d.queues {
+		out.TxDropped += q.txFull.Load()
+		out.TxErrors += q.txErrors.Load()
+		out.RxErrors += q.badRx.Load()
+		out.Extra[fmt.Sprintf("queue_%d_rx_l3_checksum_errors", i)] = q.l3Errors.Load()
+		out.Extra[fmt.Sprintf("queue_%d_rx_l4_checksum_errors", i)] = q.l4Errors.Load()
+	}
+	return nil
 }

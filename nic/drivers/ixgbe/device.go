@@ -114,7 +114,7 @@ func Open(fn pci.Function, o nic.Options) (*Device, error) { return OpenWith(fn,
 // OpenWith is Open with this driver's options.
 func OpenWith(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Restart: d.restart, Release: d.release, Heir: d.heir()}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Stats: d.stats, Restart: d.restart, Release: d.release, Heir: d.heir()}); err != nil {
 		return nil, err
 	}
 	return d, nil

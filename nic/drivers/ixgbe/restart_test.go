@@ -103,6 +103,7 @@ func TestNobodyAsksDuringARestart(t *testing.T) {
 		}) {
 			t.Errorf("no restart %d", n+1)
 		}
+		must.Get(d.Link())(t) // after the restart
 	}
 	stop.Store(true)
 	all.Wait()

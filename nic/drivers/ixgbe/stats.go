@@ -64,19 +64,20 @@ func (d *Device) counts() (s nic.Stats, whole bool) {
 	return s, whole
 }
 
-// ReadStats reads the device's counters and the queues' own.
-func (d *Device) ReadStats(out *nic.Stats) error {
-	return d.card.Ask(func() error {
-		var err error
-		if *out, err = d.card.Stats(); err != nil {
-			return err
-		}
-		// GPRC has the missed frames, too (an erratum, which Linux and DPDK work around). RXMPC is read later, and may have more.
-		out.RxFrames -= min(out.RxFrames, out.Extra[missed])
-		for _, q := range d.queues {
-			out.TxDropped += q.txFull.Load()
-			out.RxErrors += q.badWriteback.Load()
-		}
-		return nil
-	})
+// ReadStats implements nic.Device.
+func (d *Device) ReadStats(out *nic.Stats) error { return d.card.ReadStats(out) }
+
+// stats reads the device's counters and the queues' own.
+func (d *Device) stats(out *nic.Stats) error {
+	var err error
+	if *out, err = d.card.Stats(); err != nil {
+		return err
+	}
+	// GPRC has the missed frames, too (an erratum, which Linux and DPDK work around). RXMPC is read later, and may have more.
+	out.RxFrames -= min(out.RxFrames, out.Extra[missed])
+	for _, q := range d.queues {
+		out.TxDropped += q.txFull.Load()
+		out.RxErrors += q.badWriteback.Load()
+	}
+	return nil
 }

@@ -87,7 +87,7 @@ func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 		heir = nil
 		d.ctl = &shared{d: d, fn: v, port: &beside.Port{Fn: v, Limits: limits, Ports: true}}
 	}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.ctl.counts, Restart: d.restart, Release: d.ctl.release, Heir: heir}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.ctl.counts, Stats: d.stats, Restart: d.restart, Release: d.ctl.release, Heir: heir}); err != nil {
 		return nil, err
 	}
 	return d, nil

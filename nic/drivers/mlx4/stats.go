@@ -73,25 +73,26 @@ func (d *Device) counts() (t nic.Stats, err error) {
 	return t, nil
 }
 
-// ReadStats reads the device's counters and adds those of the queues.
-func (d *Device) ReadStats(out *nic.Stats) error {
-	return d.card.Ask(func() error {
-		if pci.Gone(d.card.Fn) {
-			return d.card.Gone("configuration space")
-		}
-		var err error
-		if *out, err = d.card.Stats(); err != nil {
-			return err
-		}
-		out.Extra["send_queue_resets"] = d.sendRecoveries.Load()
-		d.ctl.extra(out)
-		for i, q := range d.queues {
-			out.TxDropped += q.txFull.Load()
-			out.TxErrors += q.failed.Load()
-			out.RxErrors += q.badRx.Load()
-			out.Extra[fmt.Sprintf("queue_%d_pushed_whole", i)] = q.pushed.Load()
-			out.Extra[fmt.Sprintf("queue_%d_pointed", i)] = q.pointed.Load()
-		}
-		return nil
-	})
+// ReadStats implements nic.Device.
+func (d *Device) ReadStats(out *nic.Stats) error { return d.card.ReadStats(out) }
+
+// stats reads the device's counters and adds those of the queues.
+func (d *Device) stats(out *nic.Stats) error {
+	if pci.Gone(d.card.Fn) {
+		return d.card.Gone("configuration space")
+	}
+	var err error
+	if *out, err = d.card.Stats(); err != nil {
+		return err
+	}
+	out.Extra["send_queue_resets"] = d.sendRecoveries.Load()
+	d.ctl.extra(out)
+	for i, q := range d.queues {
+		out.TxDropped += q.txFull.Load()
+		out.TxErrors += q.failed.Load()
+		out.RxErrors += q.badRx.Load()
+		out.Extra[fmt.Sprintf("queue_%d_pushed_whole", i)] = q.pushed.Load()
+		out.Extra[fmt.Sprintf("queue_%d_pointed", i)] = q.pointed.Load()
+	}
+	return nil
 }

@@ -102,7 +102,7 @@ func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 		heir = nil
 		d.fw = &shared{Device: d, fn: v, port: &beside.Port{Fn: v, Limits: limits}}
 	}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.fw.counts, Restart: d.restart, Release: d.fw.release, Heir: heir}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.fw.counts, Stats: d.stats, Restart: d.restart, Release: d.fw.release, Heir: heir}); err != nil {
 		return nil, err
 	}
 	return d, nil

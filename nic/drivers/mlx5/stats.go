@@ -36,24 +36,25 @@ func (d *Device) dropped() (uint64, error) {
 	return d.outOfBuffer.Read(out.get(0x30, 31, 0)), nil
 }
 
-// ReadStats reads the device's counters and adds those of the queues.
-func (d *Device) ReadStats(out *nic.Stats) error {
-	return d.card.Ask(func() error {
-		var err error
-		if *out, err = d.card.Stats(); err != nil {
-			return err
-		}
-		out.Extra["out_of_buffer"], out.Extra["send_queue_resets"] = out.RxDropped, d.sendRecoveries.Load()
-		d.fw.extra(out.Extra)
-		for i, q := range d.queues {
-			out.TxDropped += q.txFull.Load()
-			out.TxErrors += q.failed.Load()
-			out.RxErrors += q.badRx.Load()
-			out.Extra[fmt.Sprintf("queue_%d_pushed_whole", i)] = q.pushed.Load()
-			out.Extra[fmt.Sprintf("queue_%d_pointed", i)] = q.pointed.Load()
-		}
-		return nil
-	})
+// ReadStats implements nic.Device.
+func (d *Device) ReadStats(out *nic.Stats) error { return d.card.ReadStats(out) }
+
+// stats reads the device's counters and adds those of the queues.
+func (d *Device) stats(out *nic.Stats) error {
+	var err error
+	if *out, err = d.card.Stats(); err != nil {
+		return err
+	}
+	out.Extra["out_of_buffer"], out.Extra["send_queue_resets"] = out.RxDropped, d.sendRecoveries.Load()
+	d.fw.extra(out.Extra)
+	for i, q := range d.queues {
+		out.TxDropped += q.txFull.Load()
+		out.TxErrors += q.failed.Load()
+		out.RxErrors += q.badRx.Load()
+		out.Extra[fmt.Sprintf("queue_%d_pushed_whole", i)] = q.pushed.Load()
+		out.Extra[fmt.Sprintf("queue_%d_pointed", i)] = q.pointed.Load()
+	}
+	return nil
 }
 
 // Link returns the vport's state and the port's speed.

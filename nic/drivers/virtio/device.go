@@ -59,7 +59,7 @@ type Device struct {
 // Open. The link need not be up. If no MTU is requested, the device's is used.
 func Open(fn pci.Function, o nic.Options) (*Device, error) {
 	d := &Device{ring: o.RingSize, bells: map[uint32]uint64{}}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Restart: d.restart, Release: d.release, Heir: d.heir()}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Stats: d.stats, Restart: d.restart, Release: d.release, Heir: d.heir()}); err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -84,22 +84,23 @@ func (d *Device) link() nic.Link {
 	return l
 }
 
-// ReadStats reads the queues' counters. The device has no counters, so frames that it dropped for lack of a buffer
+// ReadStats implements nic.Device.
+func (d *Device) ReadStats(out *nic.Stats) error { return d.card.ReadStats(out) }
+
+// stats reads the queues' counters. The device has no counters, so frames that it dropped for lack of a buffer
 // are not counted.
-func (d *Device) ReadStats(out *nic.Stats) error {
-	return d.card.Ask(func() error {
-		if d.gone() {
-			return d.card.Gone("device_status")
-		}
-		*out = d.card.Totals.Read(nic.Stats{}) // restarts, across which the queues' counters continue
-		for _, q := range d.queues {
-			out.RxFrames += q.rxFrames.Load()
-			out.RxBytes += q.rxBytes.Load()
-			out.TxFrames += q.txFrames.Load()
-			out.TxBytes += q.txBytes.Load()
-			out.TxDropped += q.txFull.Load()
-			out.RxErrors += q.badLength.Load()
-		}
-		return nil
-	})
+func (d *Device) stats(out *nic.Stats) error {
+	if d.gone() {
+		return d.card.Gone("device_status")
+	}
+	*out = d.card.Totals.Read(nic.Stats{}) // restarts, across which the queues' counters continue
+	for _, q := range d.queues {
+		out.RxFrames += q.rxFrames.Load()
+		out.RxBytes += q.rxBytes.Load()
+		out.TxFrames += q.txFrames.Load()
+		out.TxBytes += q.txBytes.Load()
+		out.TxDropped += q.txFull.Load()
+		out.RxErrors += q.badLength.Load()
+	}
+	return nil
 }

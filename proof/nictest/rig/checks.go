@@ -97,13 +97,14 @@ func (x *Rig[D]) Served(f func()) {
 	x.Received()
 }
 
-// Counts waits for statistics.
+// Counts waits for statistics, and for the end of a restart.
 func (x *Rig[D]) Counts(ok func(nic.Stats) bool) {
 	x.Helper()
 	x.Await(func() bool {
 		var s nic.Stats
 		return x.Dev.ReadStats(&s) == nil && ok(s)
 	})
+	x.Dev.Link()
 }
 
 // RecoversFromStuckCommand asks for something that firmware never answers while stuck is on: ask times out and names the command. The driver

@@ -40,7 +40,7 @@ type Device struct {
 // that fails.
 func Open(fn pci.Function, o nic.Options) (*Device, error) {
 	d := &Device{}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.counts, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.counts, Stats: d.stats, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -209,18 +209,19 @@ func (d *Device) Link() (l nic.Link, err error) {
 	return l, err
 }
 
-// ReadStats reads the device's counters and the queue's own. The device counts no bytes.
-func (d *Device) ReadStats(out *nic.Stats) error {
-	return d.card.Ask(func() error {
-		var err error
-		if *out, err = d.card.Stats(); err != nil {
-			return err
-		}
-		q := d.queue
-		out.RxBytes, out.TxBytes = q.rxBytes.Load(), q.txBytes.Load()
-		out.TxDropped, out.RxErrors = q.txFull.Load(), q.badRx.Load()
-		return nil
-	})
+// ReadStats implements nic.Device.
+func (d *Device) ReadStats(out *nic.Stats) error { return d.card.ReadStats(out) }
+
+// stats reads the device's counters and the queue's own. The device counts no bytes.
+func (d *Device) stats(out *nic.Stats) error {
+	var err error
+	if *out, err = d.card.Stats(); err != nil {
+		return err
+	}
+	q := d.queue
+	out.RxBytes, out.TxBytes = q.rxBytes.Load(), q.txBytes.Load()
+	out.TxDropped, out.RxErrors = q.txFull.Load(), q.badRx.Load()
+	return nil
 }
 
 func (d *Device) counts() (nic.Stats, error) {
