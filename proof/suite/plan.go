@@ -180,9 +180,6 @@ func packaging(folder, name string, seconds int, flags ...string) job {
 
 var vets = []job{vetModule("vet (amd64)", "amd64", "."), vetModule("vet (arm64)", "arm64", ".")}
 
-// processors is how many cores jobs may use together: most wait at times.
-func processors() float64 { return 1.2 * float64(runtime.NumCPU()) }
-
 // A plan is a command's sequence of stages, each with jobs.
 type plan [][]job
 
@@ -230,10 +227,7 @@ func labPlan(nic string) plan {
 	if nic != "" {
 		return plan{{guests}}
 	}
-	// One guest per core leaves an eighth of the processors' time to other jobs, one at a time on two cores.
-	guests.seconds, guests.cores = 1300, guests.cores-0.25
-	return plan{{
-		guests,
+	return plan{{guests}, {
 		race("race detector, drivers", 300, "nic/drivers/..."),
 		race("race detector", 60, "polling", "nic/kit/...", "nic/bus/...", "proof/nictest/toy"),
 		raceResponder(),

@@ -278,22 +278,3 @@ func TestMatches(t *testing.T) {
 		}
 	}
 }
-
-// The guests of make lab start first, and leave room for one of the jobs that wait for much of their time.
-func TestLabPlanRunsOneJobBesideTheGuests(t *testing.T) {
-	stage := labPlan("")[0]
-	guests, free := stage[0], processors()
-	check.Equal(t, guests.name, "lab", "first job: %s")
-	beside := 0
-	for _, j := range stage[1:] {
-		if j.seconds >= guests.seconds {
-			t.Errorf("%s starts before the guests", j.name)
-		}
-		if j.left == "" && guests.cores+j.cores <= free {
-			beside++
-		}
-	}
-	if beside == 0 {
-		t.Error("no job runs beside the guests")
-	}
-}
