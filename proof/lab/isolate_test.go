@@ -19,26 +19,28 @@ up
 need mount -t cgroup2 none /sys/fs/cgroup
 mount -t debugfs none /sys/kernel/debug 2>/dev/null
 files() {
-  for f in /proc/irq/*/smp_affinity_list /proc/irq/default_smp_affinity /sys/devices/virtual/workqueue/cpumask \
+  grep -sH . /proc/irq/*/smp_affinity_list /proc/irq/default_smp_affinity /sys/devices/virtual/workqueue/cpumask \
       /sys/devices/virtual/workqueue/*/cpumask /proc/sys/kernel/watchdog_cpumask /proc/sys/vm/stat_interval \
       /sys/kernel/debug/sched/fair_server/cpu*/runtime /sys/devices/system/cpu/online /sys/devices/system/cpu/isolated \
-      $(find /sys/fs/cgroup -name 'cpuset.*' -o -name cgroup.subtree_control -o -name cgroup.type); do
-    echo "$f $(cat $f 2>/dev/null)"
-  done
+      $(find /sys/fs/cgroup -name 'cpuset.*' -o -name cgroup.subtree_control -o -name cgroup.type)
   find /sys/fs/cgroup -type d
 }
 # Threads by number, with the CPUs that they may use. Workers of the kernel's work queues come and go, and an interrupt's thread
 # is where the kernel chose to have the interrupt, of the CPUs that it may go to.
 threads() {
-  for t in /proc/[0-9]*/task/[0-9]*; do
-    [ -e $t/status ] && echo "${t##*/} $(sed -n 's/^Name:[[:space:]]*//p;s/^Cpus_allowed_list:[[:space:]]*//p' $t/status | tr '\n' ' ')"
-  done 2>/dev/null | grep -v ' kworker\| irq/' | sort
+  grep -sH '^Name:\|^Cpus_allowed_list:' /proc/[0-9]*/task/[0-9]*/status | awk '{
+    value = $0; sub(/^[^:]*:[^:]*:[ \t]*/, "", value)
+    if ($0 ~ /status:Name:/) name = value; else { split($0, path, "/"); print path[5], name, value }
+  }' | grep -v ' kworker\| irq/' | sort
 }
 taskset 1 sleep 10000 &
 taskset 3 sleep 10000 &
 asleep() { [ $(pidof sleep | wc -w) = 2 ]; } # each on its processors
 until_true 50 asleep
-before() { files >/tmp/files; threads >/tmp/threads; }
+before() {
+  files >/tmp/files; threads >/tmp/threads
+  grep -q '/cpuset.cpus' /tmp/files && grep -q ' sleep [01-]*$' /tmp/threads || { show failed cat /tmp/files /tmp/threads; fail "files or threads are missing"; }
+}
 # What a thread had that lives still, it has again.
 same_files() { files >/tmp/files2; diff /tmp/files /tmp/files2 >/tmp/other; }
 same_threads() {
@@ -94,16 +96,14 @@ ours() {
 // effectScript shows the effect of isolation with two busy processes competing for both CPUs, for two seconds with and
 // without. The times are those of an emulated machine.
 const effectScript = `
-for i in 1 2; do
-  for isolate in false true; do
-    sh -c 'while :; do :; done' & a=$!
-    sh -c 'while :; do :; done' & b=$!
-    begin /sys/fs/cgroup -set cpu.isolate=$isolate
-    sleep 2
-    stop
-    kill $a $b; wait $a $b 2>/dev/null
-    show effect sh -c "grep '^wait \|^gap ' /tmp/out | sed 's/^/isolate=$isolate /'"
-  done
+for isolate in false true; do
+  sh -c 'while :; do :; done' & a=$!
+  sh -c 'while :; do :; done' & b=$!
+  begin /sys/fs/cgroup -set cpu.isolate=$isolate
+  sleep 2
+  stop
+  kill $a $b; wait $a $b 2>/dev/null
+  show effect sh -c "grep '^wait \|^gap ' /tmp/out | sed 's/^/isolate=$isolate /'"
 done
 restored "busy processes"
 say compared

@@ -119,15 +119,17 @@ say recovered
 // physical addresses.
 const ibPhysical = `
 kill -9 $sm; wait $sm
+manage mlx4_0
+until_true 300 grep -q "$(cat $ib/mlx4_0/ports/1/lid)" $ib/mlx4_1/ports/1/sm_lid # without a manager, leaving the groups takes ten seconds
 addr=$(basename $(readlink $ib/mlx4_1/device))
 need there ip link set ib1 netns 1
 need responder bind -no-driver $addr
-manage mlx4_0
 : >/tmp/out
 responder -config /lab/config.toml -set nic.driver=mlx4 -set nic.device=$addr -set nic.unsafe_no_iommu=true -set 'respond.addresses=["10.9.0.1/24", "fd00::1/64"]' >/tmp/out 2>/tmp/err &
 pid=$!
 await_ready
 say ready $(grep '^ready' /tmp/out)
+ip neigh flush dev ib0 # half a minute of waiting for the old hardware address
 found() { kill -HUP $sm; met; }
 until_true 300 found
 for peer in 10.9.0.1 fd00::1; do
