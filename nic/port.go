@@ -144,6 +144,9 @@ type Link struct {
 	Waits string
 }
 
+// RestartsFinished is the name in Stats.Extra of how many restarts are over. Resets counts a restart when it begins.
+const RestartsFinished = "restarts_finished"
+
 // Stats are totals over all queues since the device was opened. Bytes are without FCS.
 type Stats struct {
 	RxFrames, RxBytes uint64

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rebound-nic/rebound/cksum"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
@@ -275,17 +276,14 @@ func (x *planted) quiet() {
 // restart has the device fail, and waits until the responder has restarted it and answers.
 func (x *planted) restart() {
 	x.t.Helper()
-	const restarted = `msg="the device was restarted"`
-	missed, resets, restarts := x.missed(), x.metrics()["resets"], strings.Count(x.far.Log.String(), restarted)
+	missed, restarts := x.missed(), x.metrics()[nic.RestartsFinished]
 	if x.reset != nil {
 		x.reset()
 	} else {
 		complaints(x.t, x.port)
 		x.port.Reset()
 	}
-	await.Until(x.t, "the restart", func() bool { // the page answers meanwhile, too
-		return x.metrics()["resets"] > resets && strings.Count(x.far.Log.String(), restarted) > restarts
-	}, x.far.Log.String)
+	await.Until(x.t, "the restart", func() bool { return x.metrics()[nic.RestartsFinished] > restarts }, x.far.Log.String)
 	if x.reset == nil {
 		x.port.ForgetViolations() // a driver may read registers until it notices
 	}

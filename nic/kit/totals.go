@@ -14,6 +14,7 @@ type Totals struct {
 	last    nic.Stats // last reading of the device's counters
 	kept    nic.Stats // what ReadStats returned last
 	reasons map[string]uint64
+	over    uint64 // restarts that are finished
 }
 
 // Start sets the counts so far, which are not ours.
@@ -69,6 +70,9 @@ func (t *Totals) resets(s *nic.Stats) {
 		s.Resets += n
 		s.Extra["resets_"+reason] = n
 	}
+	if s.Resets > 0 {
+		s.Extra[nic.RestartsFinished] = t.over
+	}
 }
 
 // keep takes what ReadStats returns.
@@ -101,6 +105,12 @@ func (t *Totals) countReset(reason string) {
 		t.reasons = map[string]uint64{}
 	}
 	t.reasons[reason]++
+}
+
+func (t *Totals) countRestart() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over++
 }
 
 func add(a, b uint64) uint64      { return a + b }

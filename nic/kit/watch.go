@@ -120,6 +120,7 @@ func (c *Card) recover(s *Symptom) error {
 			c.Totals.restarted(now)
 		}
 	}
+	c.Totals.countRestart()
 	c.Log.Info("the device was restarted", "reason", s.Reason)
 	return nil
 }

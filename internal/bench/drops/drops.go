@@ -39,7 +39,7 @@ const sendResets = "send_queue_resets"
 // without being counted; the same is true for a process.
 type Life struct{ resets, start float64 }
 
-// Restarted reports whether there was a restart since an earlier reading.
+// Restarted reports whether there was a restart, or a part of one, since an earlier reading.
 func (l Life) Restarted(since Life) bool {
 	return l.resets > since.resets || l.start != since.start && l.start != 0 && since.start != 0
 }
@@ -74,7 +74,7 @@ func (from Source) Read() (r Reading, err error) {
 				add(report.DroppedHere, by+"rx_dropped", s.RxDropped, kernel)
 			}
 			add(report.NotSent, by+"tx_errors", s.TxErrors, true)
-			r.Here.resets = float64(s.Resets + s.Extra[sendResets])
+			r.Here.resets = float64(s.Resets + s.Extra[nic.RestartsFinished] + s.Extra[sendResets])
 		}
 	}
 	if kernel {

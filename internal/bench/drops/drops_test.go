@@ -91,16 +91,18 @@ func TestGrown(t *testing.T) {
 // The counters of a restarted responder start at 0, even if they have since exceeded the earlier values. A restart of
 // its device is detected by its restart count.
 func TestRestarted(t *testing.T) {
-	resets, start, rate := 2, 1000, 5
+	resets, finished, start, rate := 2, 2, 1000, 5
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `# TYPE rebound_refused_total counter
 rebound_refused_total{queue="0",reason="rate"} %d
 # TYPE rebound_device_trouble_total counter
 rebound_device_trouble_total{kind="rx_dropped"} 1
 rebound_device_trouble_total{kind="resets"} %d
+# TYPE rebound_device_own_total counter
+rebound_device_own_total{counter="restarts_finished"} %d
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds %d
-`, rate, resets, start)
+`, rate, resets, finished, start)
 	}))
 	defer s.Close()
 	from := Source{Responder: s.URL}
@@ -111,8 +113,11 @@ process_start_time_seconds %d
 	}
 	before := read()
 	rate += 4
-	for name, change := range map[string]func(){"nothing": func() {}, "the device": func() { resets++ }, "the process": func() { start, resets = 2000, 0 }} {
-		resets, start = 2, 1000
+	for name, change := range map[string]func(){
+		"nothing": func() {}, "the device": func() { resets++; finished++ }, "the process": func() { start, resets = 2000, 0 },
+		"the device, from before": func() { finished++ }, "the device, beyond the end": func() { resets++ },
+	} {
+		resets, finished, start = 2, 2, 1000
 		change()
 		after, want := read(), int64(4)
 		if name == "the process" {

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 // pause is the Retry-After of a responder that was queried too often.
@@ -55,7 +56,7 @@ func ReadResponder(url string) (out []report.Drop, life Life, err error) {
 		life.start = f.Metric[0].GetGauge().GetValue()
 	}
 	if f := families["rebound_device_own_total"]; f != nil && err == nil {
-		life.resets += valueOf(f, "counter", sendResets)
+		life.resets += valueOf(f, "counter", nic.RestartsFinished) + valueOf(f, "counter", sendResets)
 		out, err = sum(out, f, report.DroppedThere, "counter", "interface_rx_dropped", "interface_rx_missed_errors", "interface_rx_fifo_errors",
 			"interface_rx_over_errors", "interface_tx_dropped", "interface_tx_errors", "interface_tx_fifo_errors")
 	}
