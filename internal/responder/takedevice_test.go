@@ -145,6 +145,7 @@ var continuing = map[string]func() sim.Model{
 
 // A responder takes over the device of the one that runs, three times. Each request that arrives meanwhile is answered once.
 func TestTakeOverDevice(t *testing.T) {
+	needs.Long(t)
 	for name, model := range continuing {
 		t.Run(name, func(t *testing.T) {
 			w := newWired(t, model())

@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
@@ -145,6 +146,9 @@ func TestRecovers(t *testing.T) {
 		{"fatal error", 13, "resets_fatal_error", func(x *live) { x.m.Fail() }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.name == "suspended permanently" { // for ten seconds
+				needs.Long(t)
+			}
 			t.Parallel()
 			// Short timeouts only for the fault under test. A reset after a missed keep-alive would end the fault on a busy host.
 			hints := enasim.Hints{Watchdog: 60000}
