@@ -37,11 +37,14 @@ const sendResets = "send_queue_resets"
 
 // Life identifies restarts of a device or a process between two readings. Frames on a device's rings are then lost
 // without being counted; the same is true for a process.
-type Life struct{ resets, start float64 }
+type Life struct {
+	resets, start float64
+	restarting    bool
+}
 
 // Restarted reports whether there was a restart, or a part of one, since an earlier reading.
 func (l Life) Restarted(since Life) bool {
-	return l.resets > since.resets || l.start != since.start && l.start != 0 && since.start != 0
+	return l.resets > since.resets || l.restarting || since.restarting || l.start != since.start && l.start != 0 && since.start != 0
 }
 
 // Read returns what this host and the responder have dropped so far, by counter. Counters that cannot be read are left
@@ -74,7 +77,9 @@ func (from Source) Read() (r Reading, err error) {
 				add(report.DroppedHere, by+"rx_dropped", s.RxDropped, kernel)
 			}
 			add(report.NotSent, by+"tx_errors", s.TxErrors, true)
-			r.Here.resets = float64(s.Resets + s.Extra[nic.RestartsFinished] + s.Extra[sendResets])
+			r.Here.resets = float64(s.Resets + s.Extra[sendResets])
+			finished, counted := s.Extra[nic.RestartsFinished]
+			r.Here.restarting = counted && finished < s.Resets
 		}
 	}
 	if kernel {

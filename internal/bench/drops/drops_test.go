@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -89,45 +90,45 @@ func TestGrown(t *testing.T) {
 }
 
 // The counters of a restarted responder start at 0, even if they have since exceeded the earlier values. A restart of
-// its device is detected by its restart count.
+// its device is detected by its restart counts, even if both readings are in the middle of it.
 func TestRestarted(t *testing.T) {
-	resets, finished, start, rate := 2, 2, 1000, 5
+	type life struct{ resets, finished, start int } // finished is -1 for a responder that does not count it
+	var now life
+	rate := 0
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `# TYPE rebound_refused_total counter
 rebound_refused_total{queue="0",reason="rate"} %d
 # TYPE rebound_device_trouble_total counter
 rebound_device_trouble_total{kind="rx_dropped"} 1
 rebound_device_trouble_total{kind="resets"} %d
-# TYPE rebound_device_own_total counter
-rebound_device_own_total{counter="restarts_finished"} %d
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds %d
-`, rate, resets, finished, start)
+`, rate, now.resets, now.start)
+		if now.finished >= 0 {
+			fmt.Fprintf(w, "# TYPE rebound_device_own_total counter\nrebound_device_own_total{counter=\"restarts_finished\"} %d\n", now.finished)
+		}
 	}))
 	defer s.Close()
 	from := Source{Responder: s.URL}
-	read := func() Reading {
-		t.Helper()
-		r := must.Get(from.Read())(t)
-		return r
-	}
-	before := read()
-	rate += 4
-	for name, change := range map[string]func(){
-		"nothing": func() {}, "the device": func() { resets++; finished++ }, "the process": func() { start, resets = 2000, 0 },
-		"the device, from before": func() { finished++ }, "the device, beyond the end": func() { resets++ },
+	for _, c := range []struct {
+		name          string
+		before, after life
+		restarted     bool
+		refused       int64
+	}{
+		{"nothing", life{2, 2, 1000}, life{2, 2, 1000}, false, 4},
+		{"nothing of an older responder", life{2, -1, 1000}, life{2, -1, 1000}, false, 4},
+		{"the process", life{2, 2, 1000}, life{0, -1, 2000}, true, 9},
+		{"the device", life{2, 2, 1000}, life{3, 3, 1000}, true, 4},
+		{"the device, from before", life{3, 2, 1000}, life{3, 3, 1000}, true, 4},
+		{"the device, beyond the end", life{2, 2, 1000}, life{3, 2, 1000}, true, 4},
+		{"the device, all the time", life{3, 2, 1000}, life{3, 2, 1000}, true, 4},
 	} {
-		resets, finished, start = 2, 2, 1000
-		change()
-		after, want := read(), int64(4)
-		if name == "the process" {
-			want = 9
-		}
-		if after.There.Restarted(before.There) != (name != "nothing") {
-			t.Errorf("%s was restarted: from %+v to %+v", name, before.There, after.There)
-		}
-		if grown := from.Grown(before, after); grown[0].Frames != want {
-			t.Errorf("%s was restarted: %+v, want %d", name, grown, want)
-		}
+		now, rate = c.before, 5
+		before := must.Get(from.Read())(t)
+		now, rate = c.after, 9
+		after := must.Get(from.Read())(t)
+		check.Equal(t, after.There.Restarted(before.There), c.restarted, c.name+" was restarted: %v")
+		check.Equal(t, from.Grown(before, after)[0].Frames, c.refused, c.name+" was restarted: %d refused")
 	}
 }

@@ -49,14 +49,17 @@ func ReadResponder(url string) (out []report.Drop, life Life, err error) {
 		return nil, life, fmt.Errorf("responder's metrics: %s: %w", url, err)
 	}
 	if f := families["rebound_device_trouble_total"]; f != nil {
-		life.resets += valueOf(f, "kind", "resets")
+		life.resets, _ = valueOf(f, "kind", "resets")
 		out, err = sum(out, f, report.DroppedThere, "kind", "rx_dropped", "tx_dropped", "tx_errors")
 	}
 	if f := families["process_start_time_seconds"]; f != nil && len(f.Metric) == 1 {
 		life.start = f.Metric[0].GetGauge().GetValue()
 	}
 	if f := families["rebound_device_own_total"]; f != nil && err == nil {
-		life.resets += valueOf(f, "counter", nic.RestartsFinished) + valueOf(f, "counter", sendResets)
+		finished, counted := valueOf(f, "counter", nic.RestartsFinished)
+		life.restarting = counted && finished < life.resets
+		send, _ := valueOf(f, "counter", sendResets)
+		life.resets += send
 		out, err = sum(out, f, report.DroppedThere, "counter", "interface_rx_dropped", "interface_rx_missed_errors", "interface_rx_fifo_errors",
 			"interface_rx_over_errors", "interface_tx_dropped", "interface_tx_errors", "interface_tx_fifo_errors")
 	}
@@ -66,16 +69,16 @@ func ReadResponder(url string) (out []report.Drop, life Life, err error) {
 	return out, life, nil
 }
 
-// valueOf is a family's counter with the given value of a label, 0 if there is none.
-func valueOf(f *dto.MetricFamily, label, value string) (n float64) {
+// valueOf is a family's counter with the given value of a label, and whether there is one.
+func valueOf(f *dto.MetricFamily, label, value string) (n float64, ok bool) {
 	for _, m := range f.Metric {
 		for _, l := range m.Label {
 			if l.GetName() == label && l.GetValue() == value {
-				n += m.GetCounter().GetValue()
+				n, ok = n+m.GetCounter().GetValue(), true
 			}
 		}
 	}
-	return n
+	return n, ok
 }
 
 // Limits for a page: a responder has a few dozen reasons.
