@@ -9,12 +9,12 @@ import (
 
 // Totals are the device's own counts since it was opened, over all restarts. Differences may wrap: adding undoes it.
 type Totals struct {
-	mu      sync.Mutex
-	base    nic.Stats // counts before the last reset, minus those at the start
-	last    nic.Stats // last reading of the device's counters
-	kept    nic.Stats // what ReadStats returned last
-	reasons map[string]uint64
-	over    uint64 // restarts that are finished
+	mu       sync.Mutex
+	base     nic.Stats // counts before the last reset, minus those at the start
+	last     nic.Stats // last reading of the device's counters
+	kept     nic.Stats // what ReadStats returned last
+	reasons  map[string]uint64
+	finished uint64 // restarts
 }
 
 // Start sets the counts so far, which are not ours.
@@ -71,11 +71,11 @@ func (t *Totals) resets(s *nic.Stats) {
 		s.Extra["resets_"+reason] = n
 	}
 	if s.Resets > 0 {
-		s.Extra[nic.RestartsFinished] = t.over
+		s.Extra[nic.RestartsFinished] = t.finished
 	}
 }
 
-// keep takes what ReadStats returns.
+// keep copies what ReadStats returns, into the same map, because a scrape leaves no garbage.
 func (t *Totals) keep(s *nic.Stats) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,7 +110,7 @@ func (t *Totals) countReset(reason string) {
 func (t *Totals) countRestart() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.over++
+	t.finished++
 }
 
 func add(a, b uint64) uint64      { return a + b }

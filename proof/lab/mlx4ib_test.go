@@ -129,7 +129,7 @@ responder -config /lab/config.toml -set nic.driver=mlx4 -set nic.device=$addr -s
 pid=$!
 await_ready
 say ready $(grep '^ready' /tmp/out)
-ip neigh flush dev ib0 # half a minute of waiting for the old hardware address
+ip neigh flush dev ib0 # or ib0 asks the old hardware address for half a minute
 found() { kill -HUP $sm; met; }
 until_true 300 found
 for peer in 10.9.0.1 fd00::1; do
