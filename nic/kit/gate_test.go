@@ -34,30 +34,30 @@ func loops(g *Gate, n int, stop *atomic.Bool, passes *atomic.Int64) func() []err
 	return func() []error { wg.Wait(); return errs }
 }
 
+// alone fails the test if n changes during g.alone.
+func alone(t *testing.T, g *Gate, n *atomic.Int64) {
+	t.Helper()
+	must.OK(t, g.alone(nil, func() error {
+		before := n.Load()
+		for range 10000 {
+			if n.Load() != before {
+				return errors.New("a loop ran while another was to be alone")
+			}
+		}
+		return nil
+	}))
+}
+
 func TestGateRunsAlone(t *testing.T) {
 	var g Gate
 	var stop atomic.Bool
 	var passes atomic.Int64
 	wait := loops(&g, 2, &stop, &passes)
 	for range 20 {
-		if err := g.alone(nil, func() error {
-			before := passes.Load()
-			for range 1000 {
-				if passes.Load() != before {
-					return errors.New("a loop ran while another was to be alone")
-				}
-			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		alone(t, &g, &passes)
 	}
 	stop.Store(true)
-	for _, err := range wait() {
-		if err != nil {
-			t.Error(err)
-		}
-	}
+	check.OK(t, errors.Join(wait()...))
 }
 
 func TestGateFailureEndsEveryLoop(t *testing.T) {
@@ -91,25 +91,15 @@ func TestGateHoldsACaller(t *testing.T) {
 	for calls.Load() == 0 {
 		runtime.Gosched()
 	}
-	if err := g.alone(nil, func() error {
-		before := calls.Load()
-		for range 100000 {
-			if calls.Load() != before {
-				return errors.New("the caller went on")
-			}
-		}
-		return nil
-	}); err != nil {
-		t.Error(err)
+	for range 10 {
+		alone(t, &g, &calls)
 	}
 	stop.Store(true)
 	wg.Wait()
 	// A caller that makes no more calls delays a restart, but not Close.
 	end := make(chan struct{})
 	close(end)
-	if err := g.alone(end, func() error { t.Error("ran with a caller that may be inside"); return nil }); err == nil {
-		t.Error("a stopped Alone returns no error")
-	}
+	check.Fails(t, "a stopped alone", g.alone(end, func() error { t.Error("ran with a caller that may be inside"); return nil }), nil)
 	// Loops take the queues over.
 	must.OK(t, g.Enter())
 	g.Leave()

@@ -3,7 +3,6 @@ package mmio
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"testing"
 	"unsafe"
 
@@ -93,41 +92,39 @@ func TestPushWQE(t *testing.T) {
 	})
 }
 
-// TestPushInline does the same for entries with inline data of every length, with and without a window, against a plain
-// description of the entry. Bytes after the data are copied into the last block.
-func TestPushInline(t *testing.T) {
-	const ringAt, ringBlocks, windowAt, srcAt, c0, c1 = 1024, 8, 2048, 4096, 0x8182838485868788, 0x9192939495969798
+// eachEntry has push build an entry of every length up to four blocks after the first, from several blocks of a ring, with and without a window,
+// and compares memory with a plain description of the entry: the first block starts as head writes it and has room for first bytes of the data, and
+// each block has its data behind their length. Bytes after the data are copied into the last block.
+func eachEntry(t *testing.T, first int, head func(block, header []byte),
+	push func(ring *SendRing, tail, n uint32, header, src unsafe.Pointer, length uint32, window unsafe.Pointer)) {
+	const ringAt, ringBlocks, windowAt, srcAt, headAt = 1024, 8, 2048, 4096, 6144
 	mem := arena(t, 8192)
 	want := make([]byte, len(mem))
 	ring := SendRing{Base: unsafe.Pointer(&mem[ringAt]), Mask: ringBlocks - 1}
 	eachPush(t, func(t *testing.T) {
-		for length := 1; length <= 44+(maxBlocks-1)*60; length++ {
-			n := (length + 75) / 60
+		for length := 1; length <= first+(maxBlocks-1)*60; length++ {
+			n := 1 + (length-first+59)/60
 			for _, tail := range []uint32{0, 4, 5, 6, 7, 8, 1<<32 - 1} {
-				for _, pushed := range []bool{true, false} {
+				for _, window := range []unsafe.Pointer{unsafe.Pointer(&mem[windowAt]), nil} {
 					src := srcAt + length%64
 					poison(mem, byte(length))
 					copy(want, mem)
-					for i, at, left := 0, src, length; i < n; i++ {
-						block, head := want[ringAt+64*((tail+uint32(i))%ringBlocks):][:64], 0
+					for i, at := 0, 0; i < n; i++ {
+						block, size := want[ringAt+64*((tail+uint32(i))%ringBlocks):][:64], 60
 						if i == 0 {
-							binary.LittleEndian.PutUint64(block, c0)
-							binary.LittleEndian.PutUint64(block[8:], c1)
-							head = 16
+							head(block, mem[headAt:])
+							size = first
 						}
-						size := 60 - head
-						binary.BigEndian.PutUint32(block[head:], 1<<31|uint32(min(left, size)))
-						copy(block[head+4:], mem[at:at+size])
-						at, left = at+size, left-size
-						if pushed {
+						if size > 0 {
+							binary.BigEndian.PutUint32(block[60-size:], 1<<31|uint32(min(length-at, size)))
+							copy(block[64-size:], mem[src+at:])
+						}
+						at += size
+						if window != nil {
 							copy(want[windowAt+64*i:], block)
 						}
 					}
-					window := unsafe.Pointer(&mem[windowAt])
-					if !pushed {
-						window = nil
-					}
-					PushInline(&ring, tail, uint32(n), unsafe.Pointer(&mem[src]), uint32(length), c0, c1, window)
+					push(&ring, tail, uint32(n), unsafe.Pointer(&mem[headAt]), unsafe.Pointer(&mem[src]), uint32(length), window)
 					if !bytes.Equal(mem, want) {
 						t.Fatalf("%d bytes in %d blocks at %d: byte %d is wrong", length, n, tail, differ(mem, want))
 					}
@@ -137,44 +134,18 @@ func TestPushInline(t *testing.T) {
 	})
 }
 
-func TestPushHeaded(t *testing.T) {
-	const ringAt, ringBlocks, windowAt, srcAt, headAt = 1024, 8, 2048, 4096, 6144
-	mem := arena(t, 8192)
-	want := make([]byte, len(mem))
-	ring := SendRing{Base: unsafe.Pointer(&mem[ringAt]), Mask: ringBlocks - 1}
-	eachPush(t, func(t *testing.T) {
-		for length := 1; length <= (maxBlocks-1)*60; length++ {
-			n := 1 + (length+59)/60
-			for _, tail := range []uint32{0, 4, 5, 6, 7, 8, 1<<32 - 1} {
-				for _, pushed := range []bool{true, false} {
-					src := srcAt + length%64
-					poison(mem, byte(length))
-					copy(want, mem)
-					for i := range n {
-						block := want[ringAt+64*((tail+uint32(i))%ringBlocks):][:64]
-						if i == 0 {
-							copy(block, mem[headAt:])
-						} else {
-							at := 60 * (i - 1)
-							binary.BigEndian.PutUint32(block, 1<<31|uint32(min(length-at, 60)))
-							copy(block[4:], mem[src+at:][:60])
-						}
-						if pushed {
-							copy(want[windowAt+64*i:], block)
-						}
-					}
-					window := unsafe.Pointer(&mem[windowAt])
-					if !pushed {
-						window = nil
-					}
-					PushHeaded(&ring, tail, uint32(n), unsafe.Pointer(&mem[headAt]), unsafe.Pointer(&mem[src]), uint32(length), window)
-					if !bytes.Equal(mem, want) {
-						t.Fatalf("%d bytes in %d blocks at %d: byte %d is wrong", length, n, tail, differ(mem, want))
-					}
-				}
-			}
-		}
+func TestPushInline(t *testing.T) {
+	const c0, c1 = 0x8182838485868788, 0x9192939495969798
+	eachEntry(t, 44, func(block, _ []byte) {
+		binary.LittleEndian.PutUint64(block, c0)
+		binary.LittleEndian.PutUint64(block[8:], c1)
+	}, func(ring *SendRing, tail, n uint32, _, src unsafe.Pointer, length uint32, window unsafe.Pointer) {
+		PushInline(ring, tail, n, src, length, c0, c1, window)
 	})
+}
+
+func TestPushHeaded(t *testing.T) {
+	eachEntry(t, 0, func(block, header []byte) { copy(block, header) }, PushHeaded)
 }
 
 func differ(a, b []byte) int {
@@ -233,50 +204,4 @@ func TestCombined(t *testing.T) {
 	if (Timing{Store: 50, Block: 400}).Combined() || !(Timing{Store: 50, Block: 60}).Combined() {
 		t.Error("Combined confuses eight writes with one")
 	}
-}
-
-func BenchmarkPush(b *testing.B) {
-	mem := arena(b, 8192)
-	dst, src := unsafe.Pointer(&mem[1024]), unsafe.Pointer(&mem[4096])
-	ring := SendRing{unsafe.Pointer(&mem[2048]), (*uint32)(unsafe.Pointer(&mem[0])), 7}
-	best := pushWith
-	defer func() { pushWith = best }()
-	for p := Stores; p <= AVX2; p++ {
-		if lacks(p) != "" {
-			continue
-		}
-		pushWith = p
-		for _, n := range []int{1, 2, 4} {
-			b.Run(fmt.Sprintf("%s/CopyWC-%d", p, n), func(b *testing.B) {
-				for b.Loop() {
-					CopyWC(dst, src, n)
-				}
-			})
-			b.Run(fmt.Sprintf("%s/PushWQE-%d", p, n), func(b *testing.B) {
-				for b.Loop() {
-					PushWQE(&ring, 0, 1, dst, src, n)
-				}
-			})
-		}
-	}
-}
-
-func BenchmarkDoorbell(b *testing.B) {
-	mem := arena(b, 4096)
-	rec, db := (*uint32)(unsafe.Pointer(&mem[0])), (*uint64)(unsafe.Pointer(&mem[64]))
-	b.Run("Store32", func(b *testing.B) {
-		for b.Loop() {
-			Store32(rec, 1)
-		}
-	})
-	b.Run("RingDoorbell", func(b *testing.B) {
-		for b.Loop() {
-			RingDoorbell(rec, 1, db, 2)
-		}
-	})
-	b.Run("RingDoorbellWC", func(b *testing.B) {
-		for b.Loop() {
-			RingDoorbellWC(rec, 1, db, 2)
-		}
-	})
 }

@@ -38,12 +38,6 @@ func TestInheritVFIO(t *testing.T) {
 	block := must.Get(old.Alloc(8192, 4096))(t)
 	copy(block.Bytes, "what the device wrote")
 	calls := len(k.log)
-	command := func() byte {
-		b := make([]byte, 1)
-		k.device.ReadAt(b, regionConfig*regionStride+cfgCommand)
-		return b[0]
-	}
-
 	for _, end := range []func(Heritable) error{Heritable.Leave, func(h Heritable) error { return h.Close() }} { // before it arrived
 		must.OK(t, end(must.Get(k.inherit(handed(t, f)))(t)))
 	}
@@ -63,16 +57,13 @@ func TestInheritVFIO(t *testing.T) {
 	must.OK(t, old.Leave())
 	must.OK(t, f.Leave())
 	must.Close(t, f)
-	if len(k.mapped) != len(w.Mappings) || command()&byte(cmdBusMaster) == 0 || len(k.log) != calls {
-		t.Errorf("after the other process: IOMMU %v, command %#x, kernel %q", k.mapped, command(), k.log[calls:])
+	if len(k.mapped) != len(w.Mappings) || k.command()&byte(cmdBusMaster) == 0 || len(k.log) != calls {
+		t.Errorf("after the other process: IOMMU %v, command %#x, kernel %q", k.mapped, k.command(), k.log[calls:])
 	}
 	h.Arrive()
 	bar := must.Get(h.BAR(0))(t)
 	bar.Write32(0x40, 0x77777777)
-	seen := make([]byte, 1)
-	if k.device.ReadAt(seen, 0x40); seen[0] != 0x77 {
-		t.Error("a store did not reach BAR 0")
-	}
+	check.Equal(t, k.at(0x40), 0x77, "the store to BAR 0 left %#x")
 	if wc := must.Get(h.BARWC(2))(t); !wc.WriteCombining() {
 		t.Error("BAR 2 is not write-combining")
 	}
@@ -83,12 +74,10 @@ func TestInheritVFIO(t *testing.T) {
 	must.OK(t, arena.Grow(2<<20)) // at a free address, or the kernel refuses it
 	must.Close(t, arena)
 	must.Close(t, h)
-	if len(k.mapped) != 0 || command()&byte(cmdBusMaster) != 0 {
-		t.Errorf("after Close: IOMMU %v, command %#x", k.mapped, command())
+	if len(k.mapped) != 0 || k.command()&byte(cmdBusMaster) != 0 {
+		t.Errorf("after Close: IOMMU %v, command %#x", k.mapped, k.command())
 	}
-	if left := openFiles(t); left != fds {
-		t.Errorf("%d files are left open", left-fds)
-	}
+	check.Equal(t, openFiles(t), fds, "%d files are open")
 }
 
 // A function is not inherited if the kernel does not map its memory as before, or if the description is not understood.
@@ -97,7 +86,7 @@ func TestInheritRefused(t *testing.T) {
 	fds := openFiles(t)
 	f := must.Get(k.openVFIO(addr0, false))(t)
 	must.Get(f.BARWC(2))(t)
-	k.file("sys/kernel/debug/x86/pat_memtype_list", "PAT memtype list:\nPAT: [mem 0x00000000f1000000-0x00000000f1004000] uncached-minus\n")
+	k.memoryTypes(bar2 + "uncached-minus")
 	if mmio.PushMethod() != mmio.MOVDIR64B {
 		check.Fails(t, "uncached where it was write-combining", check.Err(k.inherit(handed(t, f))), errAgain)
 	}
@@ -116,9 +105,7 @@ func TestInheritRefused(t *testing.T) {
 		}
 	}
 	must.Close(t, f)
-	if left := openFiles(t); left != fds {
-		t.Errorf("%d files are left open", left-fds)
-	}
+	check.Equal(t, openFiles(t), fds, "%d files are open")
 }
 
 // Without an IOMMU the lock of the configuration space goes along, so that no third process gets the function.
@@ -146,7 +133,5 @@ func TestInheritSysfs(t *testing.T) {
 		t.Error("bus mastering is on after Close")
 	}
 	must.Close(t, must.Get(k.openSysfs(addr0, true))(t))
-	if left := openFiles(t); left != fds {
-		t.Errorf("%d files are left open", left-fds)
-	}
+	check.Equal(t, openFiles(t), fds, "%d files are open")
 }

@@ -40,7 +40,7 @@ func newKernel(t *testing.T) *kernel {
 	k.modules = func(name string) error { return fmt.Errorf("no module %s", name) }
 	k.file("sys/bus/pci/drivers_probe", "")
 	k.file("dev/vfio/vfio", "")
-	k.file("sys/kernel/debug/x86/pat_memtype_list", "PAT memtype list:\nPAT: [mem 0x00000000f1000000-0x00000000f1004000] write-combining\n")
+	k.memoryTypes(bar2 + "write-combining")
 	return k
 }
 
@@ -57,6 +57,22 @@ func (k *kernel) link(name, to string) {
 	must.OK(k.t, os.MkdirAll(filepath.Dir(k.path(name)), 0o755))
 	must.OK(k.t, os.Symlink(to, k.path(name)))
 }
+
+// bar2 is the kernel's table of memory types before that of BAR 2.
+const bar2 = "PAT memtype list:\nPAT: [mem 0x00000000f1000000-0x00000000f1004000] "
+
+func (k *kernel) memoryTypes(table string) {
+	k.file("sys/kernel/debug/x86/pat_memtype_list", table+"\n")
+}
+
+// at returns a byte of the device's regions.
+func (k *kernel) at(off int64) byte {
+	b := make([]byte, 1)
+	k.device.ReadAt(b, off)
+	return b[0]
+}
+
+func (k *kernel) command() byte { return k.at(regionConfig*regionStride + cfgCommand) }
 
 func (k *kernel) driverModule(names ...string) {
 	for _, n := range names {

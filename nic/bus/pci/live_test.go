@@ -1,7 +1,6 @@
 package pci
 
 import (
-	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -14,11 +13,6 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-func needed(t *testing.T) map[string]string {
-	t.Helper()
-	return must.Get(netif.Needed())(t)
-}
-
 // TestLive unbinds a function of this machine from its driver, uses it through the real kernel, and binds it again. It
 // runs if REBOUND_TEST_PCI names a function that may be used: in the lab's guest, or on a host with a spare card.
 func TestLive(t *testing.T) {
@@ -27,14 +21,12 @@ func TestLive(t *testing.T) {
 		t.Skip("REBOUND_TEST_PCI names no PCI function that may be taken")
 	}
 	before := must.Get(machine.find(addr))(t)
-	to := Target{NoDriver: before.Group == "", Needed: needed(t)}
+	to := Target{NoDriver: before.Group == "", Needed: must.Get(netif.Needed())(t)}
 	must.OK(t, Bind(addr, to))
 	t.Cleanup(func() {
 		check.OK(t, Unbind(addr))
-		after, err := machine.find(addr)
-		if err != nil || after.Driver != before.Driver {
-			t.Errorf("afterwards driver %q has it, before %q: %v", after.Driver, before.Driver, err)
-		}
+		after := must.Get(machine.find(addr))(t)
+		check.Equal(t, after.Driver, before.Driver, "afterwards driver %q has it")
 		t.Logf("given back to %q", after.Driver)
 	})
 	for range 2 {
@@ -45,18 +37,10 @@ func TestLive(t *testing.T) {
 func live(t *testing.T, addr string, unsafeNoIOMMU bool) {
 	f := must.Get(Open(addr, unsafeNoIOMMU))(t)
 	defer f.Close()
-	if g, err := Open(addr, unsafeNoIOMMU); !errors.Is(err, bus.ErrBusy) {
-		t.Errorf("a second open: %v, %v", g, err)
-	}
-	id, err := readID(f)
-	if err != nil || id != f.ID() {
-		t.Errorf("ID %v, by configuration space %v, %v", f.ID(), id, err)
-	}
-	aer, err := ExtCapability(f, ExtCapAER)
-	if err != nil {
-		t.Error(err)
-	}
-	t.Logf("%s: %v, AER at %#x, notes %q", f.Name(), id, aer, Notes(f))
+	check.Fails(t, "a second open", check.Err(Open(addr, unsafeNoIOMMU)), bus.ErrBusy)
+	check.Equal(t, must.Get(readID(f))(t), f.ID(), "ID by configuration space %v")
+	aer := must.Get(ExtCapability(f, ExtCapAER))(t)
+	t.Logf("%s: %v, AER at %#x, notes %q", f.Name(), f.ID(), aer, Notes(f))
 	for n := range 6 {
 		w, err := f.BAR(n)
 		if err != nil {
@@ -68,10 +52,7 @@ func live(t *testing.T, addr string, unsafeNoIOMMU bool) {
 
 	arena := must.Get(dma.NewArena(f, 4<<20))(t)
 	check.OK(t, arena.Grow(1<<20))
-	b, err := arena.Alloc(1<<20, 1<<12)
-	if err != nil {
-		t.Error(err)
-	}
+	b := must.Get(arena.Alloc(1<<20, 1<<12))(t)
 	t.Logf("memory at device address %#x; %q", b.IOVA, arena.Notes())
 	check.OK(t, f.SetBusMaster(true))
 	check.OK(t, f.Reset())
@@ -94,7 +75,7 @@ func TestLiveWC(t *testing.T) {
 		t.Skip("REBOUND_TEST_PCI_WC names no PCI function whose BAR 2 is memory that may be written")
 	}
 	before := must.Get(machine.find(addr))(t)
-	must.OK(t, Bind(addr, Target{NoDriver: before.Group == "", Needed: needed(t)}))
+	must.OK(t, Bind(addr, Target{NoDriver: before.Group == "", Needed: must.Get(netif.Needed())(t)}))
 	defer Unbind(addr)
 	f := must.Get(Open(addr, before.Group == ""))(t)
 	defer f.Close()

@@ -86,28 +86,16 @@ func TestVFIO(t *testing.T) {
 	must.OK(t, f.SetBusMaster(true))
 
 	arena := must.Get(dma.NewArena(f, 4<<20))(t)
-	if len(k.mapped) != 1 {
-		t.Errorf("the IOMMU has %v", k.mapped)
-	}
+	check.Equal(t, len(k.mapped), 1, "%d mappings in the IOMMU")
 	for range 2 {
 		must.Close(t, f)
 	}
-	cfg := make([]byte, 2)
-	k.device.ReadAt(cfg, regionConfig*regionStride+cfgCommand)
-	if cfg[0]&byte(cmdBusMaster) != 0 {
-		t.Error("bus mastering is on after Close")
-	}
-	if w.Read32(0) != ^uint32(0) {
-		t.Error("registers answer after Close")
-	}
-	if err := arena.Close(); err != nil {
-		t.Errorf("the arena's Close after the function's: %v", err)
-	}
+	check.Equal(t, k.command()&byte(cmdBusMaster), 0, "bus mastering after Close: %#x")
+	check.Equal(t, w.Read32(0), ^uint32(0), "registers after Close: %#x")
+	must.Close(t, arena) // after the function
 	check.Fails(t, "Map after Close", check.Err(f.Map(dma.Memory{Bytes: make([]byte, 4096)})), errClosed)
 	check.Fails(t, "BAR after Close", check.Err(f.BAR(0)), errClosed)
-	if left := openFiles(t); left != fds {
-		t.Errorf("%d files are left open", left-fds)
-	}
+	check.Equal(t, openFiles(t), fds, "%d files are open")
 }
 
 func openFiles(t *testing.T) int {
@@ -148,13 +136,8 @@ func TestVFIORefuses(t *testing.T) {
 		k.driverModule("ixgbe")
 		c.set(k)
 		fds := openFiles(t)
-		f, err := k.openVFIO(addr0, false)
-		if f != nil || !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want %v saying %q", name, err, c.want, c.says)
-		}
-		if openFiles(t) != fds {
-			t.Errorf("%s: files are left open", name)
-		}
+		check.Fails(t, name, check.Err(k.openVFIO(addr0, false)), c.want, c.says)
+		check.Equal(t, openFiles(t), fds, name+": %d files are open")
 	}
 	k := vfioKernel(t)
 	check.Fails(t, "group in use", k.groupError(Found{Group: "7"}, unix.EBUSY), bus.ErrBusy, "fuser")
@@ -180,11 +163,8 @@ func TestSplitWC(t *testing.T) {
 	uc.Write32(0x10, 0x22222222)
 	wc.Write32(0x2010, 0x33333333)
 	b, _ := os.ReadFile(k.host.device(addr0) + "/resource2_wc")
-	d := make([]byte, 1)
-	k.device.ReadAt(d, 2*regionStride+0x10)
-	if b[0x2010] != 0x33 || d[0] != 0x22 {
-		t.Errorf("stores went elsewhere: %#x, %#x", b[0x2010], d[0])
-	}
+	check.Equal(t, b[0x2010], 0x33, "the write-combining store left %#x")
+	check.Equal(t, k.at(2*regionStride+0x10), 0x22, "the uncached store left %#x")
 	check.Fails(t, "split after use", SplitWC(f, 2, 0x2000), ErrBAR)
 	// If the kernel offers no write-combining, both parts are uncached, and reported as such.
 	must.OK(t, SplitWC(f, 0, 0x1000))
@@ -193,9 +173,7 @@ func TestSplitWC(t *testing.T) {
 		t.Fatalf("BARWC(0): %+v, %v", up, err)
 	}
 	up.Write32(0x1010, 0x44444444)
-	if k.device.ReadAt(d, 0x1010); d[0] != 0x44 {
-		t.Error("the upper part is not BAR 0's")
-	}
+	check.Equal(t, k.at(0x1010), 0x44, "the store to the upper part of BAR 0 left %#x")
 }
 
 func TestVFIORegions(t *testing.T) {
@@ -206,10 +184,7 @@ func TestVFIORegions(t *testing.T) {
 	w := must.Get(f.BAR(0))(t)
 	for _, off := range []uint64{0x1000, 0x4000, 0xfffc} {
 		w.Write32(off, uint32(off)|1)
-		d := make([]byte, 1)
-		if k.device.ReadAt(d, int64(off)); d[0] != byte(off)|1 {
-			t.Errorf("store at %#x went elsewhere", off)
-		}
+		check.Equal(t, k.at(int64(off)), byte(off)|1, fmt.Sprintf("the store at %#x left %%#x", off))
 	}
 	k.sparse = []span{{0x8000, 0x11000}}
 	g := must.Get(k.openVFIO(addr0, false))(t)
@@ -331,16 +306,10 @@ func TestSysfsRefuses(t *testing.T) {
 func TestGone(t *testing.T) {
 	k := vfioKernel(t)
 	f := must.Get(k.openVFIO(addr0, false))(t)
-	if Gone(f) {
-		t.Error("the function is gone before it left")
-	}
+	check.Equal(t, Gone(f), false, "gone before it left: %v")
 	k.device.WriteAt([]byte(strings.Repeat("\xff", cfgExtendedSize)), regionConfig*regionStride)
-	if !Gone(f) {
-		t.Error("surprise removal is not noticed")
-	}
-	if err := f.Close(); err != nil {
-		t.Errorf("Close of a function that is gone: %v", err)
-	}
+	check.Equal(t, Gone(f), true, "gone after surprise removal: %v")
+	must.Close(t, f)
 }
 
 // vfio-pci emulates some bits. WriteReal writes them through sysfs, and reports if that failed too.
@@ -381,38 +350,32 @@ func TestWriteCombiningIsTrue(t *testing.T) {
 		t.Skip("only x86 has one table of memory types")
 	}
 	for list, want := range map[string]bool{
-		"PAT: [mem 0x00000000f1000000-0x00000000f1004000] write-combining\n": true,
-		"PAT: [mem 0x00000000f1000000-0x00000000f1004000] uncached-minus\n":  false,
-		"PAT: [mem 0x00000000f2000000-0x00000000f2004000] write-combining\n": false,
+		bar2 + "write-combining": true,
+		bar2 + "uncached-minus":  false,
+		"PAT: [mem 0x00000000f2000000-0x00000000f2004000] write-combining": false,
 		"": false,
 	} {
-		k := vfioKernel(t)
-		k.file("sys/kernel/debug/x86/pat_memtype_list", list)
-		f := must.Get(k.openVFIO(addr0, false))(t)
-		if w, err := f.BARWC(2); err != nil || w.WriteCombining() != want || want == (len(Notes(f)) > 0) {
-			t.Errorf("%q: %+v, %v, notes %q; want write-combining %v", list, w, err, Notes(f), want)
-		}
-		f.Close()
+		combines(t, vfioKernel(t), list, want)
+	}
+}
+
+// combines fails the test unless BAR 2 is write-combining as wanted, or else a note says that it is not.
+func combines(t *testing.T, k *kernel, types string, want bool) {
+	t.Helper()
+	k.memoryTypes(types)
+	f := must.Get(k.openVFIO(addr0, false))(t)
+	defer f.Close()
+	if w, err := f.BARWC(2); err != nil || w.WriteCombining() != want || want == (len(Notes(f)) > 0) {
+		t.Errorf("%q: %+v, %v, notes %q; want write-combining %v", types, w, err, Notes(f), want)
 	}
 }
 
 // Amazon's patch of vfio-pci maps prefetchable BARs write-combining through VFIO itself, as the kernel's table of memory types
 // shows.
 func TestPatchedVFIO(t *testing.T) {
-	for _, patched := range []bool{true, false} {
+	for types, want := range map[string]bool{bar2 + "write-combining": runtime.GOARCH == "amd64", bar2 + "uncached-minus": false} {
 		k := vfioKernel(t)
 		os.Remove(k.host.device(addr0) + "/resource2_wc")
-		if !patched {
-			k.file("sys/kernel/debug/x86/pat_memtype_list", "PAT memtype list:\nPAT: [mem 0x00000000f1000000-0x00000000f1004000] uncached-minus\n")
-		}
-		f := must.Get(k.openVFIO(addr0, false))(t)
-		w, err := f.BARWC(2)
-		if err != nil || w.WriteCombining() != (patched && runtime.GOARCH == "amd64") {
-			t.Errorf("patched %v: write-combining %v, %v", patched, w.WriteCombining(), err)
-		}
-		if got := len(Notes(f)) > 0; got == w.WriteCombining() {
-			t.Errorf("patched %v: notes %q", patched, Notes(f))
-		}
-		f.Close()
+		combines(t, k, types, want)
 	}
 }
