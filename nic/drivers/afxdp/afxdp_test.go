@@ -2,7 +2,6 @@ package afxdp_test
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -32,6 +31,11 @@ func open(o nic.Options) (nic.Device, error) { return afxdp.Open(o, afxdp.Option
 
 func generic(o nic.Options) (nic.Device, error) { return afxdp.Open(o, afxdp.Options{Generic: true}) }
 
+func onHost(v *veth.Pair, own afxdp.Options) (d *afxdp.Device, err error) {
+	v.Host.Do(func() { d, err = afxdp.Open(nic.Options{Device: v.Host.Name}, own) })
+	return d, err
+}
+
 func TestAnswers(t *testing.T) { veth.Answers(t, open, nic.Options{}) }
 func TestFaults(t *testing.T)  { veth.Faults(t, open) }
 func TestLoops(t *testing.T)   { veth.Loops(t, open) }
@@ -48,20 +52,10 @@ func TestGeneric(t *testing.T) {
 // TestQueues serves two receive queues, which write to no common cache line, notes one that is not served, and refuses one that does not exist.
 func TestQueues(t *testing.T) {
 	v := veth.NewQueues(t, 2)
-	v.Host.Do(func() {
-		d, err := afxdp.Open(nic.Options{Device: v.Host.Name}, afxdp.Options{})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		if notes := fmt.Sprint(d.Info().Notes); !strings.Contains(notes, "ethtool -L") {
-			t.Errorf("one of two queues: notes %s", notes)
-		}
-		d.Close()
-		if _, err = afxdp.Open(nic.Options{Device: v.Host.Name}, afxdp.Options{Queue: 2}); err == nil || !strings.Contains(err.Error(), "no queue 2") {
-			t.Errorf("queue 2 of two: %v", err)
-		}
-	})
+	d := must.Get(onHost(v, afxdp.Options{}))(t)
+	check.Contains(t, fmt.Sprint(d.Info().Notes), "ethtool -L") // it is one of two queues
+	must.Close(t, d)
+	check.Fails(t, "queue 2 of two", check.Err(onHost(v, afxdp.Options{Queue: 2})), nil, "no queue 2")
 	s := v.Serve(t, open, nic.Options{Queues: 2})
 	nictest.Apart(t, s.Device.(*afxdp.Device).Queues())
 	v.Flows(t, s)
@@ -116,13 +110,9 @@ func TestKill(t *testing.T) {
 	c := exec.Command("/proc/self/exe")
 	c.Env, c.Stderr = []string{child + "=" + v.Host.Name}, os.Stderr
 	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	v.Host.Do(func() { err = c.Start() })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "open\n" {
 		t.Fatal(line, err)
 	}
@@ -176,34 +166,20 @@ func TestForeignProgram(t *testing.T) {
 	p := must.Get(ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}}))(t)
 	defer p.Close()
+	var x link.Link
+	var err error
 	v.Host.Do(func() {
-		l, err := netlink.LinkByName(v.Host.Name)
-		if err != nil {
-			t.Error(err)
-			return
+		var l netlink.Link
+		if l, err = netlink.LinkByName(v.Host.Name); err == nil {
+			x, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: l.Attrs().Index})
 		}
-		x, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: l.Attrs().Index})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		before := attached(t, v)
-		if _, err := afxdp.Open(nic.Options{Device: v.Host.Name}, afxdp.Options{}); !errors.Is(err, nic.ErrBusy) {
-			t.Errorf("open beside another program: %v", err)
-		} else {
-			t.Log(err)
-		}
-		if after := attached(t, v); after != before {
-			t.Errorf("program %d attached, it was %d", after, before)
-		}
-		x.Close()
-		d, err := afxdp.Open(nic.Options{Device: v.Host.Name}, afxdp.Options{})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		must.Close(t, d)
 	})
+	must.OK(t, err)
+	before := attached(t, v)
+	check.Fails(t, "open beside another program", check.Err(onHost(v, afxdp.Options{})), nic.ErrBusy)
+	check.Equal(t, attached(t, v), before, "program %d is attached")
+	must.Close(t, x)
+	must.Close(t, must.Get(onHost(v, afxdp.Options{}))(t))
 	check.Equal(t, attached(t, v), 0, "program %d is attached after Close")
 }
 
