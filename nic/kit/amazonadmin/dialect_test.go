@@ -10,35 +10,6 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// EFA's identifiers contain the command's slot in their low bits and its number above, and completions repeat them.
-func TestLongIDs(t *testing.T) {
-	var ids []uint16
-	_, q := newDialectQueue(t, EFA, 4, func(d *device, c []byte) {
-		ids = append(ids, binary.LittleEndian.Uint16(c))
-		d.complete(c, 0)
-	})
-	for n := range uint32(1 << 11) {
-		var r told
-		if err := Exec(q, "ask", &ask{Value: n}, &r); err != nil || r.Value != n {
-			t.Fatalf("command %d: %d, %v", n, r.Value, err)
-		}
-	}
-	for n, id := range ids {
-		if want := uint16(n*4) & 0xFFF; id != want { // one at a time: always the first place
-			t.Fatalf("command %d has identifier %#x, want %#x", n, id, want)
-		}
-	}
-}
-
-// A completion with the right slot and another number belongs to an earlier command: the device is no longer trusted.
-func TestStaleCompletion(t *testing.T) {
-	_, q := newDialectQueue(t, EFA, 4, func(d *device, c []byte) {
-		binary.LittleEndian.PutUint16(c, binary.LittleEndian.Uint16(c)^4)
-		d.complete(c, 0)
-	})
-	check.Fails(t, "completion with another number", Exec(q, "ask", &ask{}, &told{}), ErrDevice)
-}
-
 // The event doorbell counts from the depth for ENA and from zero for EFA, and only an ENA's revision says how registers
 // are read.
 func TestEventDoorbell(t *testing.T) {

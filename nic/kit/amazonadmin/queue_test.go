@@ -20,6 +20,7 @@ import (
 // arena's start).
 type device struct {
 	mu     sync.Mutex
+	arena  *dma.Arena
 	mem    []byte
 	regs   [0x80]byte
 	tail   uint16 // commands taken
@@ -76,19 +77,14 @@ func (d *device) complete(command []byte, status uint8) {
 	d.acq++
 }
 
-func newQueue(t *testing.T, depth int, answer func(*device, []byte)) (*device, *Queue) {
-	t.Helper()
-	return newDialectQueue(t, ENA, depth, answer)
-}
-
-func newDialectQueue(t *testing.T, dialect Dialect, depth int, answer func(*device, []byte)) (*device, *Queue) {
+func newQueue(t testing.TB, dialect Dialect, depth int, answer func(*device, []byte)) (*device, *Queue) {
 	t.Helper()
 	d := &device{depth: uint16(depth), answer: answer}
-	a := must.Get(dma.NewArena(d, 1<<16))(t)
-	t.Cleanup(func() { a.Close() })
-	r := must.Get(newRegs("test", dialect, 0, mmio.Trapped(0x80, d, nil, nil), a))(t)
+	d.arena = must.Get(dma.NewArena(d, 1<<16))(t)
+	t.Cleanup(func() { d.arena.Close() })
+	r := must.Get(newRegs("test", dialect, 0, mmio.Trapped(0x80, d, nil, nil), d.arena))(t)
 	r.Announce()
-	q := must.Get(NewQueue(r, a, depth, time.Minute))(t)
+	q := must.Get(NewQueue(r, d.arena, depth, time.Minute))(t)
 	q.Announce()
 	return d, q
 }
@@ -105,19 +101,28 @@ type told struct {
 	Value uint32
 }
 
+// Commands go round the ring. EFA's identifiers contain the command's slot in their low bits and its number above, and completions repeat them.
 func TestExecRoundTheRing(t *testing.T) {
-	_, q := newQueue(t, 4, func(d *device, c []byte) { d.complete(c, 0) })
-	for n := range uint32(100) {
-		var r told
-		if err := Exec(q, "ask", &ask{Header: Header{Opcode: 7}, Value: n}, &r); err != nil || r.Value != n {
-			t.Fatalf("command %d: %d, %v", n, r.Value, err)
+	for _, dialect := range []Dialect{ENA, EFA} {
+		n := uint16(0)
+		_, q := newQueue(t, dialect, 4, func(d *device, c []byte) {
+			if id := binary.LittleEndian.Uint16(c); dialect.LongIDs && id != n*4&0xFFF { // one at a time: always the first place
+				t.Errorf("command %d has identifier %#x", n, id)
+			}
+			d.complete(c, 0)
+		})
+		for ; n < 1<<11; n++ {
+			var r told
+			if err := Exec(q, "ask", &ask{Header: Header{Opcode: 7}, Value: uint32(n)}, &r); err != nil || r.Value != uint32(n) {
+				t.Fatalf("command %d: %d, %v", n, r.Value, err)
+			}
 		}
 	}
 }
 
 func TestOutOfOrder(t *testing.T) {
 	var held [][]byte
-	_, q := newQueue(t, 8, func(d *device, c []byte) {
+	_, q := newQueue(t, ENA, 8, func(d *device, c []byte) {
 		if held = append(held, c); len(held) == 4 {
 			for i := range held {
 				d.complete(held[3-i], 0)
@@ -138,7 +143,7 @@ func TestOutOfOrder(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	_, q := newQueue(t, 4, func(d *device, c []byte) { d.complete(c, uint8(IllegalParameter)) })
+	_, q := newQueue(t, ENA, 4, func(d *device, c []byte) { d.complete(c, uint8(IllegalParameter)) })
 	err := Exec(q, "ask", &ask{}, &told{})
 	var refused *CommandError
 	if !errors.As(err, &refused) || refused.Status != IllegalParameter || refused.Command != "ask" {
@@ -151,26 +156,29 @@ func TestRefused(t *testing.T) {
 
 func TestSilence(t *testing.T) {
 	const limit = 300 * time.Millisecond // for commands that never complete
-	d, q := newQueue(t, 4, func(*device, []byte) {})
+	d, q := newQueue(t, ENA, 4, func(*device, []byte) {})
 	q.timeout = limit
 	check.Fails(t, "no completion", Exec(q, "ask", &ask{}, &told{}), nic.ErrTimeout)
 	d.answer = func(d *device, c []byte) { d.complete(c, 0) }
 	check.Fails(t, "after a time-out the queue continues", Exec(q, "ask", &ask{}, &told{}), nic.ErrTimeout)
-	d, q = newQueue(t, 4, func(d *device, _ []byte) { d.gone = true })
+	d, q = newQueue(t, ENA, 4, func(d *device, _ []byte) { d.gone = true })
 	q.timeout = limit
 	check.Fails(t, "a device that left", Exec(q, "ask", &ask{}, &told{}), nic.ErrGone)
 }
 
-// After a completion for a command that is not pending, the device is no longer trusted.
+// After a completion for a command that is not pending, the device is no longer trusted. EFA's has the right slot, and the number of an earlier
+// command.
 func TestStrangeCompletion(t *testing.T) {
-	for _, id := range []uint16{1, 3, 9, 0xFFF} {
-		_, q := newQueue(t, 4, func(d *device, c []byte) {
-			binary.LittleEndian.PutUint16(c, id)
-			d.complete(c, 0)
+	for _, c := range []struct {
+		dialect Dialect
+		id      uint16
+	}{{ENA, 1}, {ENA, 3}, {ENA, 9}, {ENA, 0xFFF}, {EFA, 4}} {
+		_, q := newQueue(t, c.dialect, 4, func(d *device, command []byte) {
+			binary.LittleEndian.PutUint16(command, c.id)
+			d.complete(command, 0)
 		})
-		if err := Exec(q, "ask", &ask{}, &told{}); !errors.Is(err, ErrDevice) || !errors.Is(q.Err(), ErrDevice) {
-			t.Errorf("completion for %d: %v", id, err)
-		}
+		check.Fails(t, "Exec", Exec(q, "ask", &ask{}, &told{}), ErrDevice)
+		check.Fails(t, "the queue afterwards", q.Err(), ErrDevice)
 	}
 }
 
@@ -180,17 +188,9 @@ func FuzzWriteBack(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1})
 	f.Add([]byte{9, 0, 5, 1, 1, 2, 3, 4})
 	// Created once: mapping memory takes a hundred times the time of an input.
-	d := &device{depth: 2}
-	a, err := dma.NewArena(d, 1<<16)
-	if err != nil {
-		f.Skip(err)
-	}
-	f.Cleanup(func() { a.Close() })
-	r := must.Get(newRegs("test", ENA, 0, mmio.Trapped(0x80, d, nil, nil), a))(f)
-	r.Announce()
-	q := must.Get(NewQueue(r, a, 2, time.Millisecond))(f)
-	q.Announce()
-	e := must.Get(NewEvents(r, a, 2))(f)
+	d, q := newQueue(f, ENA, 2, nil)
+	q.timeout = time.Millisecond
+	e := must.Get(NewEvents(q.regs, d.arena, 2))(f)
 	e.Announce()
 	completions, events := binary.LittleEndian.Uint64(d.regs[ACQ_BASE_LO:]), binary.LittleEndian.Uint64(d.regs[AENQ_BASE_LO:])
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -221,7 +221,7 @@ func FuzzWriteBack(f *testing.F) {
 
 // A process that takes over the device continues with the next command and the next event, and uses no dead queue.
 func TestPlace(t *testing.T) {
-	d, q := newQueue(t, 4, func(d *device, c []byte) { d.complete(c, 0) })
+	d, q := newQueue(t, ENA, 4, func(d *device, c []byte) { d.complete(c, 0) })
 	for range 6 {
 		must.OK(t, Exec(q, "ask", &ask{}, &told{}))
 	}

@@ -1,7 +1,6 @@
 package xdpkit_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
 
@@ -32,9 +32,7 @@ func TestFree(t *testing.T) {
 		})
 		return err
 	}
-	if err := free(); err != nil {
-		t.Errorf("nothing is there: %v", err)
-	}
+	check.OK(t, free())
 	for _, c := range []struct {
 		name   string
 		linked bool
@@ -46,11 +44,9 @@ func TestFree(t *testing.T) {
 		{"theirs", false, "ip link set " + v.Host.Name + " xdp off"},
 		{"rebound_pick", true, "another responder or bench"},
 	} {
-		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: c.name, Type: ebpf.XDP, License: "Apache-2.0",
-			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(ebpf.NewProgram(&ebpf.ProgramSpec{Name: c.name, Type: ebpf.XDP, License: "Apache-2.0",
+			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}}))(t)
+		var err error
 		var off func() error
 		v.Host.Do(func() {
 			var l netlink.Link
@@ -70,21 +66,12 @@ func TestFree(t *testing.T) {
 				return err
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = free()
-		if !errors.Is(err, nic.ErrBusy) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), c.name) {
-			t.Errorf("%s: %v, want %q", c.name, err, c.says)
-		} else {
-			t.Log(err)
-		}
+		must.OK(t, err)
+		check.Fails(t, c.name, free(), nic.ErrBusy, c.says, c.name)
 		check.OK(t, off())
 		p.Close()
 	}
-	if err := free(); err != nil {
-		t.Errorf("all are gone: %v", err)
-	}
+	check.OK(t, free())
 }
 
 // The kernel reports a driver's features: veth runs programs and has times and tags; loopback runs none.
