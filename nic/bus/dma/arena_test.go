@@ -94,9 +94,7 @@ func TestAllocator(t *testing.T) {
 				must.OK(t, a.Grow(1<<20))
 				continue
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if b.IOVA%uint64(align) != 0 || len(b.Bytes) != size || cap(b.Bytes) != size {
 				t.Fatalf("%d bytes aligned to %d: got %d (cap %d) at %#x", size, align, len(b.Bytes), cap(b.Bytes), b.IOVA)
 			}
@@ -109,9 +107,7 @@ func TestAllocator(t *testing.T) {
 			if len(bytes.Trim(b.Bytes, "\x00")) != 0 {
 				t.Fatal("a block is not zeroed, or overlaps a live one")
 			}
-			for i := range b.Bytes {
-				b.Bytes[i] = 0xa5
-			}
+			copy(b.Bytes, bytes.Repeat([]byte{0xa5}, size))
 			live[b.IOVA] = b
 		}
 		for _, b := range live {
@@ -146,9 +142,7 @@ func TestMemoryOfClosedArenaIsZeroedForTheNext(t *testing.T) {
 		if len(bytes.Trim(b.Bytes, "\x00")) != 0 {
 			t.Error("a block has the content of the arena before")
 		}
-		for i := range b.Bytes {
-			b.Bytes[i] = 0xa5
-		}
+		copy(b.Bytes, bytes.Repeat([]byte{0xa5}, 1<<20))
 		must.OK(t, a.Close())
 	}
 	for _, mp := range m.pool.free {
@@ -163,9 +157,7 @@ func TestArenaPiecewise(t *testing.T) {
 	defer a.Close()
 	check.Equal(t, len(a.segments), 1, "%d segments of pages that follow each other")
 	if a.mappings[0].mem.Page == 4096 {
-		if _, err := a.Alloc(1<<20, 4096); err != nil {
-			t.Error(err)
-		}
+		must.Get(a.Alloc(1<<20, 4096))(t)
 	}
 }
 
@@ -179,9 +171,7 @@ func TestGrow(t *testing.T) {
 		if errors.Is(err, ErrNoRoom) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		pages = append(pages, b)
 	}
 	if len(pages) == 0 || len(pages)*4096 != len(a.segments[0].bytes) {
@@ -189,26 +179,19 @@ func TestGrow(t *testing.T) {
 	}
 	must.OK(t, a.Grow(3<<20))
 	check.Equal(t, len(m.mapped), 2, "%d mappings after Grow")
-	if _, err := a.Alloc(3<<20, 1<<21); err != nil {
-		t.Error(err)
-	}
+	must.Get(a.Alloc(3<<20, 1<<21))(t)
 	if n := a.Notes(); len(n) == 0 || len(n) > 2 || len(n) == 2 && n[0] == n[1] { // two if the first one used the last huge page
 		t.Errorf("Notes = %q, want one for each kind of memory", n)
 	}
 }
 
 func TestArenaErrors(t *testing.T) {
-	if _, err := NewArena(&fakeMapper{failAt: 1}, 4096); !errors.Is(err, errFake) {
-		t.Errorf("the mapper's failure came back as %v", err)
-	}
+	check.Fails(t, "a mapper that fails", check.Err(NewArena(&fakeMapper{failAt: 1}, 4096)), errFake)
 	m := &fakeMapper{page: true, failAt: 3}
-	if _, err := NewArena(m, 8<<20); !errors.Is(err, errFake) || len(m.mapped) != 0 { // more than two pages, even of 2 MiB
-		t.Errorf("%d pieces stay mapped after a failure in the middle (%v)", len(m.mapped), err)
-	}
+	check.Fails(t, "a mapper that fails in the middle", check.Err(NewArena(m, 8<<20)), errFake) // more than two pages, even of 2 MiB
+	check.Equal(t, len(m.mapped), 0, "%d pieces stay mapped after a failure in the middle")
 	for _, size := range []int{0, -1, 1 << 50} {
-		if _, err := NewArena(&fakeMapper{}, size); err == nil {
-			t.Errorf("an arena of %d bytes was made", size)
-		}
+		check.Fails(t, fmt.Sprintf("an arena of %d bytes", size), check.Err(NewArena(&fakeMapper{}, size)), nil)
 	}
 	a := must.Get(NewArena(&fakeMapper{next: 1 << 30}, 4096))(t)
 	for _, c := range [][2]int{{0, 1}, {-1, 1}, {8, 0}, {8, 3}, {8, -4}} {
@@ -217,16 +200,10 @@ func TestArenaErrors(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := a.Close(); err != nil {
-			t.Errorf("Close = %v", err)
-		}
+		must.Close(t, a)
 	}
-	if _, err := a.Alloc(8, 8); !errors.Is(err, errClosed) {
-		t.Errorf("Alloc after Close = %v", err)
-	}
-	if err := a.Grow(8); !errors.Is(err, errClosed) {
-		t.Errorf("Grow after Close = %v", err)
-	}
+	check.Fails(t, "Alloc after Close", check.Err(a.Alloc(8, 8)), errClosed)
+	check.Fails(t, "Grow after Close", a.Grow(8), errClosed)
 }
 
 // TestCloseKeepsWhatTheDeviceHas: memory that could not be taken from the device must not go back to the kernel.
@@ -234,16 +211,11 @@ func TestCloseKeepsWhatTheDeviceHas(t *testing.T) {
 	m := &fakeMapper{next: 1 << 30}
 	a := must.Get(NewArena(m, 4096))(t)
 	m.stuck = true
-	if err := a.Close(); !errors.Is(err, errFake) {
-		t.Errorf("Close = %v", err)
-	}
-	if held(t) == 0 {
-		t.Error("the memory was unmapped under the device")
-	}
+	check.Fails(t, "Close", a.Close(), errFake)
+	check.Equal(t, held(t) > 0, true, "memory that the device may use is still there: %v")
 	m.stuck = false
-	if err := a.Close(); err != nil || held(t) != 0 {
-		t.Errorf("the second Close = %v and leaves %d files and mappings", err, held(t))
-	}
+	must.Close(t, a)
+	check.Equal(t, held(t), 0, "%d files and mappings are left")
 }
 
 // Linux before 5.14 has no MADV_POPULATE_WRITE.

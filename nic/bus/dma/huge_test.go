@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -85,15 +86,11 @@ func TestPhysical(t *testing.T) {
 	for _, s := range a.segments {
 		for off := 0; off < len(s.bytes); off += 4096 {
 			addr := must.Get(p.address(&s.bytes[off]))(t)
-			if addr != s.iova+uint64(off) {
-				t.Fatalf("the page at +%#x is at %#x, the arena says %#x", off, addr, s.iova+uint64(off))
-			}
+			must.Equal(t, addr, s.iova+uint64(off), "a page of the arena is at %#x")
 		}
 		total += len(s.bytes)
 	}
-	if total != 8<<20 {
-		t.Errorf("%d bytes in %d segments, want 8 MiB", total, len(a.segments))
-	}
+	check.Equal(t, total, 8<<20, "%d bytes in all segments")
 }
 
 func TestPhysicalRefuses(t *testing.T) {
@@ -104,9 +101,7 @@ func TestPhysicalRefuses(t *testing.T) {
 	defer p.Close()
 	mp := must.Get(mapPages(4096, -1, kind{page: os.Getpagesize()}))(t)
 	defer mp.close(p)
-	if _, err := p.Map(mp.mem); err == nil || !strings.Contains(err.Error(), "nr_hugepages") {
-		t.Errorf("ordinary pages: %v, want an error that tells how to get huge ones", err)
-	}
+	check.Fails(t, "ordinary pages", check.Err(p.Map(mp.mem)), nil, "nr_hugepages")
 	// A page that was never touched is not present and has no address.
 	untouched := must.Get(unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON))(t)
 	defer unix.Munmap(untouched)

@@ -83,9 +83,7 @@ func TestTrapped(t *testing.T) {
 		t.Errorf("Pointer to a polled range = %v, %v", p, err)
 	}
 	for _, r := range [][2]uint64{{0, 4}, {0x7f8, 16}, {0x8f8, 16}} {
-		if _, err := w.Pointer(r[0], r[1]); err == nil {
-			t.Errorf("Pointer(%#x, %d) leads to memory that the device does not poll", r[0], r[1])
-		}
+		check.Fails(t, fmt.Sprintf("Pointer(%#x, %d), which the device does not poll", r[0], r[1]), check.Err(w.Pointer(r[0], r[1])), nil)
 	}
 	tr.fail = true
 	if w.Read8(0) != 0xff || w.Read16(0) != 0xffff || w.Read32(0) != ^uint32(0) || w.read64(0) != ^uint64(0) {

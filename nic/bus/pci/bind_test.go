@@ -52,9 +52,7 @@ func TestList(t *testing.T) {
 		t.Errorf("found %+v, want no driver, group, interface", f)
 	}
 	for addr, want := range map[string]error{"0000:09:00.0": ErrNoDevice, "0000:05:00.0": errConfig, "0000:06:00.0": ErrGone} {
-		if _, err := k.find(addr); !errors.Is(err, want) {
-			t.Errorf("find(%s) = %v, want %v", addr, err, want)
-		}
+		check.Fails(t, addr, check.Err(k.find(addr)), want)
 	}
 }
 
@@ -62,11 +60,14 @@ func (k *kernel) bound(addr string) string { return linkName(k.host.device(addr)
 
 func TestBindAndBack(t *testing.T) {
 	vfio, none := Target{}, Target{NoDriver: true}
-	for _, targets := range [][]Target{{vfio, vfio}, {none, none}, {vfio, none, vfio}} { // a later bind must not forget the original driver
+	for _, c := range []struct {
+		targets []Target // a later bind must not forget the original driver
+		home    string   // the driver that the kernel would choose afterwards
+	}{{[]Target{vfio, vfio}, "ixgbe"}, {[]Target{none, none}, "ixgbe"}, {[]Target{vfio, none, vfio}, "other"}} {
 		k := newKernel(t)
 		k.card(addr0, "ixgbe", "7", "eth1")
 		k.driverModule(vfioDriver)
-		for _, to := range targets {
+		for _, to := range c.targets {
 			want := vfioDriver
 			if to.NoDriver {
 				want = ""
@@ -75,7 +76,7 @@ func TestBindAndBack(t *testing.T) {
 				t.Fatalf("bind: %v, driver %q, want %q", err, k.bound(addr0), want)
 			}
 		}
-		k.home[addr0] = "other" // what the kernel would choose now
+		k.home[addr0] = c.home
 		k.driverModule("other")
 		for range 2 {
 			if err := k.unbind(addr0); err != nil || k.bound(addr0) != "ixgbe" {

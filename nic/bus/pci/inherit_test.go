@@ -64,9 +64,7 @@ func TestInheritVFIO(t *testing.T) {
 	bar := must.Get(h.BAR(0))(t)
 	bar.Write32(0x40, 0x77777777)
 	check.Equal(t, k.at(0x40), 0x77, "the store to BAR 0 left %#x")
-	if wc := must.Get(h.BARWC(2))(t); !wc.WriteCombining() {
-		t.Error("BAR 2 is not write-combining")
-	}
+	check.Equal(t, must.Get(h.BARWC(2))(t).WriteCombining(), true, "BAR 2 is write-combining: %v")
 	more := must.Get(arena.Alloc(64, 64))(t) // in memory that was the other process's
 	if more.IOVA < block.IOVA+8192 && block.IOVA < more.IOVA+64 {
 		t.Errorf("a new block at %#x is in the old one at %#x", more.IOVA, block.IOVA)
@@ -100,9 +98,7 @@ func TestInheritRefused(t *testing.T) {
 	} {
 		b := handed(t, f)
 		alter(&b)
-		if check.Err(k.inherit(b)) == nil {
-			t.Errorf("%s: no error", name)
-		}
+		check.Fails(t, name, check.Err(k.inherit(b)), nil)
 	}
 	must.Close(t, f)
 	check.Equal(t, openFiles(t), fds, "%d files are open")

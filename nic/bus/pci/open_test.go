@@ -1,7 +1,6 @@
 package pci
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,9 +33,7 @@ func TestVFIO(t *testing.T) {
 	k := vfioKernel(t)
 	fds := openFiles(t)
 	f := must.Get(k.openVFIO("03:00.0", false))(t)
-	if want := []string{"set container", "set iommu 3", "device " + addr0}; !slices.Equal(k.log, want) {
-		t.Errorf("the kernel saw %q, want %q", k.log, want)
-	}
+	check.Same(t, k.log, []string{"set container", "set iommu 3", "device " + addr0}, "the kernel saw %q")
 	if f.Name() != addr0 || f.ID().Device != 0x10fb || f.Simulated() || f.NUMANode() != 1 || Notes(f) != nil {
 		t.Errorf("name %s, ID %v, node %d, notes %q", f.Name(), f.ID(), f.NUMANode(), Notes(f))
 	}
@@ -49,9 +46,7 @@ func TestVFIO(t *testing.T) {
 		t.Errorf("reset: %v, command %#x, kernel %q", err, command(), k.log)
 	}
 	for _, access := range []struct{ off, n int }{{-4, 4}, {1, 2}, {2, 4}, {0, 3}, {0, 8}, {0x1000, 4}} {
-		if err := f.ReadConfig(access.off, make([]byte, access.n)); !errors.Is(err, errConfig) {
-			t.Errorf("%d bytes of configuration at %#x: %v", access.n, access.off, err)
-		}
+		check.Fails(t, fmt.Sprintf("%d bytes of configuration at %#x", access.n, access.off), f.ReadConfig(access.off, make([]byte, access.n)), errConfig)
 	}
 
 	w := must.Get(f.BAR(0))(t)
@@ -61,9 +56,7 @@ func TestVFIO(t *testing.T) {
 	if w.Size() != 0x10000 || w.WriteCombining() || !slices.Equal(seen, []byte{0, 0xee, 0xff, 0xc0}) {
 		t.Errorf("BAR 0: size %#x, the device has %x", w.Size(), seen)
 	}
-	if again, _ := f.BAR(0); again != w {
-		t.Error("a second window of BAR 0")
-	}
+	check.Equal(t, must.Get(f.BAR(0))(t), w, "a second window of BAR 0: %p")
 	if same, err := f.BARWC(0); err != nil || same != w || same.WriteCombining() {
 		t.Errorf("BARWC of a BAR that is mapped uncached: %v, %v", same, err)
 	}
@@ -195,9 +188,7 @@ func TestVFIORegions(t *testing.T) {
 	defer h.Close()
 	w = must.Get(h.BAR(0))(t)
 	w.Write64(0x20, 0x5555555555555555)
-	if w.Read32(0x24) != 0x55555555 {
-		t.Error("a BAR that cannot be mapped does not keep what is stored")
-	}
+	check.Equal(t, w.Read32(0x24), 0x55555555, "a BAR that cannot be mapped keeps %#x")
 	check.Fails(t, "a BAR that cannot be mapped gives pointers", check.Err(w.Pointer(0x20, 4)), nil)
 }
 
@@ -265,9 +256,7 @@ func TestSysfs(t *testing.T) {
 	if wc, err := f.BARWC(2); err != nil || !wc.WriteCombining() {
 		t.Errorf("BARWC(2): %v", err)
 	}
-	if len(Notes(f)) == 0 {
-		t.Error("no note that there is no IOMMU")
-	}
+	check.Equal(t, len(Notes(f)) > 0, true, "a note that there is no IOMMU: %v")
 	must.OK(t, f.SetBusMaster(true))
 	for range 2 {
 		must.Close(t, f)
@@ -275,9 +264,7 @@ func TestSysfs(t *testing.T) {
 	if b, _ := os.ReadFile(config); b[cfgCommand]&byte(cmdBusMaster) != 0 {
 		t.Error("bus mastering is on after Close")
 	}
-	if k.log[len(k.log)-1] != dir+"enable=0" {
-		t.Errorf("the function stays enabled: %q", k.log)
-	}
+	check.Equal(t, k.log[len(k.log)-1], dir+"enable=0", "the last write is %s")
 	again := must.Get(k.openSysfs(addr0, true))(t)
 	again.Close()
 }
