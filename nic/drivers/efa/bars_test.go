@@ -8,6 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
@@ -39,22 +40,10 @@ var _ pci.Function = (*oneWay)(nil)
 // entries are write-combining.
 func TestDoorbellsBesideEntries(t *testing.T) {
 	for _, p := range efasim.Profiles() {
-		port := must.Get(sim.New(efasim.New(efasim.Options{Profile: p, MAC: [6]byte{2, 0, 0, 0, 0, 1}}), sim.Options{Name: "efa"}))(t)
-		port.Start()
-		inner := must.Get(port.Function())(t)
-		fn := &oneWay{Function: inner}
-		d, err := efa.Open(fn, nic.Options{RingSize: 64}, efa.Options{})
-		if err != nil {
-			t.Fatalf("%s, doorbells in BAR %d: %v", p.Name, p.Doorbells, err)
-		}
-		if fn.combining[2] == (p.Doorbells == 2) {
-			t.Errorf("%s, doorbells in BAR %d: write combining in BAR 2 %v", p.Name, p.Doorbells, fn.combining[2])
-		}
-		must.Close(t, d)
-		for _, v := range port.Violations() {
-			t.Error(v)
-		}
-		port.Stop()
-		port.Close()
+		x := adapter(t, efasim.Options{Profile: p}, 1, nil)
+		fn := &oneWay{Function: must.Get(x.port.Function())(t)}
+		x.busy(func() (err error) { x.dev, err = efa.Open(fn, nic.Options{RingSize: 64}, efa.Options{}); return err })
+		check.Equal(t, fn.combining[2], p.Doorbells != 2, p.Name+": write combining in BAR 2 is %v")
+		x.close()
 	}
 }

@@ -36,12 +36,9 @@ func TestEcho(t *testing.T) {
 				if st := x.resp.Stats(); st[fastpath.AnsweredMessage] != n || st.Refused() != 0 {
 					t.Errorf("counted %v", st)
 				}
-				x.busy(func() error {
-					if s, c := x.stats(), x.client.stats(); s.RxFrames < n || s.TxFrames < n || s.TxErrors+s.RxErrors+s.RxDropped+s.Resets+c.TxErrors != 0 {
-						t.Errorf("statistics of the responder: %+v\nof the client: %+v", s, c)
-					}
-					return nil
-				})
+				if s, c := x.stats(), x.client.stats(); s.RxFrames < n || s.TxFrames < n || s.TxErrors+s.RxErrors+s.RxDropped+s.Resets+c.TxErrors != 0 {
+					t.Errorf("statistics of the responder: %+v\nof the client: %+v", s, c)
+				}
 			})
 		}
 	}
@@ -80,16 +77,10 @@ func TestUnknownSender(t *testing.T) {
 		must.Equal(t, x.m.Objects().AHs, 0, "%d address handles before the first message")
 		x.send(message(1, 64))
 		x.until("the first message", func() bool { return x.recv(1) != nil })
-		if n := x.m.Objects().AHs; n != 1 {
-			t.Errorf("%v: %d address handles, want 1", s, n)
-		}
+		check.Equal(t, x.m.Objects().AHs, 1, s.String()+": %d address handles")
 		x.send(message(2, 64))
-		if x.recv(1000) == nil {
-			t.Error("the second message is not answered at once")
-		}
-		if n := x.m.Objects().AHs; n != 1 {
-			t.Errorf("%v: %d address handles after more messages, want 1", s, n)
-		}
+		check.Equal(t, x.recv(1000) != nil, true, "the second message is answered at once: %v")
+		check.Equal(t, x.m.Objects().AHs, 1, s.String()+": %d address handles after more messages")
 	}
 }
 
@@ -132,10 +123,7 @@ func TestQKey(t *testing.T) {
 		x.send(message(1, 16))
 	}
 	x.settle()
-	x.busy(func() error {
-		check.Equal(t, x.stats().Extra["qkey_viol"], 3, "%d violations counted")
-		return nil
-	})
+	check.Equal(t, x.stats().Extra["qkey_viol"], 3, "%d violations counted")
 	if s := x.resp.Stats(); s.Answered()+s.Refused() != 0 {
 		t.Errorf("counted %v", s)
 	}
@@ -202,13 +190,25 @@ func cost(t *testing.T, p efasim.Profile, s nic.Service, size int, n int) (sim.C
 	return x.port.Counts().Since(before), x.m.Counters().RxDescReads - desc
 }
 
+func gid(n int) netip.Addr {
+	return netip.AddrFrom16([16]byte{0xfe, 0x80, 14: byte(n >> 8), 15: byte(n)})
+}
+
+// announce has n senders announce themselves.
+func (x *pair) announce(from, n int) {
+	x.Helper()
+	x.busy(func() (err error) {
+		for i := from; i < from+n && err == nil; i++ {
+			err = x.dev.Prewarm(gid(i))
+		}
+		return err
+	})
+}
+
 // A flood of unknown senders only displaces unknown senders: a sender that announced itself keeps its address handle,
 // and so does a bench's target.
 func TestUnknownSendersDisplaceEachOther(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoUD)
-	gid := func(n int) netip.Addr {
-		return netip.AddrFrom16([16]byte{0xfe, 0x80, 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)})
-	}
 	user, once := x.client.address(nic.EchoUD).GID, gid(1)
 	x.busy(func() error { return errors.Join(x.dev.Prewarm(user), x.dev.Unknown(once), x.dev.Prewarm(once)) })
 	was := [2]uint32{x.dev.Handle(user), x.dev.Handle(once)}
@@ -220,22 +220,13 @@ func TestUnknownSendersDisplaceEachOther(t *testing.T) {
 		}
 		return err
 	})
-	if is := [2]uint32{x.dev.Handle(user), x.dev.Handle(once)}; is != was {
-		t.Errorf("handles of those that announced themselves: %d, before the flood %d", is, was)
-	}
+	check.Equal(t, [2]uint32{x.dev.Handle(user), x.dev.Handle(once)}, was, "handles of those that announced themselves: %d")
 	if n := x.m.Objects().AHs; n > 1024 || n < 256 {
 		t.Errorf("%d address handles", n)
 	}
 	x.send(message(1, 64))
-	if x.recv(1000) == nil {
-		t.Error("the sender that announced itself is not answered at once")
-	}
-	x.busy(func() (err error) { // senders that announce themselves displace only each other, and are bounded, too
-		for n := 5000; n < 5900 && err == nil; n++ {
-			err = x.dev.Prewarm(gid(n))
-		}
-		return err
-	})
+	check.Equal(t, x.recv(1000) != nil, true, "the sender that announced itself is answered at once: %v")
+	x.announce(5000, 900) // they displace only each other, and are bounded, too
 	if n := x.m.Objects().AHs; n > 1024 || x.dev.Handle(gid(1199)) == efa.NoHandle {
 		t.Errorf("%d address handles, the last unknown sender has %d", n, x.dev.Handle(gid(1199)))
 	}
@@ -246,24 +237,13 @@ func TestUnknownSendersDisplaceEachOther(t *testing.T) {
 func TestAnnouncedSendersDisplaceEachOther(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoUD)
 	user := x.client.address(nic.EchoUD).GID
-	announce := func(from int) {
-		t.Helper()
-		x.busy(func() (err error) {
-			for n := from; n < from+500 && err == nil; n++ {
-				err = x.dev.Prewarm(netip.AddrFrom16([16]byte{0xfe, 0x80, 14: byte(n >> 8), 15: byte(n)}))
-			}
-			return err
-		})
-	}
 	prewarm := func() { x.busy(func() error { return x.dev.Prewarm(user) }) }
 	prewarm()
-	announce(1000)
+	x.announce(1000, 500)
 	prewarm()
-	announce(2000)
-	if x.dev.Handle(user) == efa.NoHandle {
-		t.Error("a sender that announced itself again was displaced by 500 others")
-	}
-	announce(3000)
+	x.announce(2000, 500)
+	check.Equal(t, x.dev.Handle(user) != efa.NoHandle, true, "a sender that announced itself again was not displaced by 500 others: %v")
+	x.announce(3000, 500)
 	if x.dev.Handle(user) != efa.NoHandle || x.m.Objects().AHs > 1024 {
 		t.Errorf("after 1000 others: handle %d, %d address handles", x.dev.Handle(user), x.m.Objects().AHs)
 	}

@@ -32,6 +32,7 @@ type end struct {
 	log   devrig.Log
 
 	virtual bool // the test uses virtual time
+	serving bool // the device and the responder's loop run freely
 }
 
 // virtual is a test in a testing/synctest bubble, whose clock the models share.
@@ -63,16 +64,13 @@ func adapter(t testing.TB, o efasim.Options, n byte, wire sim.Wire) *end {
 
 func (x *end) tryOpen(o nic.Options, own efa.Options) error {
 	x.Helper()
-	fn, err := x.port.Function()
+	var fn *sim.Function
+	var err error
 	await.Holds(func() bool { // a server detects on its own that its client has disconnected
-		if err != nil {
-			fn, err = x.port.Function()
-		}
+		fn, err = x.port.Function()
 		return err == nil
 	})
-	if err != nil {
-		x.Fatal(err)
-	}
+	must.OK(x, err)
 	if o.RingSize == 0 {
 		o.RingSize = 64
 	}
@@ -97,17 +95,24 @@ func (x *end) open(o nic.Options, own efa.Options) {
 	must.OK(x, x.tryOpen(o, own))
 }
 
-func (x *end) close() {
+// busy runs f while the device runs.
+func (x *end) busy(f func() error) {
 	x.Helper()
-	x.run()
-	defer x.port.Stop()
-	must.Close(x, x.dev)
+	if !x.serving {
+		x.run()
+		defer x.port.Stop()
+	}
+	must.OK(x, f())
 }
 
-func (x *end) stats() nic.Stats {
+func (x *end) close() {
 	x.Helper()
-	var s nic.Stats
-	must.OK(x, x.dev.ReadStats(&s))
+	x.busy(x.dev.Close)
+}
+
+func (x *end) stats() (s nic.Stats) {
+	x.Helper()
+	x.busy(func() error { return x.dev.ReadStats(&s) })
 	return s
 }
 
@@ -124,15 +129,14 @@ func (x *end) address(s nic.Service) nic.Address {
 // pair is a responder and a client on one wire, stepped alternately by the test, so that failures are reproducible. If
 // serving is set, both devices and the responder's loop run freely instead.
 type pair struct {
-	*end    // the responder
-	client  *end
-	resp    *fastpath.Responder
-	from    nic.Service
-	to      nic.Peer
-	next    uint64
-	size    int
-	serving bool
-	buf     []byte
+	*end   // the responder
+	client *end
+	resp   *fastpath.Responder
+	from   nic.Service
+	to     nic.Peer
+	next   uint64
+	size   int
+	buf    []byte
 }
 
 var clock atomic.Pointer[fastpath.Clock]
@@ -166,28 +170,31 @@ func startWith(t testing.TB, o efasim.Options, own, client efa.Options) *pair {
 			x.client.close()
 		}
 	})
-	x.busy(func() (err error) {
-		x.to, err = x.client.dev.Resolve(x.address(client.Services[0]))
-		return err
-	})
+	x.resolve()
 	x.settle() // the devices have seen the posted buffers
 	return x
 }
 
+// resolve looks up the responder. A restart or another process may have changed its queue pair's number.
+func (x *pair) resolve() {
+	x.Helper()
+	x.busy(func() (err error) { x.to, err = x.client.dev.Resolve(x.address(x.from)); return err })
+}
+
+// again is echo after resolve.
+func (x *pair) again() bool {
+	x.resolve()
+	return x.echo()
+}
+
+// busy runs f while both devices run.
 func (x *pair) busy(f func() error) {
 	x.Helper()
-	x.run()
-	x.client.run()
-	err := f()
-	x.port.Stop()
-	x.client.port.Stop()
-	if err != nil {
-		x.Fatal(err)
-	}
+	x.client.busy(func() error { x.end.busy(f); return nil })
 }
 
 func (x *pair) serve() *pair {
-	x.serving = true
+	x.serving, x.client.serving = true, true
 	x.run()
 	x.client.run()
 	var stop func() error
@@ -242,10 +249,7 @@ func (x *pair) recv(turns int) []byte {
 	for range turns {
 		x.turn()
 		n, _, err := x.client.dev.Recv(x.buf)
-		if err != nil {
-			x.Fatal(err)
-		}
-		if n > 0 {
+		if must.OK(x, err); n > 0 {
 			return x.buf[:n]
 		}
 	}
