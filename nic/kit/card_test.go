@@ -53,9 +53,7 @@ func TestFailedOpenShowsItsTrace(t *testing.T) {
 	if strings.Contains(log, "level=DEBUG") {
 		t.Errorf("steps are logged at level info:\n%s", log)
 	}
-	if log := stages(t, toy(t), slog.LevelDebug); !strings.Contains(log, "level=DEBUG msg=open device=sim:toy step=first") {
-		t.Errorf("level debug does not show the steps:\n%s", log)
-	}
+	check.Contains(t, stages(t, toy(t), slog.LevelDebug), "level=DEBUG msg=open device=sim:toy step=first")
 }
 
 func TestObserverEndsOpen(t *testing.T) {
@@ -111,9 +109,7 @@ func TestFallBackIsReportedOnce(t *testing.T) {
 		Release: func() error { return nil },
 	}))
 	defer c.Close()
-	if n := strings.Count(log.String(), "fell back"); n != 1 {
-		t.Errorf("the log says %d times that it fell back:\n%s", n, log.String())
-	}
+	check.Equal(t, strings.Count(log.String(), "fell back"), 1, "the log says %d times that it fell back")
 	notes := c.Info("toy", "none").Notes
 	if want := "fell back from llq 256 to llq 128: the device refuses the configuration: illegal parameter"; len(notes) == 0 || notes[0] != want {
 		t.Errorf("notes %q, want %q first", notes, want)

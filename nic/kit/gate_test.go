@@ -68,9 +68,7 @@ func TestGateFailureEndsEveryLoop(t *testing.T) {
 	wait := loops(&g, 2, &stop, &passes)
 	g.alone(nil, func() error { return broken })
 	for _, err := range wait() {
-		if !errors.Is(err, broken) {
-			t.Errorf("a loop ended with %v", err)
-		}
+		check.Fails(t, "a loop", err, broken)
 	}
 	check.Fails(t, "entering a broken gate", g.Enter(), broken)
 }

@@ -18,12 +18,8 @@ func pipe(t testing.TB) (a, b *net.UnixConn) {
 	var c [2]*net.UnixConn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "pair")
-		n, err := net.FileConn(f)
+		c[i] = must.Get(net.FileConn(f))(t).(*net.UnixConn)
 		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		c[i] = n.(*net.UnixConn)
 	}
 	return c[0], c[1]
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -72,9 +71,7 @@ func TestIdentityAndRegisters(t *testing.T) {
 		t.Errorf("magic %#x, size %#x", v, bar.Size())
 	}
 	check.Fails(t, "BAR 1 exists", check.Err(f.BAR(1)), nil)
-	if p.BusMaster() {
-		t.Error("bus mastering is on after Dial")
-	}
+	check.Equal(t, p.BusMaster(), false, "bus mastering after Dial: %v")
 	if err := f.SetBusMaster(true); err != nil || !p.BusMaster() {
 		t.Errorf("bus mastering: %v", err)
 	}
@@ -91,9 +88,7 @@ func TestDoorbellsAreMemory(t *testing.T) {
 	at := must.Get(bells.Pointer(0x40, 4))(t)
 	before := p.Counts()
 	mmio.Store32((*uint32)(at), 7)
-	if p.Counts() != before {
-		t.Error("the store was a message")
-	}
+	check.Equal(t, p.Counts(), before, "the store was a message: %+v")
 	check.Equal(t, bells.Read32(0x40), 7, "the device sees %#x")
 }
 
@@ -120,16 +115,12 @@ func TestDMAByMessages(t *testing.T) {
 	far.Send(0, frame)
 	await.Holds(func() bool { return bar.Read32(0x40)+bar.Read32(0x48) == 2 })
 	p.Stop()
-	if got := far.Recv(0); !bytes.Equal(got, frame) {
-		t.Errorf("sent: %x", got)
-	}
+	check.Same(t, far.Recv(0), frame, "sent: %x")
 	if got := m.Bytes[0x4000:][:100]; !bytes.Equal(got, frame) || m.Bytes[0x0a] != 1 {
 		t.Errorf("received: %x, descriptor %x", got, m.Bytes[:16])
 	}
 	check.OK(t, f.Unmap(iova, 1<<16))
-	if v := p.Violations(); len(v) > 0 {
-		t.Errorf("violations: %q", v)
-	}
+	check.Same(t, p.Violations(), nil, "violations: %q")
 }
 
 func TestInterrupts(t *testing.T) {
@@ -151,11 +142,7 @@ func TestInterrupts(t *testing.T) {
 		return err
 	}
 	// QEMU's sequence: enable without a descriptor, disable, enable with descriptors.
-	for _, err := range []error{set(0x24, proto.IRQMSIX, 0, 1), set(0x21, proto.IRQMSIX, 0, 0), set(0x24, proto.IRQMSIX, 0, 4, fds...)} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	must.OK(t, errors.Join(set(0x24, proto.IRQMSIX, 0, 1), set(0x21, proto.IRQMSIX, 0, 0), set(0x24, proto.IRQMSIX, 0, 4, fds...)))
 	for v, fd := range fds {
 		bar.Write32(0x50, uint32(v))
 		if !fired(fd) || fired(fds[(v+1)%4]) {
@@ -166,13 +153,9 @@ func TestInterrupts(t *testing.T) {
 	// INTx is masked when raised, and raised again when it is unmasked.
 	must.OK(t, set(0x24, proto.IRQINTx, 0, 1, fds[0]))
 	bar.Write32(0x50, 0)
-	if !fired(fds[0]) {
-		t.Error("INTx was not raised")
-	}
+	check.Equal(t, fired(fds[0]), true, "INTx was raised: %v")
 	bar.Write32(0x50, 0)
-	if fired(fds[0]) {
-		t.Error("INTx was raised while it is masked")
-	}
+	check.Equal(t, fired(fds[0]), false, "INTx was raised while it is masked: %v")
 	if err := set(0x11, proto.IRQINTx, 0, 1); err != nil || !fired(fds[0]) {
 		t.Errorf("INTx was not raised when unmasked: %v", err)
 	}
@@ -186,9 +169,7 @@ func TestInterrupts(t *testing.T) {
 		"no event descriptor":         set(0x24, proto.IRQMSIX, 0, 1, int(w.Fd())),
 		"no such index":               set(0x24, 9, 0, 1),
 	} {
-		if !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("%s: %v", name, err)
-		}
+		check.Fails(t, name, err, syscall.EINVAL)
 	}
 }
 
@@ -221,16 +202,8 @@ func openFDs(t testing.TB) int {
 func TestSecondClientIsSentAway(t *testing.T) {
 	_, _, path := serveToy(t)
 	f := dial(t, path)
-	if g, err := Dial(path); err == nil {
-		g.Close()
-		t.Error("two clients at once")
-	} else if !errors.Is(err, proto.ErrClosed) || !strings.Contains(err.Error(), "already has a client") {
-		t.Errorf("the second client gets: %v", err)
-	}
-	var b [4]byte
-	if err := f.ReadConfig(0, b[:]); err != nil {
-		t.Errorf("the first client: %v", err)
-	}
+	check.Fails(t, "a second client", check.Err(Dial(path)), proto.ErrClosed, "already has a client")
+	must.OK(t, f.ReadConfig(0, make([]byte, 4))) // the first client goes on
 }
 
 func TestServerVanishes(t *testing.T) {
@@ -241,9 +214,7 @@ func TestServerVanishes(t *testing.T) {
 	s.Close()
 	check.Equal(t, bar.Read32(0), ^uint32(0), "reads %#x")
 	check.Fails(t, "SetBusMaster", f.SetBusMaster(true), proto.ErrClosed)
-	if err := f.Unmap(iova, 4096); err != nil {
-		t.Errorf("Unmap: %v", err)
-	}
+	check.OK(t, f.Unmap(iova, 4096))
 	must.Close(t, f)
 }
 
@@ -263,9 +234,7 @@ func TestMemoryCutShort(t *testing.T) {
 	startToy(bar, iova)
 	bells.Write32(0x40, 1)
 	p.Step()
-	if v := p.Violations(); len(v) == 0 {
-		t.Error("DMA to memory that is gone succeeded")
-	}
+	check.Equal(t, len(p.Violations()) > 0, true, "DMA to memory that is gone is a violation: %v")
 	p.ForgetViolations()
 }
 

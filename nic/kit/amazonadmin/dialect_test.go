@@ -38,9 +38,7 @@ func TestEventDoorbell(t *testing.T) {
 				t.Fatalf("%s: event %d is not seen", c.name, n)
 			}
 			e.Done()
-			if doorbell() != c.first+n+1 {
-				t.Errorf("%s: after event %d the doorbell is %d, want %d", c.name, n, doorbell(), c.first+n+1)
-			}
+			check.Equal(t, doorbell(), c.first+n+1, c.name+": the doorbell after an event is %d")
 		}
 	}
 }

@@ -8,14 +8,13 @@ import (
 	"unsafe"
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func TestDataSegment(t *testing.T) {
 	s := NewData(0x01020304, 0x11121314, 0x2122232425262728)
 	got := *(*[16]byte)(unsafe.Pointer(&s))
-	if want := [16]byte{1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28}; got != want {
-		t.Errorf("segment % x, want % x", got, want)
-	}
+	check.Equal(t, got, [16]byte{1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28}, "segment % x")
 	a, b := s.Words()
 	if words := [2]uint64{a, b}; *(*[16]byte)(unsafe.Pointer(&words)) != got {
 		t.Errorf("words %#x, segment % x", words, got)

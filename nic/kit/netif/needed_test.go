@@ -2,7 +2,6 @@ package netif
 
 import (
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -42,7 +41,5 @@ func TestEstablishedPeers(t *testing.T) {
 	for _, a := range establishedPeers([]byte(table), 22) {
 		got = append(got, a.String())
 	}
-	if want := []string{"192.0.2.10", "192.0.2.13", "2001:db8::2"}; !slices.Equal(got, want) {
-		t.Errorf("peers %q, want %q", got, want)
-	}
+	check.Same(t, got, []string{"192.0.2.10", "192.0.2.13", "2001:db8::2"}, "peers %q")
 }
