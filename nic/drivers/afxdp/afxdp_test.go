@@ -43,9 +43,7 @@ func TestLoops(t *testing.T)   { veth.Loops(t, open) }
 func TestGeneric(t *testing.T) {
 	v := veth.New(t)
 	s := v.Serve(t, generic, nic.Options{})
-	if i := s.Device.Info(); i.Push != "xdp-generic" {
-		t.Errorf("%+v", i)
-	}
+	check.Equal(t, s.Device.Info().Push, "xdp-generic", "hook %s")
 	v.Flows(t, s)
 }
 
@@ -116,9 +114,7 @@ func TestKill(t *testing.T) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "open\n" {
 		t.Fatal(line, err)
 	}
-	if attached(t, v) == 0 {
-		t.Error("no program while the process lives")
-	}
+	check.Equal(t, attached(t, v) != 0, true, "a program is attached while the process lives: %v")
 	c.Process.Kill()
 	c.Wait()
 	for deadline := time.Now().Add(time.Minute); attached(t, v) != 0 && time.Now().Before(deadline); {
@@ -144,9 +140,7 @@ func TestRights(t *testing.T) {
 		if x.Process == nil {
 			t.Skip("no user namespace here: ", err)
 		}
-		if err == nil || !strings.Contains(string(out), nic.ErrRights.Error()) || !strings.Contains(string(out), c.want) {
-			t.Errorf("%s (%v), want %q", out, err, c.want)
-		}
+		check.Contains(t, string(out), nic.ErrRights.Error(), c.want)
 	}
 }
 

@@ -151,22 +151,17 @@ func TestMatch(t *testing.T) {
 }
 
 func TestMatchOneFamily(t *testing.T) {
-	for _, o := range []fastpath.Config{
-		{Addresses: []netip.Prefix{netip.PrefixFrom(ours4, 24)}},
-		{Addresses: []netip.Prefix{netip.PrefixFrom(ours6, 64)}},
-		{Mode: fastpath.Open, UDPPorts: []uint16{7}},
+	for _, c := range []struct {
+		o      fastpath.Config
+		v4, v6 uint32
+	}{
+		{fastpath.Config{Addresses: []netip.Prefix{netip.PrefixFrom(ours4, 24)}}, redirect, pass},
+		{fastpath.Config{Addresses: []netip.Prefix{netip.PrefixFrom(ours6, 64)}}, pass, redirect},
+		{fastpath.Config{Mode: fastpath.Open, UDPPorts: []uint16{7}}, redirect, redirect},
 	} {
-		p := load(t, nic.Options{Match: &o})
-		v4, v6 := uint32(pass), uint32(pass)
-		if o.Mode == fastpath.Open || o.Addresses[0].Addr().Is4() {
-			v4 = redirect
-		}
-		if o.Mode == fastpath.Open || o.Addresses[0].Addr().Is6() {
-			v6 = redirect
-		}
-		judge(t, p, []verdict{
-			{"echo", ours(corpus.IPv4(theirs4, ours4, 1, icmp(8, 9))), v4},
-			{"echo over IPv6", ours(ip6(theirs6, ours6, 58, icmp(128, 9))), v6},
+		judge(t, load(t, nic.Options{Match: &c.o}), []verdict{
+			{"echo", ours(corpus.IPv4(theirs4, ours4, 1, icmp(8, 9))), c.v4},
+			{"echo over IPv6", ours(ip6(theirs6, ours6, 58, icmp(128, 9))), c.v6},
 			{"TCP", ours(corpus.IPv4(theirs4, ours4, 6, udp(7))), pass},
 		})
 	}
