@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
@@ -37,17 +38,13 @@ func TestModules(t *testing.T) {
 				wire(p)
 				var log bytes.Buffer
 				d := must.Get(ixgbe.Open(fn, nic.Options{MAC: mac, Log: slog.New(slog.NewTextHandler(&log, nil))}))(t)
-				if notes := strings.Join(d.Info().Notes, "\n"); !strings.Contains(notes, c.note) {
-					t.Errorf("notes:\n%s\nshould have %q", notes, c.note)
-				}
+				check.Contains(t, strings.Join(d.Info().Notes, "\n"), c.note)
 				if c.up {
 					awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
 				} else if l, err := d.Link(); err != nil || l.Up {
 					t.Errorf("link %+v, %v", l, err)
 				}
-				if n := len(m.Core()); n != c.core {
-					t.Errorf("port %d: %d words written to CORECTL, expected %d", port, n, c.core)
-				}
+				check.Equal(t, len(m.Core()), c.core, "%d words written to CORECTL")
 				must.Close(t, d)
 				if text := log.String(); c.warns != "" && !strings.Contains(text, c.warns) || c.warns == "" && strings.Contains(text, "WARN") {
 					t.Errorf("log: %s", text)
@@ -122,7 +119,5 @@ func TestModuleHeld(t *testing.T) {
 	await.Until(t, "the module holds the line", func() bool { return w.Read32(0x28)&(1<<2) == 0 }, func() string { return "it does not" })
 	p.ForgetViolations() // of that driver
 	d := open(t, fn, nic.Options{})
-	if notes := strings.Join(d.Info().Notes, "\n"); !strings.Contains(notes, "module: passive copper cable") {
-		t.Error(notes)
-	}
+	check.Contains(t, strings.Join(d.Info().Notes, "\n"), "module: passive copper cable")
 }

@@ -1,7 +1,7 @@
 package ixgbe_test
 
 import (
-	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic"
@@ -64,7 +64,6 @@ func (o other) BAR(n int) (*mmio.Window, error) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	intel := pci.ID{Vendor: 0x8086, Device: 0x10FB}
 	spoiled := func(k ixgbesim.Kind, spoil func(*ixgbesim.Model)) func(t *testing.T) pci.Function {
 		return func(t *testing.T) pci.Function {
 			m := ixgbesim.New(ixgbesim.Options{Kind: k})
@@ -81,12 +80,10 @@ func TestOpenRefuses(t *testing.T) {
 		says string
 	}{
 		{"another device", func(t *testing.T) pci.Function {
-			_, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
-			return other{Function: fn, id: pci.ID{Vendor: 0x8086, Device: 0x1572}}
+			return other{Function: plain(t), id: pci.ID{Vendor: 0x8086, Device: 0x1572}}
 		}, nic.Options{}, nic.ErrNoDevice, "8086:1572"},
 		{"a small BAR", func(t *testing.T) pci.Function {
-			_, fn := host(t, ixgbesim.New(ixgbesim.Options{}))
-			return other{Function: fn, id: intel, bar: mmio.Mapped(make([]byte, 0x4000), false)}
+			return other{Function: plain(t), id: pci.ID{Vendor: 0x8086, Device: 0x10FB}, bar: mmio.Mapped(make([]byte, 0x4000), false)}
 		}, nic.Options{}, nil, "0x4000"},
 		{"a broken EEPROM", spoiled(ixgbesim.SFP, (*ixgbesim.Model).CorruptEEPROM), nic.Options{}, ixgbe.ErrEEPROM, "word 3Fh"},
 		{"a broken shadow of the X540's flash", spoiled(ixgbesim.X540, (*ixgbesim.Model).CorruptEEPROM), nic.Options{}, ixgbe.ErrEEPROM, ""},
@@ -121,9 +118,7 @@ func TestGoneLate(t *testing.T) {
 	for _, k := range []ixgbesim.Kind{ixgbesim.SFP, ixgbesim.X540} {
 		p, fn := host(t, ixgbesim.New(ixgbesim.Options{Kind: k}))
 		d, err := ixgbe.Open(fn, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		c := p.Counts()
 		must.Close(t, d)
 		for _, before := range []uint64{12, 200} { // transmit queue; filters, or the semaphore of the link
@@ -135,12 +130,9 @@ func TestGoneLate(t *testing.T) {
 					d.Close()
 				}
 			}
-			if !errors.Is(err, nic.ErrGone) {
-				t.Errorf("kind %d, gone %d accesses before the end: %v", k, before, err)
-			}
-			if n := p.Mappings(); n != 0 {
-				t.Errorf("kind %d, gone %d accesses before the end: %d mappings are left", k, before, n)
-			}
+			what := fmt.Sprintf("kind %d, gone %d accesses before the end: ", k, before)
+			check.Fails(t, what, err, nic.ErrGone)
+			check.Equal(t, p.Mappings(), 0, what+"%d mappings are left")
 		}
 	}
 }

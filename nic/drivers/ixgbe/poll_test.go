@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
@@ -38,13 +39,18 @@ func newBenchQueue(t testing.TB, frame []byte) *benchQueue {
 	return b
 }
 
-// arrive receives the next n frames as the device does: payload, then write-back. It also completes all transmits.
-func (b *benchQueue) arrive(n int) {
+// receive receives the next n frames as the device does: payload, then write-back.
+func (b *benchQueue) receive(n int) {
 	for i := range uint32(n) {
 		slot := (b.rxNext + i) & b.mask
 		copy(unsafe.Slice((*byte)(unsafe.Add(b.buf, slot*b.stride)), len(b.frame)), b.frame)
 		*b.rxDone(slot) = rxWriteback{status: rxDD | rxEOP | b.said, length: uint16(len(b.frame))}
 	}
+}
+
+// arrive is receive, and completes all transmits.
+func (b *benchQueue) arrive(n int) {
+	b.receive(n)
 	for n := b.txDone; n != b.txTail; n++ {
 		if d := b.txDesc(n & b.mask); d.cmd&txRS != 0 {
 			d.status |= txDD
@@ -61,35 +67,25 @@ func TestPollAllocatesNothing(t *testing.T) {
 // changes.
 func TestPollWithoutRoom(t *testing.T) {
 	b, r := newBenchQueue(t, nictest.EchoRequest(64)), nictest.NewResponder(t)
-	receive := func() {
-		slot := b.rxNext & b.mask
-		copy(unsafe.Slice((*byte)(unsafe.Add(b.buf, slot*b.stride)), len(b.frame)), b.frame)
-		*b.rxDone(slot) = rxWriteback{status: rxDD | rxEOP, length: uint16(len(b.frame))}
-	}
 	ring := unsafe.Slice((*txRead)(b.tx), b.mask+1)
-	for i := range b.mask {
-		if receive(); b.Poll(r) != 1 {
-			t.Fatalf("reply %d was not posted", i)
-		}
+	for range b.mask {
+		b.receive(1)
+		must.Equal(t, b.Poll(r), 1, "posted %d replies")
 	}
 	was := slices.Clone(ring)
 	for range 2 {
-		if receive(); b.Poll(r) != 0 {
-			t.Fatal("a reply was posted to a full ring")
-		}
+		b.receive(1)
+		must.Equal(t, b.Poll(r), 0, "posted %d replies to a full ring")
 	}
 	if n := b.txFull.Load(); n != 2 || !slices.Equal(ring, was) {
 		t.Errorf("%d counted, want 2; ring as it was: %v", n, slices.Equal(ring, was))
 	}
 	stats := r.Stats()
-	if n := stats.Answered(); n != uint64(b.mask)+2 {
-		t.Errorf("%d answered, want %d", n, b.mask+2)
-	}
+	check.Equal(t, stats.Answered(), uint64(b.mask)+2, "%d answered")
 	b.arrive(0)
 	b.Poll(r)
-	if receive(); b.Poll(r) != 1 {
-		t.Error("no reply once the ring has room")
-	}
+	b.receive(1)
+	check.Equal(t, b.Poll(r), 1, "posted %d replies to a ring that has room again")
 }
 
 func BenchmarkPoll(b *testing.B) {

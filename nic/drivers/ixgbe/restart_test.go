@@ -119,22 +119,14 @@ func TestAllOnesDoNotCount(t *testing.T) {
 	for _, reads := range []int32{1, 2, 3, 4, 5, 7, 15, 30} {
 		s := &spy{Model: ixgbesim.New(ixgbesim.Options{})}
 		_, fn := host(t, s)
-		d, err := ixgbe.Open(fn, nic.Options{MAC: mac, RingSize: 128})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := open(t, fn, nic.Options{RingSize: 128})
 		s.blink.Store(reads)
 		var st nic.Stats
-		for range 2 { // it may be reported the first time; the second time it is back
-			err = d.ReadStats(&st)
-		}
-		if err != nil {
-			t.Errorf("gone for %d reads: %v", reads, err)
-		}
+		d.ReadStats(&st) // may report it
+		must.OK(t, d.ReadStats(&st))
 		if n := st.RxFrames | st.RxBytes | st.TxFrames | st.TxBytes | st.RxDropped | st.RxErrors; n != 0 {
 			t.Errorf("gone for %d reads: %+v", reads, st)
 		}
-		must.Close(t, d)
 	}
 }
 
