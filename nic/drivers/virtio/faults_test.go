@@ -108,12 +108,7 @@ func TestOpenRefuses(t *testing.T) {
 			m := virtiosim.New(c.device)
 			m.RefuseFeatures(c.picky)
 			_, fn := rig(t, m)
-			if d, err := virtio.Open(fn, c.o); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s: %v, want %q", c.name, err, c.want)
-				if err == nil {
-					d.Close()
-				}
-			}
+			check.Fails(t, c.name, check.Err(virtio.Open(fn, c.o)), nil, c.want)
 		}
 	})
 }
@@ -140,11 +135,8 @@ func TestOpenTakes(t *testing.T) {
 			m := virtiosim.New(c.device)
 			m.RefuseMAC(c.refuse)
 			far, fn := rig(t, m)
-			d, err := virtio.Open(fn, c.o)
-			if err != nil {
-				t.Errorf("%s: %v", c.name, err)
-				continue
-			}
+			t.Log(c.name)
+			d := must.Get(virtio.Open(fn, c.o))(t)
 			i := d.Info()
 			if notes := strings.Join(i.Notes, "; "); i.MTU != c.mtu || i.MAC != "02:00:00:00:00:09" && c.name != "the least" || !strings.Contains(notes, c.ring) {
 				t.Errorf("%s: %+v, want an MTU of %d, %s", c.name, i, c.mtu, c.ring)
@@ -152,9 +144,7 @@ func TestOpenTakes(t *testing.T) {
 			if l, err := d.Link(); err != nil || !l.Up {
 				t.Errorf("%s: link %+v, %v", c.name, l, err)
 			}
-			if err := d.Send(nictest.EchoRequest(80)); err != nil {
-				t.Errorf("%s: Send: %v", c.name, err)
-			}
+			must.OK(t, d.Send(nictest.EchoRequest(80)))
 			await.Until(t, c.name+": the frame is sent", func() bool { return far.Recv(0) != nil })
 			if c.refuse { // then it must receive all frames, such as this one for another process
 				buf, n := make([]byte, 2048), 0
@@ -163,13 +153,9 @@ func TestOpenTakes(t *testing.T) {
 					n, _, _ = d.Recv(buf)
 					return n > 0
 				})
-				if n != 80 {
-					t.Errorf("%s: frames for others do not come in", c.name)
-				}
+				check.Equal(t, n, 80, "%d bytes of a frame for others come in")
 			}
-			if err := d.Close(); err != nil {
-				t.Errorf("%s: %v", c.name, err)
-			}
+			must.Close(t, d)
 		}
 	})
 }

@@ -13,8 +13,7 @@ import (
 )
 
 func TestStart(t *testing.T) {
-	both(t, func(t *testing.T, packed bool) {
-		b := newTestQueue(t, packed)
+	both(t, func(t *testing.T, b *testQueue, _ *fastpath.Responder) {
 		seen := map[uint32]bool{}
 		for n := range uint32(testRing) {
 			id, addr, length, write, ok := b.next(&b.rx, n)
@@ -30,7 +29,7 @@ func TestStart(t *testing.T) {
 			t.Error("something is to be transmitted")
 		}
 		for _, r := range []*ring{&b.rx, &b.tx} {
-			if packed && *word(r.driver, 0)>>16 != 1 || !packed && *half(r.driver, 0) != 1 {
+			if r.packed && *word(r.driver, 0)>>16 != 1 || !r.packed && *half(r.driver, 0) != 1 {
 				t.Errorf("the device is asked for interrupts: %#x", *word(r.driver, 0))
 			}
 		}
@@ -40,9 +39,9 @@ func TestStart(t *testing.T) {
 // TestNoBufferIsSplit: with jumbo frames, whose buffers are in several huge pages, neither the device nor Send gets a
 // buffer that starts in one page and ends in the next, over many rounds of both rings.
 func TestNoBufferIsSplit(t *testing.T) {
-	both(t, func(t *testing.T, packed bool) {
+	both(t, func(t *testing.T, short *testQueue, r *fastpath.Responder) {
 		const stride, length = 9152, 9026
-		b, r := newTestQueueOf(t, packed, stride, length), nictest.NewResponder(t)
+		b := newTestQueueOf(t, short.rx.packed, stride, length)
 		split := func(base unsafe.Pointer, off uint64) bool {
 			first := uint64(uintptr(base)) + off
 			return first>>21 != (first+length-1)>>21
@@ -68,9 +67,7 @@ func TestNoBufferIsSplit(t *testing.T) {
 		}
 		for i := range 3 * testRing {
 			b.receive(b.frame)
-			if n := b.Poll(r); n != 1 {
-				t.Fatalf("%d replies to frame %d", n, i)
-			}
+			must.Equal(t, b.Poll(r), 1, "%d replies to a frame")
 			id, addr, _, ok := b.transmit()
 			if !ok || split(b.buf, addr-testIOVA) {
 				t.Fatalf("reply %d: buffer %d at %#x, there %v", i, id, addr, ok)
@@ -79,9 +76,7 @@ func TestNoBufferIsSplit(t *testing.T) {
 			b.Poll(r)
 		}
 		for i := range 3 * testRing {
-			if err := b.send(b.frame); err != nil {
-				t.Fatalf("Send %d: %v", i, err)
-			}
+			must.OK(t, b.send(b.frame))
 			id, addr, _, ok := b.transmit()
 			if !ok || addr < b.sendIOVA || split(b.sendBuf, addr-b.sendIOVA) {
 				t.Fatalf("Send %d: buffer %d at %#x, there %v", i, id, addr, ok)
@@ -94,17 +89,14 @@ func TestNoBufferIsSplit(t *testing.T) {
 // TestReply: a reply is in the buffer of its request, with a cleared header, and the buffer returns to the receive ring
 // after it was sent, over many rounds of both rings, with used entries in any order.
 func TestReply(t *testing.T) {
-	both(t, func(t *testing.T, packed bool) {
-		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+	both(t, func(t *testing.T, b *testQueue, r *fastpath.Responder) {
 		for round := range 40 {
 			n := 1 + round*7%31
 			ids := map[uint32]bool{}
 			for range n {
 				ids[b.receive(b.frame)] = true
 			}
-			if got := b.Poll(r); got != n {
-				t.Fatalf("round %d: %d replies to %d frames", round, got, n)
-			}
+			must.Equal(t, b.Poll(r), n, "%d replies")
 			var sent []uint32
 			for range n {
 				id, addr, frame, ok := b.transmit()
@@ -132,19 +124,16 @@ func TestReply(t *testing.T) {
 // TestNotify: each pass that posts rings the doorbell once, with the queue's number, unless the device requests no
 // notification. With NOTIFICATION_DATA it includes the next entry (§2.9).
 func TestNotify(t *testing.T) {
-	both(t, func(t *testing.T, packed bool) {
-		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+	both(t, func(t *testing.T, b *testQueue, r *fastpath.Responder) {
 		pass := func(n int) uint32 {
 			b.bells[1] = noBell
 			b.arrive(n)
-			if got := b.Poll(r); got != n {
-				t.Fatalf("%d replies of %d", got, n)
-			}
+			must.Equal(t, b.Poll(r), n, "%d replies")
 			return b.bells[1]
 		}
 		check.Equal(t, pass(3), noBell&^0xffff|1, "the notification is %#x, want 16 bits of 1")
 		quiet := func(on uint16) {
-			if packed {
+			if b.tx.packed {
 				*half(b.tx.device, 2) = on
 			} else {
 				*half(b.tx.device, 0) = on
@@ -157,19 +146,16 @@ func TestNotify(t *testing.T) {
 		for b.tx.next < 2*testRing-1 {
 			n := min(5, int(2*testRing-1-b.tx.next))
 			got, want := pass(n), 1|b.tx.next<<16
-			if packed {
+			if b.tx.packed {
 				want = 1 | b.tx.next%testRing<<16 | uint32(wrap(b.tx.next))<<31
 			}
-			if got != want {
-				t.Fatalf("the notification after entry %d is %#x, want %#x", b.tx.next, got, want)
-			}
+			must.Equal(t, got, want, "the notification is %#x")
 		}
 	})
 }
 
 func TestRefillNotifies(t *testing.T) {
-	both(t, func(t *testing.T, packed bool) {
-		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+	both(t, func(t *testing.T, b *testQueue, r *fastpath.Responder) {
 		for range 8 {
 			b.arrive(testRing)
 			for got := 0; got < testRing; {
@@ -190,7 +176,7 @@ func TestRefillNotifies(t *testing.T) {
 
 // TestLies: invalid used entries are counted with a reason, and cause no access outside of the buffers.
 func TestLies(t *testing.T) {
-	both(t, func(t *testing.T, packed bool) {
+	both(t, func(t *testing.T, fresh *testQueue, r *fastpath.Responder) {
 		for _, c := range []struct {
 			name  string
 			lie   func(b *testQueue)
@@ -215,10 +201,10 @@ func TestLies(t *testing.T) {
 			{"transmit: no such buffer", func(b *testQueue) { b.tx.next++; b.finish(testRing) }, wrongTxID, 0},
 			{"transmit: the index jumps", func(b *testQueue) { b.tx.next++; b.jump(&b.tx, 2) }, wrongTxIndex, 0},
 		} {
-			if packed && (c.wrong == wrongRxIndex || c.wrong == wrongTxIndex) {
+			if fresh.rx.packed && (c.wrong == wrongRxIndex || c.wrong == wrongTxIndex) {
 				continue // there is no index
 			}
-			b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+			b := newTestQueue(t, fresh.rx.packed)
 			c.lie(b)
 			for range 3 {
 				b.Poll(r)
@@ -291,8 +277,7 @@ func FuzzUsed(f *testing.F) {
 
 // TestSendReceive: frames of a bench, while replies of an earlier loop are still pending.
 func TestSendReceive(t *testing.T) {
-	both(t, func(t *testing.T, packed bool) {
-		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+	both(t, func(t *testing.T, b *testQueue, r *fastpath.Responder) {
 		b.arrive(3)
 		b.Poll(r)
 		sent := 0
@@ -308,9 +293,7 @@ func TestSendReceive(t *testing.T) {
 		for i := range 3 * testRing {
 			b.arrive(0)
 			b.frame[20] = byte(i)
-			if err := b.send(b.frame); err != nil {
-				t.Fatalf("Send %d: %v", i, err)
-			}
+			must.OK(t, b.send(b.frame))
 			id, addr, frame, ok := b.transmit()
 			if !ok || addr != b.sendIOVA+uint64(id)*testStride || !bytes.Equal(frame[headerLen:], b.frame) || !bytes.Equal(frame[:headerLen], make([]byte, headerLen)) {
 				t.Fatalf("Send %d: %x at %#x, there %v", i, frame, addr, ok)
@@ -329,8 +312,7 @@ func TestSendReceive(t *testing.T) {
 
 // TestReplyBesideSend: a reply whose descriptor still sends a bench's frame is dropped and counted, and that frame stays.
 func TestReplyBesideSend(t *testing.T) {
-	both(t, func(t *testing.T, packed bool) {
-		b, r := newTestQueue(t, packed), nictest.NewResponder(t)
+	both(t, func(t *testing.T, b *testQueue, r *fastpath.Responder) {
 		must.OK(t, b.send(b.frame))
 		must.Equal(t, b.receive(b.frame), 0, "the device took buffer %d first")
 		if n := b.Poll(r); n != 0 || b.txFull.Load() != 1 {
@@ -349,10 +331,9 @@ func TestReplyBesideSend(t *testing.T) {
 }
 
 func TestPollAllocatesNothing(t *testing.T) {
-	both(t, func(t *testing.T, packed bool) {
-		b := newTestQueue(t, packed)
+	both(t, func(t *testing.T, b *testQueue, r *fastpath.Responder) {
 		b.gather()
-		nictest.NoAllocations(t, nictest.NewResponder(t), b.arrive, b.Queue.Poll)
+		nictest.NoAllocations(t, r, b.arrive, b.Queue.Poll)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
@@ -148,8 +149,9 @@ func (b *testQueue) arrive(n int) {
 	}
 }
 
-func both(t *testing.T, f func(t *testing.T, packed bool)) {
+// both runs f on a split and on a packed queue.
+func both(t *testing.T, f func(t *testing.T, b *testQueue, r *fastpath.Responder)) {
 	for _, packed := range []bool{false, true} {
-		t.Run(map[bool]string{false: "split", true: "packed"}[packed], func(t *testing.T) { f(t, packed) })
+		t.Run(map[bool]string{false: "split", true: "packed"}[packed], func(t *testing.T) { f(t, newTestQueue(t, packed), nictest.NewResponder(t)) })
 	}
 }
