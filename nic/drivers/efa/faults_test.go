@@ -22,10 +22,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
 
-func (x *pair) reset(reason int) func() bool {
-	return func() bool { return slices.Contains(x.m.Resets(), reason) }
-}
-
 // TestRecovers breaks the device in one way at a time: the driver resets it for the right reason, counts the reset, and
 // answers again.
 func TestRecovers(t *testing.T) {
@@ -37,14 +33,12 @@ func TestRecovers(t *testing.T) {
 	}{
 		{"admin queue stalled", "resets_admin_timeout", 2, func(x *pair) {
 			x.m.StallAdmin(true)
-			var s nic.Stats
-			check.Fails(x, "statistics", x.dev.ReadStats(&s), nic.ErrTimeout)
+			check.Fails(x, "statistics", x.dev.ReadStats(new(nic.Stats)), nic.ErrTimeout)
 			x.m.StallAdmin(false)
 		}},
 		{"admin completion of another command", "resets_admin_timeout", 2, func(x *pair) {
 			x.m.TamperAdmin(func(b []byte) { b[1] ^= 8 })
-			var s nic.Stats
-			check.Fails(x, "statistics", x.dev.ReadStats(&s), nil, "not outstanding")
+			check.Fails(x, "statistics", x.dev.ReadStats(new(nic.Stats)), nil, "not outstanding")
 		}},
 		{"receive request ID", "resets_invalid_rx_req_id", 8, func(x *pair) {
 			x.m.TamperCompletion(false, func(b []byte) { binary.LittleEndian.PutUint16(b, 0xfff0) })
@@ -68,7 +62,7 @@ func TestRecovers(t *testing.T) {
 				x.until("echo", x.echo)
 				before := x.stats()
 				c.broken(x)
-				x.until("reset", x.reset(c.reason))
+				x.until("reset", func() bool { return slices.Contains(x.m.Resets(), c.reason) })
 				x.until("echo after the reset", x.again)
 				if s := x.stats(); s.Resets == 0 || s.Extra[c.extra] == 0 || s.RxFrames < before.RxFrames {
 					t.Errorf("statistics: %+v", s)
@@ -118,8 +112,7 @@ func TestUnplugged(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the loop goes on")
 	}
-	var s nic.Stats
-	check.Fails(t, "statistics", x.dev.ReadStats(&s), nic.ErrGone)
+	check.Fails(t, "statistics", x.dev.ReadStats(new(nic.Stats)), nic.ErrGone)
 	must.Close(t, x.dev)
 	must.Close(t, x.client.dev)
 	x.port.Stop()
