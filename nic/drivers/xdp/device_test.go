@@ -1,8 +1,6 @@
 package xdp_test
 
 import (
-	"encoding/binary"
-	"errors"
 	"net"
 	"net/netip"
 	"strings"
@@ -14,12 +12,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/rebound-nic/rebound/cksum"
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/corpus"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
@@ -37,36 +35,26 @@ func pair(t *testing.T) *veth.Pair {
 
 func passAll(t *testing.T, v *veth.Pair) {
 	t.Helper()
+	p := must.Get(ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Flags: unix.BPF_F_XDP_HAS_FRAGS, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}}))(t) // XDP_PASS
+	defer p.Close()
+	var l link.Link
+	var err error
 	v.Peer.Do(func() {
-		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Flags: unix.BPF_F_XDP_HAS_FRAGS, License: "Apache-2.0", Instructions: asm.Instructions{
-			asm.Mov.Imm(asm.R0, 2), asm.Return(), // XDP_PASS
-		}})
-		if err != nil {
-			t.Error(err)
-			return
+		var i *net.Interface
+		if i, err = net.InterfaceByName(v.Peer.Name); err == nil {
+			l, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: i.Index, Flags: link.XDPDriverMode})
 		}
-		defer p.Close()
-		i, err := net.InterfaceByName(v.Peer.Name)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		l, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: i.Index, Flags: link.XDPDriverMode})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		t.Cleanup(func() { l.Close() })
 	})
+	must.OK(t, err)
+	t.Cleanup(func() { l.Close() })
 }
 
 func open(t *testing.T, e *veth.End, c *fastpath.Config, own xdp.Options) (d *xdp.Device) {
 	t.Helper()
 	var err error
 	e.Do(func() { d, err = xdp.Open(nic.Options{Device: e.Name, Match: c}, own) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return d
 }
 
@@ -142,9 +130,7 @@ func TestJumbo(t *testing.T) {
 					if err == nil {
 						err = netlink.LinkSetMTU(l, 9000)
 					}
-					if err != nil {
-						t.Error(err)
-					}
+					check.OK(t, err)
 				})
 			}
 			passAll(t, v)
@@ -159,23 +145,13 @@ func TestJumbo(t *testing.T) {
 				v.UDP(t, a)
 			}
 			v.TCP(t)
-			f := v.Echo(veth.Our4.Addr(), 1)
-			long := make([]byte, 8000)
-			for i := range long {
-				long[i] = byte(i * i)
-			}
-			binary.BigEndian.PutUint16(f[16:], uint16(len(f)-14+len(long)))
-			f[24], f[25] = 0, 0
-			binary.BigEndian.PutUint16(f[24:], ^cksum.Sum(f[14:34], 0))
-			f = append(f, long...)
-			f[36], f[37] = 0, 0
-			binary.BigEndian.PutUint16(f[36:], ^cksum.Sum(f[34:], 0))
+			f := corpus.Eth([6]byte(v.Host.MAC), [6]byte(v.Peer.MAC), 0, 0x0800, corpus.ICMPv4(v.Peer.IPv4.Addr(), veth.Our4.Addr(), 8000))
 			before := d.Verdicts()
 			raw := v.Peer.Raw(t)
 			raw.Send(f)
 			f[len(f)-1]++
 			raw.Send(f)
-			wait(t, func() bool {
+			await.Until(t, "an answer and a refusal", func() bool {
 				s := d.Verdicts()
 				return s[fastpath.AnsweredICMPv4] == before[fastpath.AnsweredICMPv4]+1 && s[fastpath.RefusedChecksum] == before[fastpath.RefusedChecksum]+1
 			})
@@ -210,14 +186,12 @@ func TestHiddenTag(t *testing.T) {
 			c := v.Config()
 			c.VLANs = []uint16{7}
 			d = open(t, &v.Host, c, own)
-			if got := reply(); string(got[12:16]) != string(veth.HiddenTag[:]) {
-				t.Errorf("reply % x", got[:18])
-			}
+			check.Equal(t, string(reply()[12:16]), string(veth.HiddenTag[:]), "reply with tag % x")
 			must.Close(t, d)
 			c.VLANs = []uint16{8}
 			d = serve(t, &v.Host, c, own)
 			raw.Send(v.Echo(veth.Our4.Addr(), 8))
-			wait(t, func() bool { return d.Verdicts()[fastpath.RefusedVLAN] > 0 })
+			await.Until(t, "a refusal", func() bool { return d.Verdicts()[fastpath.RefusedVLAN] > 0 })
 			check.Equal(t, d.Verdicts()[fastpath.AnsweredICMPv4], 0, "%d frames of another VLAN were answered")
 		})
 	}
@@ -241,13 +215,8 @@ func TestLoops(t *testing.T) {
 	a, b := serve(t, &v.Host, us, xdp.Options{}), serve(t, &v.Peer, they, xdp.Options{})
 	v.Peer.Raw(t).Send(v.Datagram(they.Addresses[0].Addr(), 7000, veth.Our4.Addr(), 7001))
 	count := func(verdict fastpath.Verdict) uint64 { return a.Verdicts()[verdict] + b.Verdicts()[verdict] }
-	wait(t, func() bool { return count(fastpath.RefusedHopLimit) == 1 })
+	await.Until(t, "the end of the loop", func() bool { return count(fastpath.RefusedHopLimit) == 1 })
 	check.Equal(t, count(fastpath.AnsweredUDPv4), 63, "%d replies to a datagram with TTL 64")
-}
-
-func wait(t *testing.T, done func() bool) {
-	t.Helper()
-	await.Until(t, "the condition", done)
 }
 
 // After Close the interface is as before: another program can be attached, and nothing is answered.
@@ -258,9 +227,7 @@ func TestClose(t *testing.T) {
 	for range 3 {
 		d := open(t, &v.Host, v.Config(), xdp.Options{})
 		v.Host.Do(func() {
-			if _, err := xdp.Open(nic.Options{Device: v.Host.Name, Match: other}, xdp.Options{}); !errors.Is(err, nic.ErrBusy) || !strings.Contains(err.Error(), "XDP program") {
-				t.Errorf("a second one: %v", err)
-			}
+			check.Fails(t, "a second one", check.Err(xdp.Open(nic.Options{Device: v.Host.Name, Match: other}, xdp.Options{})), nic.ErrBusy, "XDP program")
 		})
 		v.Ping(t, veth.Our4.Addr())
 		must.Close(t, d)
@@ -270,15 +237,9 @@ func TestClose(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	v := pair(t)
 	v.Host.Do(func() {
-		for want, o := range map[string]nic.Options{
-			"Match is not set": {Device: v.Host.Name},
-			"no such":          {Device: "nosuch0", Match: v.Config()},
-			"no address":       {Device: v.Host.Name, Match: &fastpath.Config{}},
-		} {
-			_, err := xdp.Open(o, xdp.Options{})
-			if err == nil || want != "no such" && !strings.Contains(err.Error(), want) || want == "no such" && !errors.Is(err, nic.ErrNoDevice) {
-				t.Errorf("%s: %v", want, err)
-			}
+		for says, c := range map[string]*fastpath.Config{"Match is not set": nil, "no address": {}} {
+			check.Fails(t, "Open", check.Err(xdp.Open(nic.Options{Device: v.Host.Name, Match: c}, xdp.Options{})), nil, says)
 		}
+		check.Fails(t, "no such interface", check.Err(xdp.Open(nic.Options{Device: "nosuch0", Match: v.Config()}, xdp.Options{})), nic.ErrNoDevice)
 	})
 }

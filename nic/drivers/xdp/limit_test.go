@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/corpus"
 	"github.com/rebound-nic/rebound/proof/must"
 )
@@ -76,9 +77,7 @@ func TestFloodSparesKnownSources(t *testing.T) {
 			return refused
 		}
 		for range 20 { // no flood for two seconds
-			if n := ask(); n != 0 {
-				t.Fatalf("%s: %d of %d refused before the flood", name, n, known)
-			}
+			must.Equal(t, ask(), 0, name+": %d requests refused before the flood")
 			p.step(t, second/10)
 		}
 		const flood, times = 40_000, 5
@@ -94,9 +93,7 @@ func TestFloodSparesKnownSources(t *testing.T) {
 			refused += ask()
 			p.step(t, second/10)
 		}
-		if refused != 0 {
-			t.Errorf("%s: %d of %d requests of known sources were refused in the flood", name, refused, times*known)
-		}
+		check.Equal(t, refused, 0, name+": %d requests of known sources were refused in the flood")
 		if s := p.counts.verdicts(); s[fastpath.RefusedRate] == 0 {
 			t.Errorf("%s: the flood was not limited: %d answered", name, answered)
 		}
@@ -147,9 +144,7 @@ func TestLimitIsFastpaths(t *testing.T) {
 				if rnd.IntN(2) == 0 {
 					n = often + n%10
 				}
-				if err := p.judge(pings(all[n])[0]); err != nil {
-					t.Fatalf("request %d: %v", i, err)
-				}
+				must.OK(t, p.judge(pings(all[n])[0]))
 				if c.step != 0 {
 					p.step(t, rnd.Uint64N(2*c.step))
 				}

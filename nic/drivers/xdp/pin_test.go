@@ -22,6 +22,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
+	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
@@ -69,9 +70,7 @@ func TestPin(t *testing.T) {
 				return string(b)
 			}
 			v.Host.Do(func() {
-				if !strings.Contains(groups(), "3333ff000010") {
-					t.Errorf("the solicited-node group is not let in:\n%s", groups())
-				}
+				check.Contains(t, groups(), "3333ff000010") // the solicited-node group
 			})
 			before := program(t, v)
 			c := v.Config()
@@ -80,9 +79,7 @@ func TestPin(t *testing.T) {
 			if now := program(t, v); now == before || now == 0 {
 				t.Errorf("program %d is still there", now)
 			}
-			if notes := strings.Join(d.Info().Notes, "; "); !strings.Contains(notes, `joined pin "p"`) {
-				t.Errorf("notes %s", notes)
-			}
+			check.Contains(t, strings.Join(d.Info().Notes, "; "), `joined pin "p"`)
 			if s := d.Verdicts(); s[fastpath.AnsweredICMPv4]+s[fastpath.AnsweredICMPv6] != 200 {
 				t.Errorf("the counts restart: %v", s)
 			}
@@ -97,9 +94,7 @@ func TestPin(t *testing.T) {
 			unpin(t, &v.Host, "p")
 			check.Equal(t, program(t, v), 0, "program %d is attached after Unpin")
 			v.Host.Do(func() {
-				if strings.Contains(groups(), "3333ff000010") {
-					t.Errorf("the solicited-node group is still let in:\n%s", groups())
-				}
+				check.Equal(t, strings.Contains(groups(), "3333ff000010"), false, "the solicited-node group is still let in: %v")
 			})
 			if left, err := os.ReadDir(xdpkit.PinRoot); len(left) != 0 || err != nil {
 				t.Errorf("%v is left, %v", left, err)
@@ -146,13 +141,9 @@ func startVictim(t *testing.T, v *veth.Pair, pin string) *exec.Cmd {
 	c := exec.Command("/proc/self/exe")
 	c.Env = append(os.Environ(), victim+"="+strings.TrimSpace(v.Host.Name+" "+pin))
 	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	v.Host.Do(func() { err = c.Start() })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() {
 		c.Process.Kill()
 		c.Wait()
@@ -167,12 +158,10 @@ func startVictim(t *testing.T, v *veth.Pair, pin string) *exec.Cmd {
 func TestKilled(t *testing.T) {
 	v := pair(t)
 	c := startVictim(t, v, "")
-	if program(t, v) == 0 {
-		t.Error("no program is attached")
-	}
+	check.Equal(t, program(t, v) != 0, true, "a program is attached: %v")
 	c.Process.Signal(syscall.SIGKILL)
 	c.Wait()
-	wait(t, func() bool { return program(t, v) == 0 })
+	await.Until(t, "the end of the program", func() bool { return program(t, v) == 0 })
 }
 
 // With a pin, answering continues after SIGKILL, and while processes join one after the other, without lost or
@@ -202,9 +191,7 @@ func TestKilledPinned(t *testing.T) {
 		}
 		v.Ping(t, veth.Our4.Addr())
 	}
-	if got := answered(t, "killed"); got != uint64(100+50*n) {
-		t.Errorf("%d answered, want %d", got, 100+50*n)
-	}
+	check.Equal(t, answered(t, "killed"), uint64(100+50*n), "%d answered")
 }
 
 // If an interface is removed, so is the program; the counts are kept for a new interface of the same name.
@@ -218,11 +205,9 @@ func TestPinGone(t *testing.T) {
 		if err == nil {
 			err = netlink.LinkDel(l)
 		}
-		if err != nil {
-			t.Error(err)
-		}
+		check.OK(t, err)
 	})
-	wait(t, func() bool {
+	await.Until(t, "the end of the program", func() bool {
 		p := must.Get(xdp.OpenPinned("gone"))(t)
 		defer p.Close()
 		return !p.Attached
@@ -233,9 +218,7 @@ func TestPinGone(t *testing.T) {
 		check.OK(t, netlink.LinkSetUp(l))
 	})
 	d := open(t, &v.Host, v.Config(), xdp.Options{Pin: "gone"})
-	if s := d.Verdicts(); s[fastpath.AnsweredICMPv4] != 50 {
-		t.Errorf("the counts restart: %v", s)
-	}
+	check.Equal(t, d.Verdicts()[fastpath.AnsweredICMPv4], 50, "%d answered before")
 	d.Close()
 	if p, err := xdp.OpenPinned("gone"); err != nil || !p.Attached {
 		t.Errorf("%+v, %v", p, err)
@@ -277,9 +260,7 @@ func TestPinRefuses(t *testing.T) {
 	check.Fails(t, "another version is looked at", check.Err(xdp.OpenPinned("a")), xdp.ErrForeign)
 	v.Ping(t, veth.Our4.Addr()) // it still answers
 	unpin(t, &v.Host, "a")
-	if program(t, v) != 0 {
-		t.Error("another version's pin is not to be ended")
-	}
+	check.Equal(t, program(t, v), 0, "program %d stays, although another version's pin is ended")
 
 	folder := xdpkit.PinRoot + "/b"
 	must.OK(t, os.Mkdir(folder, 0o700))

@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
 
+	"github.com/rebound-nic/rebound/cksum"
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/corpus"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
@@ -46,15 +47,13 @@ func newPair(t testing.TB, name string, c fastpath.Config, v variant) *pair {
 	t.Helper()
 	needs.Root(t, "loading an XDP program")
 	p := &pair{name: name, out: make([]byte, 4096), buf: make([]byte, 4096)}
-	o, err := newObject()
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get(newObject())(t)
 	m := must.Get(o.newMaps())(t)
 	t.Cleanup(m.close)
 	v.still = now
+	var err error
 	if p.program, err = o.load(c, v, m); err != nil {
-		t.Fatalf("%+v", err)
+		t.Fatalf("%+v", err) // with the verifier's log
 	}
 	t.Cleanup(func() { p.program.Close() })
 	p.counts = must.Get(newCounts(m.Cpus))(t)
@@ -151,17 +150,13 @@ func TestCorpus(t *testing.T) {
 		for tags := range 3 {
 			for _, q := range corpus.Requests(tags) {
 				for n := 14; n <= len(q.Frame); n++ {
-					if err := p.judge(q.Frame[:n]); err != nil {
-						t.Fatalf("%s, %d tags, %d bytes: %v", q.Name, tags, n, err)
-					}
+					must.OK(t, p.judge(q.Frame[:n]))
 				}
 				f := bytes.Clone(q.Frame)
 				for i := range f[:min(len(f), 128)] {
 					for _, d := range []byte{1, 2, 0x80, 0xff} {
 						f[i] ^= d
-						if err := p.judge(f); err != nil {
-							t.Fatalf("%s, %d tags, byte %d: %v", q.Name, tags, i, err)
-						}
+						must.OK(t, p.judge(f))
 						f[i] ^= d
 					}
 				}
@@ -194,19 +189,10 @@ func TestBase(t *testing.T) {
 					wrong[len(wrong)-n-1] ^= 1
 					partial := bytes.Clone(f)
 					hosts := len(f) - n - 8 - 2*len(from.AsSlice())
-					sum := uint32(17 + 8 + n)
-					for i := hosts; i < len(f)-n-8; i += 2 {
-						sum += uint32(binary.BigEndian.Uint16(f[i:]))
-					}
-					for sum > 0xffff {
-						sum = sum>>16 + sum&0xffff
-					}
-					binary.BigEndian.PutUint16(partial[len(f)-n-2:], uint16(sum))
+					binary.BigEndian.PutUint16(partial[len(f)-n-2:], cksum.Sum(f[hosts:len(f)-n-8], uint16(17+8+n)))
 					for _, g := range [][]byte{f, none, wrong, partial} {
 						for _, h := range [][]byte{g, corpus.Pad(bytes.Clone(g), 60+4*tags), append(corpus.Pad(bytes.Clone(g), 56+4*tags), 1, 2, 3, 4)} {
-							if err := p.judge(h); err != nil {
-								t.Fatalf("%d tags, %d bytes from %v: %v", tags, n, from, err)
-							}
+							must.OK(t, p.judge(h))
 						}
 					}
 				}
@@ -231,9 +217,7 @@ func TestMutations(t *testing.T) {
 	all := pairs(t)
 	m := corpus.NewMutator(7, 11)
 	for i := range frames {
-		if err := all[i%len(all)].judge(m.Next()); err != nil {
-			t.Fatalf("frame %d: %v", i, err)
-		}
+		must.OK(t, all[i%len(all)].judge(m.Next()))
 	}
 	var sum fastpath.Stats
 	for _, p := range all {
@@ -278,9 +262,7 @@ func TestLimit(t *testing.T) {
 	if s := p.counts.verdicts(); answered < 5 || dropped != 10 || s[fastpath.RefusedRate] != 10 || s[fastpath.AnsweredICMPv4] != uint64(answered) {
 		t.Errorf("%d answered, %d dropped, counted %v", answered, dropped, s)
 	}
-	if run(from("10.1.2.10")) != actionTX {
-		t.Error("another source has no burst")
-	}
+	check.Equal(t, run(from("10.1.2.10")), actionTX, "action %d for another source, which has its burst")
 }
 
 // About one reply in sixteen is in the histogram of its CPU, and the first one on a CPU always is.
@@ -304,32 +286,4 @@ func TestTurnaround(t *testing.T) {
 // The committed object equals the compiler's output for the source, if the compiler has the same version.
 func TestObject(t *testing.T) {
 	nictest.BPFObject(t, "responder.c", "program_bpfel.o", compiler)
-}
-
-func BenchmarkProgram(b *testing.B) {
-	for _, g := range Guards() {
-		b.Run(g.Name, func(b *testing.B) {
-			for _, q := range corpus.Requests(0) {
-				if q.Name != "ping" && g.Name != "all guards" || strings.Contains(q.Name, "dad") {
-					continue
-				}
-				b.Run(q.Name, func(b *testing.B) {
-					c := config()
-					c.ChecksumBytes, c.Rate, c.Burst = fastpath.DefaultChecksumBytes, fastpath.DefaultRate, 1<<32
-					if !strings.Contains(q.Kind, "stamp") {
-						c.STAMPPorts = nil
-					}
-					g.Without(&c)
-					x := must.Get(NewBench(c, q.Frame))(b)
-					defer x.Close()
-					p, around, err := x.Run(b.N)
-					if err != nil {
-						b.Fatal(err)
-					}
-					b.ReportMetric(float64(p), "program-ns")
-					b.ReportMetric(float64(around), "around-ns")
-				})
-			}
-		})
-	}
 }

@@ -20,17 +20,13 @@ func TestVariants(t *testing.T) {
 	v := veth.New(t)
 	var i *netif.Interface
 	var f xdpkit.Features
+	var err error
 	v.Host.Do(func() {
-		var err error
-		if i, err = netif.Lookup(v.Host.Name); err != nil {
-			t.Error(err)
-			return
+		if i, err = netif.Lookup(v.Host.Name); err == nil {
+			f = xdpkit.AskFeatures(i.Index)
 		}
-		f = xdpkit.AskFeatures(i.Index)
 	})
-	if t.Failed() {
-		return
-	}
+	must.OK(t, err)
 	defer i.Close()
 	t.Logf("%s: %v", i.Driver, f)
 	if !f.Known || !f.Has(xdpkit.Basic|xdpkit.Frags) {
@@ -80,9 +76,7 @@ func TestNeedsTypes(t *testing.T) {
 	refused := errors.New("invalid argument")
 	missing := filepath.Join(t.TempDir(), "vmlinux")
 	check.Fails(t, "without types", needsTypes(refused, missing), refused, "CONFIG_DEBUG_INFO_BTF")
-	if err := needsTypes(nil, missing); err != nil {
-		t.Errorf("loaded: %v", err)
-	}
+	check.OK(t, needsTypes(nil, missing))
 	check.Equal(t, needsTypes(refused, "variant_test.go"), refused, "with types: %v")
 }
 
