@@ -2,7 +2,6 @@ package ena_test
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -23,48 +22,48 @@ import (
 	"github.com/rebound-nic/rebound/sim/enasim"
 )
 
-// live is a driver that serves on a free-running model.
+// live is a device that runs freely, and a driver that serves if start opened it.
 type live struct {
 	testing.TB
 	m    *enasim.Model
 	port *sim.Port
 	far  *sim.Cable
+	fn   *sim.Function
 	dev  *ena.Device
 	log  devrig.Log
 
 	asked uint64 // requests sent
 }
 
-func device(t testing.TB, o enasim.Options) (*enasim.Model, *sim.Port, *sim.Cable, *sim.Function) {
+func device(t testing.TB, o enasim.Options) *live {
 	t.Helper()
 	o.MAC = mac
-	m := enasim.New(o)
-	port := must.Get(sim.New(m, sim.Options{Name: "ena"}))(t)
-	near, far := sim.Pair()
-	port.Connect(near)
-	port.Start()
+	x := &live{TB: t, m: enasim.New(o)}
+	x.port = must.Get(sim.New(x.m, sim.Options{Name: "ena"}))(t)
+	var near *sim.Cable
+	near, x.far = sim.Pair()
+	x.port.Connect(near)
+	x.port.Start()
 	t.Cleanup(func() {
-		port.Stop()
-		for _, v := range port.Violations() {
+		x.port.Stop()
+		for _, v := range x.port.Violations() {
 			// A restart turns bus mastering off first, even if the device is about to write: a frame may have just
 			// arrived.
-			if len(m.Resets()) > 1 && strings.Contains(v, "DMA while bus mastering is off") {
+			if len(x.m.Resets()) > 1 && strings.Contains(v, "DMA while bus mastering is off") {
 				continue
 			}
 			t.Error("violation: ", v)
 		}
-		port.Close()
+		x.port.Close()
 	})
-	fn := must.Get(port.Function())(t)
-	return m, port, far, fn
+	x.fn = must.Get(x.port.Function())(t)
+	return x
 }
 
 func start(t testing.TB, o enasim.Options) *live {
 	t.Helper()
-	x := &live{TB: t}
-	m, port, far, fn := device(t, o)
-	x.m, x.port, x.far = m, port, far
-	x.dev = must.Get(ena.Open(fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(&x.log, nil))}, ena.Options{}))(t)
+	x := device(t, o)
+	x.dev = must.Get(ena.Open(x.fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(&x.log, nil))}, ena.Options{}))(t)
 	stop := devrig.Serving(x.dev, nictest.NewResponder(t))
 	t.Cleanup(func() {
 		check.OK(t, stop())
@@ -122,8 +121,7 @@ func TestRecovers(t *testing.T) {
 			func(x *live) { x.m.WithholdKeepAlive(true) }, func(x *live) { x.m.WithholdKeepAlive(false) }},
 		{"admin queue stalled", 2, "resets_admin_timeout", func(x *live) {
 			x.m.StallAdmin(true)
-			var s nic.Stats
-			check.Fails(x, "statistics", x.dev.ReadStats(&s), nic.ErrTimeout)
+			check.Fails(x, "statistics", x.dev.ReadStats(new(nic.Stats)), nic.ErrTimeout)
 			x.m.StallAdmin(false)
 		}, nil},
 		{"transmit stuck", 3, "resets_missed_tx_completion", func(x *live) { x.m.HoldCompletions(true); x.echo() },
@@ -209,17 +207,12 @@ func TestEvents(t *testing.T) {
 	binary.LittleEndian.PutUint16(hints.Data[4:], 200) // missing transmit completion, ms
 	for range 20 {                                     // Link reads them while the watchdog handles their content, under the race detector
 		x.m.Post(hints)
-		if _, err := x.dev.Link(); err != nil {
-			t.Error(err)
-		}
+		must.Get(x.dev.Link())(t)
 	}
 	x.m.HoldCompletions(true)
 	x.until("reset by the new hint", func() bool { x.echo(); return x.resets(3)() })
 	x.m.HoldCompletions(false)
 	x.until("echo", x.echo)
-	if n := x.stats().Resets; n == 0 {
-		t.Error("no reset counted")
-	}
 }
 
 func TestBadCompletions(t *testing.T) {
@@ -240,9 +233,7 @@ func TestBadCompletions(t *testing.T) {
 		}
 		x.until("echo", x.echo)
 	}
-	if r := x.m.Resets(); len(r) != 1 {
-		t.Errorf("resets: %v", r)
-	}
+	check.Equal(t, len(x.m.Resets()), 1, "%d resets")
 }
 
 func TestAllowances(t *testing.T) {
@@ -252,9 +243,7 @@ func TestAllowances(t *testing.T) {
 		s := x.stats().Extra
 		for name, want := range map[string]uint64{"bw_in_allowance_exceeded": 1, "bw_out_allowance_exceeded": 2,
 			"pps_allowance_exceeded": 3, "conntrack_allowance_exceeded": 4, "linklocal_allowance_exceeded": 5} {
-			if s[name] != want {
-				t.Errorf("%+v: %s is %d, expected %d; all: %v", o, name, s[name], want, s)
-			}
+			check.Equal(t, s[name], want, name+": %d")
 		}
 	}
 }
@@ -280,25 +269,21 @@ func TestOpenRefuses(t *testing.T) {
 		{enasim.Options{}, nic.Options{}, ena.Options{MaxInline: -1}, "-1 bytes"},
 		{enasim.Options{Unsupported: 1<<2 | 1<<7}, nic.Options{}, ena.Options{}, "queue"},
 	} {
-		_, port, _, fn := device(t, c.o)
-		check.Fails(t, fmt.Sprintf("%+v, %+v", c.o, c.open), check.Err(ena.Open(fn, c.open, c.own)), nil, c.text)
+		x := device(t, c.o)
+		check.Fails(t, fmt.Sprintf("%+v, %+v", c.o, c.open), check.Err(ena.Open(x.fn, c.open, c.own)), nil, c.text)
 		if c.o.Width != 0 {
-			port.ForgetViolations() // the answer address must be set before the width can be read
+			x.port.ForgetViolations() // the answer address must be set before the width can be read
 		}
-		if n := port.Mappings(); n != 0 || port.BusMaster() {
-			t.Errorf("%+v: %d mappings and bus master %v are left", c.o, n, port.BusMaster())
+		if n := x.port.Mappings(); n != 0 || x.port.BusMaster() {
+			t.Errorf("%+v: %d mappings and bus master %v are left", c.o, n, x.port.BusMaster())
 		}
 	}
-	m, _, _, fn := device(t, enasim.Options{})
-	m.Mute(true)
-	if _, err := ena.Open(fn, nic.Options{}, ena.Options{}); !errors.Is(err, nic.ErrTimeout) || !strings.Contains(err.Error(), "register") {
-		t.Errorf("a device that answers no register read: %v", err)
-	}
-	m, _, _, fn = device(t, enasim.Options{})
-	m.TamperAdmin(func(b []byte) { b[0]++ })
-	if _, err := ena.Open(fn, nic.Options{}, ena.Options{}); err == nil {
-		t.Error("an admin completion for a command that was never sent is taken")
-	}
+	x := device(t, enasim.Options{})
+	x.m.Mute(true)
+	check.Fails(t, "a device that answers no register read", check.Err(ena.Open(x.fn, nic.Options{}, ena.Options{})), nic.ErrTimeout, "register")
+	x = device(t, enasim.Options{})
+	x.m.TamperAdmin(func(b []byte) { b[0]++ })
+	check.Fails(t, "an admin completion for a command that was never sent", check.Err(ena.Open(x.fn, nic.Options{}, ena.Options{})), nil)
 }
 
 func TestFallsBack(t *testing.T) {

@@ -14,13 +14,9 @@ func FuzzCompletions(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{1, 0, 0, 0, 0, 15, 64, 0, 2, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{4, 3, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 15, 64, 0, 2, 0, 5, 0, 0, 0, 0, 0})
-	type variant struct {
-		*benchQueue
-		entry uint32
-	}
-	var all []variant
+	var all []*benchQueue
 	for _, entry := range []uint32{0, 128, 256} {
-		all = append(all, variant{newBenchQueue(f, nictest.EchoRequest(64), entry), entry})
+		all = append(all, newBenchQueue(f, nictest.EchoRequest(64), entry))
 	}
 	r := nictest.NewResponder(f)
 	f.Fuzz(func(t *testing.T, script []byte) {

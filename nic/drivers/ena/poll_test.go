@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
@@ -69,9 +70,7 @@ func TestPollAllocatesNothing(t *testing.T) {
 func TestPushedEntry(t *testing.T) {
 	b, r := newBenchQueue(t, nictest.EchoRequest(96), 128), nictest.NewResponder(t)
 	b.arrive(1)
-	if b.Poll(r) != 1 {
-		t.Fatal("not answered")
-	}
+	must.Equal(t, b.Poll(r), 1, "answered %d")
 	entry := unsafe.Slice((*byte)(b.llq), 128)
 	if d, want := *(*txDesc)(unsafe.Pointer(&entry[0])), (txDesc{1<<txPhase | txFirst | txMeta | metaExtValid | metaExtended | metaStore, 0}); d != want {
 		t.Errorf("meta descriptor %+v, want %+v", d, want)
