@@ -8,7 +8,6 @@ import (
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
-	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
@@ -17,72 +16,20 @@ import (
 
 var mac = [6]byte{2, 0, 0, 0, 0, 1}
 
+// power returns the port of a model, until the end of the test.
+func power(t *testing.T, m sim.Model) *sim.Port {
+	t.Helper()
+	p := must.Get(sim.New(m, sim.Options{Name: "toy", Seed: 1}))(t)
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
 func newToy(t *testing.T) (*sim.Port, *sim.Cable) {
 	t.Helper()
-	p := must.Get(sim.New(toysim.New(mac), sim.Options{Name: "toy", Seed: 1}))(t)
+	p := power(t, toysim.New(mac))
 	near, far := sim.Pair()
 	p.Connect(near)
-	t.Cleanup(func() { p.Close() })
 	return p, far
-}
-
-// echo is a driver with one receive and one transmit ring of 4 descriptors that sends back each frame.
-type echo struct {
-	fn             pci.Function
-	arena          *dma.Arena
-	rx, tx, buf    dma.Block
-	rxTail, txTail *uint32
-	head           uint32
-}
-
-const entries = 4
-
-func openEcho(t *testing.T, fn pci.Function) *echo {
-	t.Helper()
-	bar := must.Get(fn.BAR(0))(t)
-	must.Equal(t, bar.Read32(0), toysim.Magic, "magic: %#x")
-	e := &echo{fn: fn}
-	e.arena = must.Get(dma.NewArena(fn, 1<<21))(t)
-	e.rx = must.Get(e.arena.Alloc(16*entries, 64))(t)
-	e.tx = must.Get(e.arena.Alloc(16*entries, 64))(t)
-	e.buf = must.Get(e.arena.Alloc(2048*entries, 64))(t)
-	for i := range uint64(entries) {
-		binary.LittleEndian.PutUint64(e.rx.Bytes[16*i:], e.buf.IOVA+2048*i)
-	}
-	must.OK(t, fn.SetBusMaster(true))
-	for off, v := range map[uint64]uint32{0x20: uint32(e.rx.IOVA), 0x24: uint32(e.rx.IOVA >> 32), 0x28: entries, 0x2c: 2048,
-		0x30: uint32(e.tx.IOVA), 0x34: uint32(e.tx.IOVA >> 32), 0x38: entries} {
-		bar.Write32(off, v)
-	}
-	bar.Write32(4, 1)
-	bells := must.Get(fn.BAR(2))(t)
-	rx := must.Get(bells.Pointer(0, 4))(t)
-	tx := must.Get(bells.Pointer(0x40, 4))(t)
-	e.rxTail, e.txTail = (*uint32)(rx), (*uint32)(tx)
-	mmio.Store32(e.rxTail, entries)
-	return e
-}
-
-func (e *echo) poll() bool {
-	d := e.rx.Bytes[16*(e.head%entries):][:16]
-	if sim.Load32(d[8:])>>16&1 == 0 {
-		return false
-	}
-	i := e.head % entries
-	copy(e.tx.Bytes[16*i:], d[:10])
-	clear(e.tx.Bytes[16*i+10 : 16*i+16])
-	clear(d[8:16])
-	e.head++
-	mmio.Store32(e.txTail, e.head)
-	mmio.Store32(e.rxTail, e.head+entries)
-	return true
-}
-
-func (e *echo) close(t *testing.T) {
-	t.Helper()
-	check.OK(t, e.fn.SetBusMaster(false))
-	must.Close(t, e.arena)
-	must.Close(t, e.fn)
 }
 
 func open(t *testing.T, p *sim.Port) *sim.Function {
@@ -90,41 +37,60 @@ func open(t *testing.T, p *sim.Port) *sim.Function {
 	return must.Get(p.Function())(t)
 }
 
-func clean(t *testing.T, p *sim.Port) {
-	t.Helper()
-	for _, v := range p.Violations() {
-		t.Errorf("violation: %s", v)
-	}
-}
-
+// A driver with a receive and a transmit ring sends back each frame. Each reply costs the same transactions.
 func TestEchoInProcess(t *testing.T) {
+	const entries, txRing, buffers = 4, 0x100, 0x1000
 	p, far := newToy(t)
 	for range 3 { // several opens, one after another
-		e := openEcho(t, open(t, p))
+		fn := open(t, p)
 		if _, err := p.Function(); err != sim.ErrOpen {
 			t.Fatalf("second open: %v", err)
 		}
+		bar, bells := must.Get(fn.BAR(0))(t), must.Get(fn.BAR(2))(t)
+		must.Equal(t, bar.Read32(0), toysim.Magic, "magic: %#x")
+		arena := must.Get(dma.NewArena(fn, 1<<21))(t)
+		mem := must.Get(arena.Alloc(buffers+2048*entries, 4096))(t)
+		rx, tx, high := mem.Bytes, mem.Bytes[txRing:], uint32(mem.IOVA>>32)
+		for i := range uint64(entries) {
+			binary.LittleEndian.PutUint64(rx[16*i:], mem.IOVA+buffers+2048*i)
+		}
+		must.OK(t, fn.SetBusMaster(true))
+		for off, v := range map[uint64]uint32{0x20: uint32(mem.IOVA), 0x24: high, 0x28: entries, 0x2c: 2048,
+			0x30: uint32(mem.IOVA) + txRing, 0x34: high, 0x38: entries} {
+			bar.Write32(off, v)
+		}
+		bar.Write32(4, 1)
+		rxTail, txTail := (*uint32)(must.Get(bells.Pointer(0, 4))(t)), (*uint32)(must.Get(bells.Pointer(0x40, 4))(t))
+		mmio.Store32(rxTail, entries)
 		p.Settle(10)
-		for i := range 20 {
-			want := bytes.Repeat([]byte{byte(i)}, 60+i)
+		for i := range uint32(20) {
+			want := bytes.Repeat([]byte{byte(i)}, 60+int(i))
 			before := p.Counts()
 			far.Send(0, want)
 			p.Step()
-			if !e.poll() {
+			d := rx[16*(i%entries):][:16]
+			if sim.Load32(d[8:])>>16&1 == 0 {
 				t.Fatalf("frame %d did not arrive", i)
 			}
+			clear(d[10:])
+			copy(tx[16*(i%entries):], d)
+			clear(d[8:])
+			mmio.Store32(txTail, i+1)
+			mmio.Store32(rxTail, i+1+entries)
 			p.Settle(10)
 			if got := far.Recv(0); !bytes.Equal(got, want) {
 				t.Fatalf("frame %d: got %x, want %x", i, got, want)
 			}
 			must.Equal(t, p.Counts().Since(before), (sim.Counts{MMIOWrite: 2, DMARead: 3, DMAWrite: 3}), "transactions of one reply: %+v")
 		}
-		e.close(t)
+		check.OK(t, fn.SetBusMaster(false))
+		must.Close(t, arena)
+		must.Close(t, fn)
 		if n := p.Mappings(); n != 0 || p.BusMaster() {
 			t.Fatalf("after close: %d mappings, bus master %v", n, p.BusMaster())
 		}
 	}
-	clean(t, p)
+	check.Same(t, p.Violations(), nil, "violations: %q")
 }
 
 func TestShadowIsMemory(t *testing.T) {

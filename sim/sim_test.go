@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"slices"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -47,11 +47,7 @@ func TestDMAIsConfined(t *testing.T) {
 	var err error
 	var got []byte
 	r := &reach{Model: toysim.New(mac)}
-	p, nerr := sim.New(r, sim.Options{Name: "toy", Seed: 1})
-	if nerr != nil {
-		t.Fatal(nerr)
-	}
-	defer p.Close()
+	p := power(t, r)
 	fn := open(t, p)
 	a, b := make([]byte, 4096), make([]byte, 4096)
 	for i, m := range []sim.Mapping{{Size: 4096, Bytes: a, Read: true, Write: true}, {Size: 4096, Bytes: b, Read: true}} {
@@ -103,9 +99,7 @@ func TestDMAIsConfined(t *testing.T) {
 	}
 	p.ForgetViolations()
 	fn.SetBusMaster(true)
-	if a[4095] != 1 {
-		t.Error("a write that was refused changed memory")
-	}
+	check.Equal(t, a[4095], 1, "a write that was refused changed memory to %d")
 	r.do = read(0x10fff, 2)
 	p.Step()
 	check.Same(t, got, []byte{1, 2}, "read over two mappings: %x")
@@ -114,7 +108,6 @@ func TestDMAIsConfined(t *testing.T) {
 	if n, err := p.Unmap(0, 1<<40); n != 8192 || err != nil || p.Mappings() != 0 {
 		t.Errorf("unmap of all: %d, %v", n, err)
 	}
-	p.ForgetViolations()
 }
 
 // order records the calls of a port.
@@ -139,17 +132,14 @@ func (o *order) Recv(now time.Duration) []byte {
 func TestDoorbellsBeforeFrames(t *testing.T) {
 	near, far := sim.Pair()
 	o := &order{Model: toysim.New(mac), Wire: near}
-	p := must.Get(sim.New(o, sim.Options{Name: "toy", Seed: 1}))(t)
-	defer p.Close()
+	p := power(t, o)
 	p.Connect(o)
 	far.Send(0, make([]byte, 60))
 	far.Send(0, make([]byte, 60))
 	if !p.Step() {
 		t.Error("two frames are no work")
 	}
-	if got, want := strings.Join(o.calls, " "), "wire wire step receive receive step"; got != want {
-		t.Errorf("a step with two frames: %s, want %s", got, want)
-	}
+	check.Equal(t, strings.Join(o.calls, " "), "wire wire step receive receive step", "a step with two frames: %s")
 }
 
 // Memory that a driver wrote can be read through injected faults too: a model compares a push with the ring before it
@@ -157,8 +147,7 @@ func TestDoorbellsBeforeFrames(t *testing.T) {
 func TestPeekBehindFaults(t *testing.T) {
 	r := &reach{Model: toysim.New(mac)}
 	f := sim.Inject(r, 1)
-	p := must.Get(sim.New(f, sim.Options{Name: "toy", Seed: 1}))(t)
-	defer p.Close()
+	p := power(t, f)
 	open(t, p).SetBusMaster(true)
 	mem := bytes.Repeat([]byte{7}, 4096)
 	must.OK(t, p.Map(0x10000, sim.Mapping{Size: 4096, Bytes: mem, Read: true, Write: true}))
@@ -179,16 +168,12 @@ func TestPeekBehindFaults(t *testing.T) {
 	if got != [2]byte{7, 7} || p.Counts() != before {
 		t.Errorf("peeked %x, %+v", got, p.Counts().Since(before))
 	}
-	if _, err := p.Unmap(0x10000, 4096); err != nil {
-		t.Error(err)
-	}
 }
 
 // What the datasheet forbids and devices tolerate is reported and executed; everything else is refused.
 func TestGrades(t *testing.T) {
 	r := &reach{Model: toysim.New(mac)}
-	p := must.Get(sim.New(r, sim.Options{Name: "toy", Seed: 1}))(t)
-	defer p.Close()
+	p := power(t, r)
 	bar := must.Get(open(t, p).BAR(0))(t)
 	r.write = func() error { return sim.AsWarning(errors.New("bit 3 is reserved")) }
 	bar.Write32(0x100, 9)
@@ -223,10 +208,7 @@ func TestGrades(t *testing.T) {
 		}
 	}
 	p.Step()
-	if all := p.Violations(); len(all) != 1 || all[0] != "sim:toy: warning: the same (120000 times)" {
-		t.Errorf("equal violations: %q", all)
-	}
-	p.ForgetViolations()
+	check.Same(t, p.Violations(), []string{"sim:toy: warning: the same (120000 times)"}, "equal violations: %q")
 }
 
 // A function without No_Soft_Reset loses its state when it leaves D3hot; one with it keeps its state.
@@ -235,24 +217,38 @@ func TestPowerStateResets(t *testing.T) {
 		pmcsr uint16
 		want  uint32
 	}{{0x2000, 0}, {0, 2}} {
-		p := must.Get(sim.New(&shaped{toysim.New(mac), func(c0 *sim.Config) { c0.PMC, c0.PMCSR = 0x4823, c.pmcsr }}, sim.Options{Name: "toy", Seed: 1}))(t)
-		defer p.Close()
+		p := power(t, &shaped{toysim.New(mac), func(c0 *sim.Config) { c0.PMC, c0.PMCSR = 0x4823, c.pmcsr }})
 		fn := open(t, p)
 		bar, _ := fn.BAR(0)
 		bar.Write32(0x28, 2)
 		for _, state := range []byte{3, 0} {
 			must.OK(t, fn.WriteConfig(0x44, []byte{state, 0}))
 		}
-		if err := fn.WriteConfig(4, []byte{2, 0}); err != nil { // the reset disabled memory space
-			t.Fatal(err)
-		}
-		if v := bar.Read32(0x28); v != c.want {
-			t.Errorf("PMCSR %#x: after D3hot RX_ENTRIES is %d, want %d", c.pmcsr, v, c.want)
-		}
+		must.OK(t, fn.WriteConfig(4, []byte{2, 0})) // the reset disabled memory space
+		check.Equal(t, bar.Read32(0x28), c.want, fmt.Sprintf("PMCSR %#x: after D3hot RX_ENTRIES is %%d", c.pmcsr))
 		var b [4]byte
 		if fn.ReadConfig(0x40, b[:]); c.pmcsr != 0 && (b[2] != 0x23 || b[3] != 0x48) {
 			t.Errorf("PMC reads %x", b)
 		}
+	}
+}
+
+// Behind QEMU a model looks like silicon except for its mark, which package pci must find.
+func TestModelMarksItself(t *testing.T) {
+	for _, serial := range []uint64{0, 0x0200_00ff_ff00_0001} {
+		fn := open(t, power(t, &shaped{toysim.New(mac), func(c *sim.Config) { c.SerialNumber = serial }}))
+		at, err := pci.ExtCapability(fn, pci.ExtCapVendor)
+		if err != nil || at == 0 {
+			t.Fatalf("serial %#x: no vendor-specific capability: %v", serial, err)
+		}
+		if n, err := pci.ExtCapability(fn, pci.ExtCapID(3)); err != nil || (n != 0) != (serial != 0) {
+			t.Errorf("serial %#x: serial number capability at %#x, %v", serial, n, err)
+		}
+		var got []byte
+		for i := range 16 {
+			got = append(got, must.Get(pci.Read8(fn, at+8+i))(t))
+		}
+		check.Equal(t, string(got), pci.ModelMark, "mark %q")
 	}
 }
 
@@ -268,24 +264,24 @@ func (s *shaped) Config() sim.Config {
 	return c
 }
 
+// space returns functions that read and write n bytes of a function's configuration space.
+func space(t *testing.T, fn *sim.Function) (read func(off, n int) uint32, write func(off, n int, v uint32)) {
+	read = func(off, n int) uint32 {
+		t.Helper()
+		b := make([]byte, 4)
+		must.OK(t, fn.ReadConfig(off, b[:n]))
+		return binary.LittleEndian.Uint32(b)
+	}
+	return read, func(off, n int, v uint32) {
+		t.Helper()
+		must.OK(t, fn.WriteConfig(off, binary.LittleEndian.AppendUint32(nil, v)[:n]))
+	}
+}
+
 func TestConfigurationSpace(t *testing.T) {
 	p, _ := newToy(t)
 	fn := open(t, p)
-	read := func(off, n int) (v uint32) {
-		b := make([]byte, n)
-		must.OK(t, fn.ReadConfig(off, b))
-		for i := range b {
-			v |= uint32(b[i]) << (8 * i)
-		}
-		return v
-	}
-	write := func(off, n int, v uint32) {
-		b := make([]byte, n)
-		for i := range b {
-			b[i] = byte(v >> (8 * i))
-		}
-		must.OK(t, fn.WriteConfig(off, b))
-	}
+	read, write := space(t, fn)
 	seen := map[byte]bool{}
 	for at := read(0x34, 1); at != 0; at = read(int(at)+1, 1) {
 		seen[byte(read(int(at), 1))] = true
@@ -299,9 +295,7 @@ func TestConfigurationSpace(t *testing.T) {
 	check.Equal(t, read(0x10, 4), 0xffffc004, "BAR 0 sizes as %#x")
 	write(4, 2, 0xffff)
 	check.Equal(t, read(4, 2), 0x0546, "command reads %#x with all bits written")
-	if v := read(0xa0+0x12, 2); v&0x3ff != 2|8<<4 {
-		t.Errorf("link status %#x", v)
-	}
+	check.Equal(t, read(0xa0+0x12, 2)&0x3ff, 2|8<<4, "link status %#x")
 	if lo, hi := read(0x104, 4), read(0x108, 4); read(0x100, 2) != 3 || lo != 0xff000001 || hi != 0x020000ff {
 		t.Errorf("serial number %#x %#x", lo, hi)
 	}
@@ -314,13 +308,9 @@ func TestConfigurationSpace(t *testing.T) {
 	}
 	write(4, 2, 2)
 	write(0x44, 2, 3)
-	if bar.Read32(0) != ^uint32(0) {
-		t.Error("registers answer in D3")
-	}
+	check.Equal(t, bar.Read32(0), ^uint32(0), "in D3 a register reads %#x")
 	write(0x44, 2, 0)
-	if bar.Read32(0) != toysim.Magic {
-		t.Error("registers do not answer in D0")
-	}
+	check.Equal(t, bar.Read32(0), toysim.Magic, "in D0 again a register reads %#x")
 	p.ForgetViolations()
 	p.UnplugAfter(1)
 	if id := read(0, 4); read(8, 4) != ^uint32(0) || read(0, 4) != id || bar.Read32(0) != ^uint32(0) {
@@ -335,33 +325,20 @@ func TestCapabilities(t *testing.T) {
 		c.MSI, c.VPD, c.AER, c.ARI, c.NextFunction, c.VendorSize = true, vpd, 2, true, 1, 0x18
 		c.PCIeDevCap |= 1 << 28
 	}}
-	p := must.Get(sim.New(v, sim.Options{Name: "toy", Seed: 1}))(t)
-	defer p.Close()
+	p := power(t, v)
 	fn := open(t, p)
-	read := func(off int) uint32 {
-		t.Helper()
-		return must.Get(pci.Read32(fn, off))(t)
-	}
-	write := func(off, n int, v uint32) {
-		t.Helper()
-		b := make([]byte, 4)
-		binary.LittleEndian.PutUint32(b, v)
-		must.OK(t, fn.WriteConfig(off, b[:n]))
-	}
+	readBytes, write := space(t, fn)
+	read := func(off int) uint32 { return readBytes(off, 4) }
 	chain := []uint32{}
 	for at := read(0x34) & 0xff; at != 0; at = read(int(at)) >> 8 & 0xff {
 		chain = append(chain, at<<8|read(int(at))&0xff)
 	}
-	if want := []uint32{0x4001, 0x5005, 0x7011, 0xa010, 0xe003, 0xe809}; !slices.Equal(chain, want) {
-		t.Errorf("capabilities %x, want %x", chain, want)
-	}
+	check.Same(t, chain, []uint32{0x4001, 0x5005, 0x7011, 0xa010, 0xe003, 0xe809}, "capabilities %x")
 	chain = chain[:0]
 	for at := uint32(0x100); at != 0; at = read(int(at)) >> 20 {
 		chain = append(chain, at<<16|read(int(at))&0xffff)
 	}
-	if want := []uint32{0x1000001, 0x1400003, 0x150000e, 0x180000b}; !slices.Equal(chain, want) {
-		t.Errorf("extended capabilities %x, want %x", chain, want)
-	}
+	check.Same(t, chain, []uint32{0x1000001, 0x1400003, 0x150000e, 0x180000b}, "extended capabilities %x")
 	check.Equal(t, read(0x154), 1<<8, "ARI: %#x")
 
 	write(0x52, 2, 0xffff)
@@ -391,13 +368,9 @@ func TestCapabilities(t *testing.T) {
 	}
 	write(0xe4, 4, 0x12345678)
 	write(0xe2, 2, 1<<15) // a write, which completes and changes nothing
-	if read(0xe0)>>31 != 0 {
-		t.Error("a write to VPD does not end")
-	}
+	check.Equal(t, read(0xe0)>>31, 0, "bit 31 after a write to VPD is %d")
 	write(0xe2, 2, 0)
-	if read(0xe4) != binary.LittleEndian.Uint32(vpd) {
-		t.Error("VPD was changed")
-	}
+	check.Equal(t, read(0xe4), binary.LittleEndian.Uint32(vpd), "VPD after a write: %#x")
 	write(0xe2, 2, 2)
 	if r, all := p.Errors(), p.Violations(); len(r) != 0 || len(all) != 1 || !strings.Contains(all[0], "not a multiple of 4") {
 		t.Errorf("an odd address: %q", all)

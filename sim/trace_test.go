@@ -50,11 +50,8 @@ func TestTrace(t *testing.T) {
 	for i := range uint32(100) {
 		bar.Write32(0x20, i)
 	}
-	v := p.Violations()
-	if len(v) != 2 || v[0] != "sim:toy: error: write of 00000001 to STATUS (BAR 0 00008h): register is read only (package toysim)" ||
-		v[1] != "sim:toy: error: read of BAR 0 00100h: no such register (package toysim)" {
-		t.Errorf("violations: %q", v)
-	}
+	check.Same(t, p.Violations(), []string{"sim:toy: error: write of 00000001 to STATUS (BAR 0 00008h): register is read only (package toysim)",
+		"sim:toy: error: read of BAR 0 00100h: no such register (package toysim)"}, "violations: %q")
 	tr = p.Trace()
 	if len(tr.Events) != 100 || tr.Lost != 12 || !strings.Contains(tr.Events[99].String(), "RX_LO (BAR 0 00020h) = 00000063h") {
 		t.Errorf("%d events, %d lost, last %v", len(tr.Events), tr.Lost, &tr.Events[len(tr.Events)-1])
@@ -111,12 +108,10 @@ func TestCompare(t *testing.T) {
 }
 
 func TestFaultyIsNamed(t *testing.T) {
-	p := must.Get(sim.New(sim.Inject(toysim.New(mac), 1), sim.Options{Name: "toy"}))(t)
-	defer p.Close()
+	p := power(t, sim.Inject(toysim.New(mac), 1))
 	bar := must.Get(open(t, p).BAR(0))(t)
 	bar.Write32(8, 1)
 	if v := p.Violations(); len(v) != 1 || !strings.Contains(v[0], "STATUS") {
 		t.Errorf("violations: %q", v)
 	}
-	p.ForgetViolations()
 }
