@@ -1,7 +1,6 @@
 package ixgbesim
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
@@ -20,9 +19,7 @@ func TestMSIX(t *testing.T) {
 	want := func(name string, v ...int) {
 		t.Helper()
 		r.settle()
-		if !slices.Equal(r.Vectors, v) {
-			t.Errorf("%s: interrupts %v, want %v", name, r.Vectors, v)
-		}
+		check.Same(t, r.Vectors, v, name+": interrupts %v")
 		r.Vectors = nil
 	}
 	want("enabling: the link came up before", 7)
@@ -39,9 +36,7 @@ func TestMSIX(t *testing.T) {
 	want("transmit, not auto-masked", 5)
 	r.Far.SetUp(false)
 	want("link", 7)
-	if c := r.rd(0x808); c&(1<<20) == 0 {
-		t.Errorf("EICS reads %08x", c)
-	}
+	check.Equal(t, r.rd(0x808)&(1<<20), 1<<20, "EICS reads %08x")
 	r.wr(0x800, 1<<20)
 	r.wr(0x880, 1<<20)
 	want("acknowledged")
@@ -77,15 +72,9 @@ func TestSharedInterrupt(t *testing.T) {
 	r.Arrive(frame(60))
 	check.Same(t, r.Vectors, []int{0}, "interrupts %v")
 	check.Equal(t, r.rd(0x800), 1<<2, "EICR %08x")
-	if m := r.rd(0x880); m&(1<<2) != 0 {
-		t.Errorf("EIMS %08x: not masked by reading EICR", m)
-	}
+	check.Equal(t, r.rd(0x880)&(1<<2), 0, "EIMS %08x: not masked by reading EICR")
 	r.Arrive(frame(60))
-	if len(r.Vectors) != 1 {
-		t.Error("interrupt while masked")
-	}
+	check.Equal(t, len(r.Vectors), 1, "%d interrupts while masked")
 	r.wr(0x880, 1<<2)
-	if len(r.Vectors) != 2 {
-		t.Error("no interrupt after unmasking")
-	}
+	check.Equal(t, len(r.Vectors), 2, "%d interrupts after unmasking")
 }

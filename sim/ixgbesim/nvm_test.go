@@ -1,32 +1,50 @@
 package ixgbesim
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
 )
 
-func TestEEPROM(t *testing.T) {
-	r := newRig(t, Options{})
-	word := func(i uint32) uint16 {
-		r.wr(0x10014, i<<2|1)
-		r.poll(0x10014, 2, 2)
-		return uint16(r.rd(0x10014) >> 16)
-	}
-	sum := uint16(0)
+// checksum adds the words of the EEPROM that its checksum covers as Linux does, and those of the skipped sections.
+func (r *rig) checksum(skip ...uint32) (sum, skipped uint16) {
+	r.Helper()
 	for i := range uint32(0x40) {
-		sum += word(i)
+		sum += r.word(i)
 	}
 	for p := uint32(3); p < 0xf; p++ {
-		if at := uint32(word(p)); at != 0 && at != 0xffff {
-			for k := range uint32(word(at)) {
-				sum += word(at + 1 + k)
+		at := uint32(r.word(p))
+		if at == 0 || at == 0xffff {
+			continue
+		}
+		for k := range uint32(r.word(at)) {
+			if v := r.word(at + 1 + k); slices.Contains(skip, p) {
+				skipped += v
+			} else {
+				sum += v
 			}
 		}
 	}
+	return sum, skipped
+}
+
+func TestEEPROM(t *testing.T) {
+	r := newRig(t, Options{})
+	sum, _ := r.checksum()
 	check.Equal(t, sum, 0xbaba, "the EEPROM sums to %04x")
-	if core := uint32(word(9)); word(core+1) != 0x0002 || word(core+3) != 0x0100 {
+	if core := uint32(r.word(9)); r.word(core+1) != 0x0002 || r.word(core+3) != 0x0100 {
 		t.Error("the EEPROM has another MAC address")
+	}
+}
+
+// The checksum of the X540 covers neither the PHY's section nor the option ROM's.
+func TestX540NVM(t *testing.T) {
+	r := newRig(t, Options{Kind: X540})
+	check.Equal(t, 1<<(r.rd(0x10010)>>11&15+6), nvmWords, "EEC says %d words")
+	r.own(1)
+	if sum, skipped := r.checksum(4, 5); sum != 0xbaba || skipped == 0 {
+		t.Errorf("it sums to %04x; the sections left out to %04x", sum, skipped)
 	}
 }
 
@@ -39,10 +57,7 @@ func TestSemaphores(t *testing.T) {
 	r.ExpectViolation("without SWSM.SWESMBI")
 	r.wr(0x10140, 3)
 	r.wr(0x10160, 1)
-	if r.rd(0x10160) != 1 {
-		t.Error("SW_FW_SYNC did not take the semaphore")
-	}
-	r.wr(0x10140, 0)
+	check.Equal(t, r.rd(0x10160), 1, "SW_FW_SYNC reads %d: the semaphore is not taken")
 }
 
 // The module's memory by I2CCTL, clock by clock.
@@ -52,16 +67,8 @@ func TestModule(t *testing.T) {
 	r.ExpectViolation("without the PHY of port 0")
 	r.wr(0x10140, 3) // the semaphores
 	r.wr(0x10160, 2)
-	line := func(scl, sda bool) {
-		v := uint32(0)
-		if scl {
-			v |= 2
-		}
-		if sda {
-			v |= 8
-		}
-		r.wr(0x28, v)
-	}
+	bit := map[bool]uint32{true: 1}
+	line := func(scl, sda bool) { r.wr(0x28, bit[scl]<<1|bit[sda]<<3) }
 	start := func() { line(false, true); line(true, true); line(true, false); line(false, false) }
 	out := func(b byte) (ack bool) {
 		for i := 7; i >= 0; i-- {
@@ -88,12 +95,10 @@ func TestModule(t *testing.T) {
 		line(false, !ack)
 		return b
 	}
-	start()
-	if !out(0xa0) || !out(8) {
+	if start(); !out(0xa0) || !out(8) {
 		t.Fatal("no acknowledge")
 	}
-	start()
-	if !out(0xa1) {
+	if start(); !out(0xa1) {
 		t.Fatal("no acknowledge for reading")
 	}
 	if a, b := in(true), in(false); a != 4 || b != 0 {
@@ -102,8 +107,7 @@ func TestModule(t *testing.T) {
 	line(false, false)
 	line(true, false)
 	line(true, true)
-	start()
-	if out(0xa2) {
+	if start(); out(0xa2) {
 		t.Error("a passive cable answers at A2h")
 	}
 	r.m.SetModule(nil)
@@ -135,8 +139,5 @@ func TestEEPROMBits(t *testing.T) {
 	}
 	r.wr(0x10010, eec|2)
 	r.wr(0x10010, eec&^(1<<6)|2)
-	r.wr(0x10014, 0x2b<<2|1)
-	if want := uint16(r.rd(0x10014) >> 16); got>>8|got<<8 != want {
-		t.Errorf("word 2bh bit by bit %04x, by EERD %04x", got>>8|got<<8, want)
-	}
+	check.Equal(t, got>>8|got<<8, r.word(0x2b), "word 2bh bit by bit %04x")
 }

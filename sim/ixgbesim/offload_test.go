@@ -3,7 +3,6 @@ package ixgbesim
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/hex"
 	"testing"
 
 	"github.com/gopacket/gopacket"
@@ -12,29 +11,29 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-func build(t testing.TB, v6 bool, l4 gopacket.SerializableLayer, payload []byte) []byte {
+// transport is a TCP or a UDP header.
+type transport interface {
+	gopacket.SerializableLayer
+	SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
+}
+
+func build(t testing.TB, v6 bool, l4 transport, payload []byte) []byte {
 	t.Helper()
 	eth := &layers.Ethernet{DstMAC: []byte{2, 0, 0, 0, 0, 1}, SrcMAC: []byte{2, 0, 0, 0, 0, 9}, EthernetType: layers.EthernetTypeIPv4}
 	proto := layers.IPProtocolTCP
 	if _, udp := l4.(*layers.UDP); udp {
 		proto = layers.IPProtocolUDP
 	}
-	var ip gopacket.SerializableLayer
-	var net gopacket.NetworkLayer
+	var ip interface {
+		gopacket.SerializableLayer
+		gopacket.NetworkLayer
+	} = &layers.IPv4{Version: 4, IHL: 5, TTL: 9, Id: 77, Protocol: proto, SrcIP: []byte{10, 0, 0, 9}, DstIP: []byte{10, 0, 0, 1}}
 	if v6 {
 		eth.EthernetType = layers.EthernetTypeIPv6
-		i := &layers.IPv6{Version: 6, HopLimit: 9, NextHeader: proto, SrcIP: bytes.Repeat([]byte{0x20, 1}, 8), DstIP: bytes.Repeat([]byte{0xfd, 7}, 8)}
-		ip, net = i, i
-	} else {
-		i := &layers.IPv4{Version: 4, IHL: 5, TTL: 9, Id: 77, Protocol: proto, SrcIP: []byte{10, 0, 0, 9}, DstIP: []byte{10, 0, 0, 1}}
-		ip, net = i, i
+		ip = &layers.IPv6{Version: 6, HopLimit: 9, NextHeader: proto,
+			SrcIP: bytes.Repeat([]byte{0x20, 1}, 8), DstIP: bytes.Repeat([]byte{0xfd, 7}, 8)}
 	}
-	switch l := l4.(type) {
-	case *layers.TCP:
-		l.SetNetworkLayerForChecksum(net)
-	case *layers.UDP:
-		l.SetNetworkLayerForChecksum(net)
-	}
+	must.OK(t, l4.SetNetworkLayerForChecksum(ip))
 	b := gopacket.NewSerializeBuffer()
 	o := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
 	must.OK(t, gopacket.SerializeLayers(b, o, eth, ip, l4, gopacket.Payload(payload)))
@@ -86,7 +85,7 @@ func TestInsertChecksums(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		v6   bool
-		l4   gopacket.SerializableLayer
+		l4   transport
 		tuc  uint32 // L4T and IPV4
 		off  int
 	}{
@@ -112,9 +111,7 @@ func TestInsertChecksums(t *testing.T) {
 		r.desc(uint64(14<<9|ipLen), 2<<20|1<<29|c.tuc, 0)
 		r.desc(r.load(1, f), uint32(len(f))|advData|eop|rs, uint32(len(f))<<14|pop)
 		r.kick()
-		if got := r.Far.Recv(1 << 40); !bytes.Equal(got, want) {
-			t.Errorf("%s:\n%s\nwant\n%s", c.name, hex.Dump(got), hex.Dump(want))
-		}
+		r.Sent(want, "%s", c.name)
 	}
 }
 
@@ -160,9 +157,7 @@ func TestSegmentation(t *testing.T) {
 			if len(want) < 60 {
 				want = append(want, make([]byte, 60-len(want))...)
 			}
-			if got := r.Far.Recv(1 << 40); !bytes.Equal(got, want) {
-				t.Fatalf("IPv6 %v, segment %d:\n%s\nwant\n%s", v6, k, hex.Dump(got[:min(80, len(got))]), hex.Dump(want[:min(80, len(want))]))
-			}
+			r.Sent(want, "IPv6 %v, segment %d", v6, k)
 		}
 		if r.Far.Recv(1<<40) != nil {
 			t.Error("a segment too many")
@@ -175,10 +170,7 @@ func TestRSSQueues(t *testing.T) {
 	r := openRig(t, Options{})
 	r.wr(0x1040, uint32(r.iova)+0x4000)
 	r.wr(0x1044, uint32(r.iova>>32))
-	r.wr(0x1048, ringLen*16)
-	r.wr(0x1054, 2|1<<25)
-	r.wr(0x1068, 1<<25)
-	r.poll(0x1068, 1<<25, 1<<25)
+	r.second(2 | 1<<25)
 	for i := range uint64(10) {
 		r.wr(0x5c80+4*i, 0x12345678*uint32(i+1))
 	}

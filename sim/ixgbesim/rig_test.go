@@ -1,6 +1,7 @@
 package ixgbesim
 
 import (
+	"cmp"
 	"encoding/binary"
 	"testing"
 
@@ -50,8 +51,13 @@ func newRigOf(t testing.TB, o Options, memory int) *rig {
 // openRig is newRig with running rings.
 func openRig(t testing.TB, o Options) *rig {
 	t.Helper()
+	return openRings(t, o, ringOptions{})
+}
+
+func openRings(t testing.TB, o Options, rings ringOptions) *rig {
+	t.Helper()
 	r := newRig(t, o)
-	r.start(ringOptions{})
+	r.start(rings)
 	return r
 }
 
@@ -80,10 +86,8 @@ func (r *rig) reset() {
 }
 
 type ringOptions struct {
-	bufKB  uint32 // 2 if zero
-	legacy bool
+	srrctl uint32 // buffers of 2 KB and advanced descriptors if zero
 	txdctl uint32
-	drop   bool
 	headWB bool
 	jumbo  bool
 }
@@ -98,20 +102,10 @@ func (r *rig) start(o ringOptions) {
 		r.set(0x4240, 1<<2)
 		r.wr(0x4268, 9728<<16)
 	}
-	if o.bufKB == 0 {
-		o.bufKB = 2
-	}
-	srrctl := o.bufKB | 1<<25
-	if o.legacy {
-		srrctl = o.bufKB
-	}
-	if o.drop {
-		srrctl |= 1 << 28
-	}
 	r.wr(0x1000, uint32(r.iova)+rxRing)
 	r.wr(0x1004, uint32(r.iova>>32))
 	r.wr(0x1008, ringLen*16)
-	r.wr(0x1014, srrctl)
+	r.wr(0x1014, cmp.Or(o.srrctl, 2|1<<25))
 	r.wr(0x1028, 1<<25)
 	r.poll(0x1028, 1<<25, 1<<25)
 	r.wr(0x8d00, 1<<1|1)
@@ -129,6 +123,15 @@ func (r *rig) start(o ringOptions) {
 	r.set(0x4a80, 1)
 	r.wr(0x6028, o.txdctl|1<<25)
 	r.poll(0x6028, 1<<25, 1<<25)
+}
+
+// second enables receive queue 1, which has no memory unless the test gives it some.
+func (r *rig) second(srrctl uint32) {
+	r.Helper()
+	r.wr(0x1048, ringLen*16)
+	r.wr(0x1054, srrctl)
+	r.wr(0x1068, 1<<25)
+	r.poll(0x1068, 1<<25, 1<<25)
 }
 
 func (r *rig) fill(n int) {
@@ -174,6 +177,14 @@ func (r *rig) kick() {
 }
 
 func (r *rig) settle() { r.Port.Settle(20) }
+
+// word reads a word of the EEPROM.
+func (r *rig) word(i uint32) uint16 {
+	r.Helper()
+	r.wr(0x10014, i<<2|1)
+	r.poll(0x10014, 2, 2)
+	return uint16(r.rd(0x10014) >> 16)
+}
 
 func (r *rig) rxDesc(i int) []byte { return r.mem[rxRing+16*i:][:16] }
 func (r *rig) txDesc(i int) []byte { return r.mem[txRing+16*i:][:16] }

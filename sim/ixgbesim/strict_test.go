@@ -2,12 +2,14 @@ package ixgbesim
 
 import "testing"
 
+// One mistake of a driver at a time.
 func TestViolations(t *testing.T) {
-	ok := uint32(60 | advData | eop | rs)
-	for _, c := range []struct {
+	type mistake struct {
 		name, want string
 		do         func(r *rig)
-	}{
+	}
+	ok := uint32(60 | advData | eop | rs)
+	for kind, all := range map[Kind][]mistake{SFP: {
 		{"unknown register", "no such register", func(r *rig) { r.rd(0x2ffc) }},
 		{"flash", "there is no flash", func(r *rig) { r.rd(0x30000) }},
 		{"width", "registers have 4", func(r *rig) { r.Port.ReadBAR(0, 0x8, make([]byte, 2)) }},
@@ -40,8 +42,6 @@ func TestViolations(t *testing.T) {
 		{"no FCS", "IFCS", func(r *rig) { r.desc(r.load(0, frame(60)), ok&^(1<<25), 60<<14) }},
 		{"wrong PAYLEN", "PAYLEN 61", func(r *rig) { r.desc(r.load(0, frame(60)), ok, 61<<14) }},
 		{"wrong type", "DTYP 7", func(r *rig) { r.desc(r.load(0, frame(60)), ok|4<<20, 60<<14) }},
-		{"reserved command", "reserved DCMD", func(r *rig) { r.desc(r.load(0, frame(60)), ok|1<<26, 60<<14) }},
-		{"old status", "STA", func(r *rig) { r.desc(r.load(0, frame(60)), ok, 60<<14|1) }},
 		{"RS inside", "RS without EOP", func(r *rig) { r.desc(r.load(0, frame(60)), ok&^eop, 60<<14) }},
 		{"no buffer", "no bytes", func(r *rig) { r.desc(r.load(0, nil), ok&^0xffff, 0) }},
 		{"runt", "17 are the least", func(r *rig) { r.desc(r.load(0, frame(60)), ok&^0xffff|16, 16<<14) }},
@@ -72,16 +72,35 @@ func TestViolations(t *testing.T) {
 				r.desc(r.load(0, frame(60)), ok&^rs, 60<<14)
 			}
 		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := openRig(t, Options{})
-			r.Clean()
-			c.do(r)
-			if r.txT != 0 && len(r.Port.Violations()) == 0 {
-				r.wr(0x6018, r.txT)
-			}
-			r.settle()
-			r.ExpectViolation(c.want)
-		})
+		{"register of the X540", "no such register", func(r *rig) { r.rd(0x41c4) }},
+	}, X540: {
+		{"NVM not taken", "without the NVM", func(r *rig) { r.wr(0x10014, 1) }},
+		{"beyond the NVM", "there are 0x800", func(r *rig) { r.own(1); r.wr(0x10014, 0x800<<2|1) }},
+		{"NVM bit by bit", "a flash", func(r *rig) { r.wr(0x10010, 1<<6) }},
+		{"PHY not taken", "without the PHY", func(r *rig) { r.wr(0x425c, 1<<30) }},
+		{"reset with the PHY in use", "command to the PHY", func(r *rig) { r.own(2); r.wr(0x425c, 1<<30|1<<16); r.wr(0, 1<<26) }},
+		{"SW_FW_SYNC not taken", "without REGSMP", func(r *rig) { r.wr(0x10160, 2) }},
+		{"no address cycle", "without an address cycle", func(r *rig) { r.own(2); r.wr(0x425c, 1<<30|3<<26|1<<16|2) }},
+		{"another address cycle", "without an address cycle", func(r *rig) { r.own(2); r.readPHY(1, 2); r.wr(0x425c, 1<<30|3<<26|1<<16|3) }},
+		{"command under way", "while a command is under way", func(r *rig) { r.own(2); r.wr(0x425c, 1<<30|1<<16); r.wr(0x425c, 1<<30|1<<16) }},
+		{"data under way", "while a command is under way", func(r *rig) { r.own(2); r.wr(0x425c, 1<<30|1<<16); r.rd(0x4260) }},
+		{"clause 22", "clause 22", func(r *rig) { r.own(2); r.wr(0x425c, 1<<30|1<<28) }},
+		{"auto-increment", "does not increment", func(r *rig) { r.own(2); r.cycle(2, 0, 1, 2) }},
+		{"a read-only PHY register", "not for drivers", func(r *rig) { r.own(2); r.writePHY(1, 2, 1) }},
+		{"link modes of the 82599", "no such register", func(r *rig) { r.rd(0x42a0) }},
+		{"packet buffer of the 82599", "of 384 KB", func(r *rig) { r.wr(0x3c00, 512<<10) }},
+	}} {
+		for _, c := range all {
+			t.Run(c.name, func(t *testing.T) {
+				r := openRig(t, Options{Kind: kind})
+				r.Clean()
+				c.do(r)
+				if r.txT != 0 && len(r.Port.Violations()) == 0 {
+					r.wr(0x6018, r.txT)
+				}
+				r.settle()
+				r.ExpectViolation(c.want)
+			})
+		}
 	}
 }

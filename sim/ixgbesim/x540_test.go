@@ -1,7 +1,6 @@
 package ixgbesim
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
@@ -41,14 +40,10 @@ func (r *rig) writePHY(mmd, addr, v uint32) {
 // TestX540Link: the link is the PHY's, at the highest advertised speed.
 func TestX540Link(t *testing.T) {
 	r := newRig(t, Options{Kind: X540})
-	if r.Fn.ID().Device != 0x1528 {
-		t.Error(r.Fn.ID())
-	}
 	r.own(2)
 	check.Equal(t, r.readPHY(1, 2)<<16|r.readPHY(1, 3), 0x01540200, "PHY identifier %08x")
-	if r.cycle(3, 1, 1, 2); r.rd(0x4260)>>16 != 0xffff {
-		t.Error("something answers at address 1")
-	}
+	r.cycle(3, 1, 1, 2)
+	check.Equal(t, r.rd(0x4260)>>16, 0xffff, "address 1 answers %#x")
 	links := func(want uint32) {
 		t.Helper()
 		check.Equal(t, r.rd(0x42a4)>>28, want, "LINKS %x")
@@ -76,72 +71,6 @@ func TestX540Link(t *testing.T) {
 	links(5) // the PHY is not reset with the MAC
 }
 
-// TestX540NVM computes the checksum as Linux does: without the PHY and option ROM sections.
-func TestX540NVM(t *testing.T) {
-	r := newRig(t, Options{Kind: X540})
-	check.Equal(t, 1<<(r.rd(0x10010)>>11&15+6), nvmWords, "EEC says %d words")
-	r.own(1)
-	word := func(i uint32) uint16 {
-		r.wr(0x10014, i<<2|1)
-		r.poll(0x10014, 2, 2)
-		return uint16(r.rd(0x10014) >> 16)
-	}
-	sum := uint16(0)
-	for i := range uint32(0x40) {
-		sum += word(i)
-	}
-	skipped := uint16(0)
-	for p := uint32(3); p < 0xf; p++ {
-		at := uint32(word(p))
-		if at == 0 || at == 0xffff {
-			continue
-		}
-		for k := range uint32(word(at)) {
-			if p == 4 || p == 5 {
-				skipped += word(at + 1 + k)
-			} else {
-				sum += word(at + 1 + k)
-			}
-		}
-	}
-	if sum != 0xbaba || skipped == 0 {
-		t.Errorf("it sums to %04x; the sections left out to %04x", sum, skipped)
-	}
-}
-
-// TestX540Violations makes one mistake at a time.
-func TestX540Violations(t *testing.T) {
-	for _, c := range []struct {
-		name, want string
-		do         func(r *rig)
-	}{
-		{"NVM not taken", "without the NVM", func(r *rig) { r.wr(0x10014, 1) }},
-		{"beyond the NVM", "there are 0x800", func(r *rig) { r.own(1); r.wr(0x10014, 0x800<<2|1) }},
-		{"NVM bit by bit", "a flash", func(r *rig) { r.wr(0x10010, 1<<6) }},
-		{"PHY not taken", "without the PHY", func(r *rig) { r.wr(0x425c, 1<<30) }},
-		{"reset with the PHY in use", "command to the PHY", func(r *rig) { r.own(2); r.wr(0x425c, 1<<30|1<<16); r.wr(0, 1<<26) }},
-		{"SW_FW_SYNC not taken", "without REGSMP", func(r *rig) { r.wr(0x10160, 2) }},
-		{"no address cycle", "without an address cycle", func(r *rig) { r.own(2); r.wr(0x425c, 1<<30|3<<26|1<<16|2) }},
-		{"another address cycle", "without an address cycle", func(r *rig) { r.own(2); r.readPHY(1, 2); r.wr(0x425c, 1<<30|3<<26|1<<16|3) }},
-		{"command under way", "while a command is under way", func(r *rig) { r.own(2); r.wr(0x425c, 1<<30|1<<16); r.wr(0x425c, 1<<30|1<<16) }},
-		{"data under way", "while a command is under way", func(r *rig) { r.own(2); r.wr(0x425c, 1<<30|1<<16); r.rd(0x4260) }},
-		{"clause 22", "clause 22", func(r *rig) { r.own(2); r.wr(0x425c, 1<<30|1<<28) }},
-		{"auto-increment", "does not increment", func(r *rig) { r.own(2); r.cycle(2, 0, 1, 2) }},
-		{"a read-only PHY register", "not for drivers", func(r *rig) { r.own(2); r.writePHY(1, 2, 1) }},
-		{"link modes of the 82599", "no such register", func(r *rig) { r.rd(0x42a0) }},
-		{"packet buffer of the 82599", "of 384 KB", func(r *rig) { r.wr(0x3c00, 512<<10) }},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, Options{Kind: X540})
-			c.do(r)
-			r.ExpectViolation(c.want)
-		})
-	}
-	r := newRig(t, Options{})
-	r.rd(0x41c4)
-	r.ExpectViolation("no such register") // which only the X540 has
-}
-
 // TestX540FrameLimit: a queue may have a shorter frame limit; the 82599 lacks these bits.
 func TestX540FrameLimit(t *testing.T) {
 	r := openRig(t, Options{Kind: X540})
@@ -162,11 +91,14 @@ func TestX540FrameLimit(t *testing.T) {
 
 // TestKinds: each kind has its IDs, and its link comes up as configured by AUTOC.
 func TestKinds(t *testing.T) {
-	for k, links := range map[Kind]uint32{SFP: 7, KX4: 0xf, Combined: 0xf, XAUI: 7, X540: 7} {
+	for k, want := range map[Kind]struct {
+		device uint16
+		links  uint32
+	}{SFP: {0x10fb, 7}, KX4: {0x10f7, 0xf}, Combined: {0x10f8, 0xf}, XAUI: {0x10fc, 7}, X540: {0x1528, 7}} {
 		r := newRig(t, Options{Kind: k})
-		if v := r.rd(0x42a4) >> 28; v != links || !strings.Contains(r.Fn.ID().String(), "8086") || r.Fn.ID().Device != cards[k].device {
-			t.Errorf("kind %d: %v, LINKS %x, want %x", k, r.Fn.ID(), v, links)
-		}
+		check.Equal(t, r.Fn.ID().Vendor, 0x8086, "vendor %#x")
+		check.Equal(t, r.Fn.ID().Device, want.device, "device %#x")
+		check.Equal(t, r.rd(0x42a4)>>28, want.links, "LINKS %x")
 		r.Clean()
 	}
 }
