@@ -3,8 +3,6 @@ package efasim
 import (
 	"testing"
 
-	"github.com/rebound-nic/rebound/nic/bus/mmio"
-	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/amazon/amazontest"
 	"github.com/rebound-nic/rebound/sim/simtest"
@@ -79,9 +77,7 @@ func FuzzModel(f *testing.F) {
 					le.PutUint32(b[at+4:], []uint32{q.lkey, q.rkey, le.Uint32(b[at+4:])}[b[at+4]%3])
 					le.PutUint64(b[at+8:], q.mem.IOVA+uint64(le.Uint16(b[at+8:])))
 				}
-				at := must.Get(x.llq.Pointer(q.llq+uint64(q.size)*uint64(q.sent%qDepth), uint64(q.size)))(x)
-				mmio.CopyWC(at, pointer(b), q.size/64)
-				q.sent++
+				q.write(b)
 				if op&8 != 0 {
 					q.ring()
 				}

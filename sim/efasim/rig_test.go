@@ -1,8 +1,11 @@
 package efasim
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
@@ -48,6 +51,14 @@ func openRig(t testing.TB, o Options) *rig {
 	x := newRig(t, o)
 	x.open()
 	return x
+}
+
+// loop returns an open device with a completion queue, a queue pair, and an address handle that leads back to it.
+func loop(t testing.TB, o Options, typ uint8) (x *rig, c *cring, q *qpair, ah uint16) {
+	t.Helper()
+	x = openRig(t, o)
+	c = x.completions(16, nil)
+	return x, c, x.qpair(typ, 64, c).ready(), x.handle(x.m.gid)
 }
 
 func pair(t testing.TB, o, p Options, bad sim.Impairment) (x, y *rig) {
@@ -100,23 +111,23 @@ func (x *rig) get(id uint8) []byte {
 	return x.OK(opGetFeature, fields{17: id})
 }
 
+// region registers b with a list of its pages, which are more than fit into the command.
 func (x *rig) region(b dma.Block) (lkey, rkey uint32) {
 	x.Helper()
-	const shift = 12
-	n := (len(b.Bytes) + 4095) >> shift
-	f := fields{4: x.pd, 40: uint64(len(b.Bytes)), 48: uint8(shift), 49: uint8(7), 56: b.IOVA}
-	if n > inlinePages {
-		list := x.Alloc(8 * n)
-		for i := range n {
-			le.PutUint64(list.Bytes[8*i:], b.IOVA+uint64(i)<<shift)
-		}
-		f[3], f[8], f[12] = uint8(cmdCtrlData), uint32(8*n), list.IOVA
-	} else {
-		for i := range n {
-			f[8+8*i] = b.IOVA + uint64(i)<<shift
-		}
+	n := len(b.Bytes) / 4096
+	list := x.Alloc(8 * n)
+	for i := range n {
+		le.PutUint64(list.Bytes[8*i:], b.IOVA+4096*uint64(i))
 	}
-	r := x.OK(opRegMR, f)
+	r := x.OK(opRegMR, fields{3: uint8(cmdCtrlData), 4: x.pd, 8: uint32(8 * n), 12: list.IOVA, 40: uint64(len(b.Bytes)), 48: uint8(12), 49: uint8(7),
+		56: b.IOVA})
+	return le.Uint32(r), le.Uint32(r[4:])
+}
+
+// page registers the first page of b with these rights.
+func (x *rig) page(pd uint16, b dma.Block, rights uint8) (lkey, rkey uint32) {
+	x.Helper()
+	r := x.OK(opRegMR, fields{4: pd, 8: b.IOVA, 40: uint64(4096), 48: uint8(12), 49: rights, 56: b.IOVA})
 	return le.Uint32(r), le.Uint32(r[4:])
 }
 
@@ -143,9 +154,7 @@ func (x *rig) completions(size int, f fields) *cring {
 	subs := x.m.opt.Profile.SubCQs
 	c := &cring{x: x, size: size, heads: make([]uint32, subs), mem: x.Alloc(size * cqDepth * int(subs))}
 	g := fields{5: uint8(size / 4), 6: uint16(cqDepth), 12: c.mem.IOVA, 24: subs, 26: x.uar}
-	for k, v := range f {
-		g[k] = v
-	}
+	maps.Copy(g, f)
 	r := x.OK(opCreateCQ, g)
 	c.idx, c.bell = le.Uint16(r), uint64(le.Uint32(r[4:]))
 	return c
@@ -157,7 +166,7 @@ func (c *cring) take() []byte {
 		if b[3]&1 == amazon.Phase(c.heads[i], cqDepth) {
 			c.heads[i]++
 			c.taken++
-			return append([]byte(nil), b...)
+			return slices.Clone(b)
 		}
 	}
 	return nil
@@ -183,11 +192,18 @@ const qDepth = 16
 
 func (x *rig) qpair(typ uint8, size int, cq *cring) *qpair {
 	x.Helper()
-	q := &qpair{x: x, typ: typ, size: size, scq: cq, rcq: cq, rq: x.Alloc(4096), mem: x.Alloc(1 << 16)}
+	q := x.queues(typ, size, cq)
+	q.mem = x.Alloc(1 << 16)
 	r := x.OK(opCreateQP, q.create())
 	q.handle, q.num, q.sqBell, q.rqBell, q.llq = le.Uint32(r), le.Uint16(r[4:]), uint64(le.Uint32(r[12:])), uint64(le.Uint32(r[16:])), uint64(le.Uint32(r[20:]))
 	q.lkey, q.rkey = x.region(q.mem)
 	return q
+}
+
+// queues returns what the creation of a queue pair needs.
+func (x *rig) queues(typ uint8, size int, cq *cring) *qpair {
+	x.Helper()
+	return &qpair{x: x, typ: typ, size: size, scq: cq, rcq: cq, rq: x.Alloc(4096)}
 }
 
 func (q *qpair) create() fields {
@@ -200,9 +216,23 @@ const testKey = 0x1234567
 func (q *qpair) ready() *qpair {
 	q.x.Helper()
 	q.x.OK(opModifyQP, fields{4: uint32(modState | modQKey), 8: q.handle, 12: uint32(stateInit), 20: uint32(testKey)})
-	q.x.OK(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateRTR)})
+	q.modify(stateRTR)
 	q.x.OK(opModifyQP, fields{4: uint32(modState | modPSN), 8: q.handle, 12: uint32(stateRTS), 24: uint32(77)})
 	return q
+}
+
+// modify changes the state alone.
+func (q *qpair) modify(state int) {
+	q.x.Helper()
+	q.x.OK(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(state)})
+}
+
+// restart empties the rings.
+func (q *qpair) restart() {
+	q.x.Helper()
+	q.modify(stateReset)
+	q.sent, q.posted = 0, 0
+	q.ready()
 }
 
 func (q *qpair) push(f fields) {
@@ -211,8 +241,14 @@ func (q *qpair) push(f fields) {
 	b[2], b[3] = ctrl1Meta, ctrl2First|ctrl2Last|ctrl2Comp
 	f.Put(b)
 	b[3] ^= amazon.Phase(uint32(q.sent), qDepth) ^ 1
+	q.write(b)
+}
+
+// write copies a WQE to the next place in LLQ memory.
+func (q *qpair) write(b []byte) {
+	q.x.Helper()
 	at := must.Get(q.x.llq.Pointer(q.llq+uint64(q.size)*uint64(q.sent%qDepth), uint64(q.size)))(q.x)
-	mmio.CopyWC(at, pointer(b), q.size/64)
+	mmio.CopyWC(at, unsafe.Pointer(&b[0]), q.size/64)
 	q.sent++
 }
 
@@ -239,14 +275,15 @@ func (q *qpair) inline(req, dest, ah uint16, text string) fields {
 func (q *qpair) offer(n int, ids ...uint16) {
 	q.x.Helper()
 	for _, id := range ids {
-		b := q.rq.Bytes[16*int(q.posted%qDepth):]
-		le.PutUint64(b[0:], q.mem.IOVA+uint64(q.slot(n, id)))
-		le.PutUint16(b[8:], id)
-		le.PutUint16(b[10:], uint16(n))
-		le.PutUint32(b[12:], q.lkey|rxFirst|rxLast)
-		q.posted++
+		q.receive(q.mem.IOVA+uint64(q.slot(n, id)), id, uint16(n), q.lkey|rxFirst|rxLast)
 	}
 	q.x.bel.Write32(q.rqBell, uint32(q.posted))
+}
+
+// receive writes a receive descriptor.
+func (q *qpair) receive(at uint64, id, n uint16, control uint32) {
+	fields{0: at, 8: id, 10: n, 12: control}.Put(q.rq.Bytes[16*int(q.posted%qDepth):])
+	q.posted++
 }
 
 func (q *qpair) slot(n int, id uint16) int { return 1<<15 + n*int(id%8) }

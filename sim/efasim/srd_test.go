@@ -21,6 +21,16 @@ func (q *qpair) sends(f fields) []byte {
 	return q.scq.take()
 }
 
+// completes expects n completions with a status.
+func (q *qpair) completes(n int, status uint8) {
+	q.x.Helper()
+	for range n {
+		if c := q.scq.take(); c == nil || c[2] != status {
+			q.x.Errorf("completion %x, want status %d", c, status)
+		}
+	}
+}
+
 // A refusal by the peer fails that one message only.
 func TestRemoteErrors(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
@@ -36,7 +46,7 @@ func TestRemoteErrors(t *testing.T) {
 	expect(t, "too long", q.sends(q.inline(4, r.num, there, "12345")), 4, compRemoteLength, cqeSend, q.num)
 	expect(t, "it fits", q.sends(q.inline(5, r.num, there, "1234")), 5, compOK, cqeSend, q.num)
 	expect(t, "it came", r.rcq.take(), 0, compOK, cqeRecv, r.num)
-	y.OK(opModifyQP, fields{4: uint32(modState), 8: r.handle, 12: uint32(stateErr)})
+	r.modify(stateErr)
 	expect(t, "QP in error", q.sends(q.inline(6, r.num, there, "e")), 6, compRemoteQPN, cqeSend, q.num)
 	check.Equal(t, y.m.Counters().RxDrops, 6, "%d drops")
 }
@@ -106,7 +116,7 @@ func TestDestroyedUnderWay(t *testing.T) {
 	there = x.handle(r.x.m.gid)
 	start(q, 2, there)
 	q.offer(64, 7)
-	x.OK(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateErr)})
+	q.modify(stateErr)
 	expect(t, "QP in error, send", q.scq.take(), 2, compFlushed, cqeSend, q.num)
 	expect(t, "QP in error, receive", q.scq.take(), 7, compFlushed, cqeRecv, q.num)
 	q.push(q.inline(3, r.num, there, "x"))
@@ -127,13 +137,20 @@ func TestDestroyedUnderWay(t *testing.T) {
 	r.x.m.DropReceives(false)
 }
 
+// frame returns a frame of a message from q to r, with a sequence number.
+func (q *qpair) frame(r *qpair, seq uint32) []byte {
+	f := &frame{typ: typeSRDSend, src: q.x.m.gid, dst: r.x.m.gid, srcQP: q.num, dstQP: r.num, qkey: testKey,
+		epoch: q.x.m.epoch, seq: seq, payload: []byte("x")}
+	return f.marshal()
+}
+
 // A device that was reset starts a new epoch: its peer accepts its new sequence numbers, and nothing from before.
 func TestEpoch(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	x := q.x
 	r.offer(64, 0, 1)
 	expect(t, "before", q.sends(q.inline(0, r.num, there, "a")), 0, compOK, cqeSend, q.num)
-	old := (&frame{typ: typeSRDSend, src: x.m.gid, dst: r.x.m.gid, srcQP: q.num, dstQP: r.num, qkey: testKey, epoch: x.m.epoch, seq: 9, payload: []byte("old")}).marshal()
+	old := q.frame(r, 9)
 	x.open()
 	q = x.qpair(typeSRD, 64, x.completions(16, nil)).ready()
 	expect(t, "after", q.sends(q.inline(5, r.num, x.handle(r.x.m.gid), "b")), 5, compOK, cqeSend, q.num)
@@ -186,7 +203,7 @@ func TestRDMA(t *testing.T) {
 	q.retries(0)
 	expect(t, "immediate without a receive", q.sends(f.With(0, uint16(4))), 4, compRemoteRNR, cqeSend|opWrite<<cqeOpShift, q.num)
 	// Unsolicited: it needs no receive.
-	u := &qpair{x: y, typ: typeSRD, size: 64, scq: r.scq, rcq: r.rcq, rq: y.Alloc(4096)}
+	u := y.queues(typeSRD, 64, r.rcq)
 	made := y.OK(opCreateQP, u.create().With(7, uint8(4)))
 	u.handle, u.num = le.Uint32(made), le.Uint16(made[4:])
 	u.ready()
@@ -213,11 +230,11 @@ func TestRDMA(t *testing.T) {
 func TestRDMARights(t *testing.T) {
 	q, r, there, _ := two(t, Options{Profile: EFA1}, Options{Profile: EFA1})
 	y := r.x
-	only := func(may uint8) uint32 { // a region of the first page
-		return le.Uint32(y.OK(opRegMR, fields{4: y.pd, 8: r.mem.IOVA, 40: uint64(4096), 48: uint8(12), 49: may, 56: r.mem.IOVA})[4:])
+	only := func(may uint8) (rkey uint32) {
+		_, rkey = y.page(y.pd, r.mem, may)
+		return rkey
 	}
-	other := le.Uint16(y.OK(opAllocPD, nil))
-	foreign := le.Uint32(y.OK(opRegMR, fields{4: other, 8: r.mem.IOVA, 40: uint64(4096), 48: uint8(12), 49: uint8(7), 56: r.mem.IOVA})[4:])
+	_, foreign := y.page(le.Uint16(y.OK(opAllocPD, nil)), r.mem, 7)
 	for i, c := range []struct {
 		what   string
 		code   uint8
@@ -273,11 +290,7 @@ func TestWindow(t *testing.T) {
 	r.x.m.DropReceives(false)
 	r.offer(64, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 	q.x.settle()
-	for n := 0; n < qDepth; n++ {
-		if c := q.scq.take(); c == nil || c[2] != compOK {
-			t.Errorf("completion %x", c)
-		}
-	}
+	q.completes(qDepth, compOK)
 	if len(p.out) != 0 || len(p.order) != 0 {
 		t.Errorf("left: %d, %d", len(p.out), len(p.order))
 	}
@@ -293,11 +306,7 @@ func TestHandleGoesFirst(t *testing.T) {
 	q.ring() // and before any Step
 	q.x.OK(opDestroyAH, fields{4: there, 6: q.x.pd})
 	q.x.settle()
-	for range qDepth {
-		if c := q.scq.take(); c == nil || c[2] != compFlushed {
-			t.Errorf("completion %x", c)
-		}
-	}
+	q.completes(qDepth, compFlushed)
 	q.x.Clean()
 	q.post(q.inline(0, r.num, there, "x"))
 	q.x.ExpectError("has no AH")
@@ -358,9 +367,6 @@ func TestReorder(t *testing.T) {
 // ones.
 func TestLongGone(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
-	frame := func(seq uint32) []byte {
-		return (&frame{typ: typeSRDSend, src: q.x.m.gid, dst: r.x.m.gid, srcQP: q.num, dstQP: r.num, qkey: testKey, epoch: q.x.m.epoch, seq: seq, payload: []byte("x")}).marshal()
-	}
 	r.offer(64, 0, 1, 2, 3)
 	expect(t, "before", q.sends(q.inline(0, r.num, there, "a")), 0, compOK, cqeSend, q.num)
 	r.rcq.take()
@@ -368,7 +374,7 @@ func TestLongGone(t *testing.T) {
 		seq uint32
 		new bool
 	}{{1 << 20, true}, {1 << 20, false}, {1<<20 - 5, true}, {1, false}, {1 << 30, true}} {
-		r.x.m.Receive(frame(c.seq))
+		r.x.m.Receive(q.frame(r, c.seq))
 		r.x.settle()
 		if got := r.rcq.take() != nil; got != c.new {
 			t.Errorf("frame %d, of sequence number %d: delivered is %v", i, c.seq, got)

@@ -2,103 +2,79 @@ package efasim
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim/amazon"
 )
 
-// One valid WQE, and the effect of changing one field: a violation and a frame, or a refusal with a status.
+// One valid WQE, and the effect of changing some fields: a warning and a frame, or a refusal with a status.
 func TestStrictWQE(t *testing.T) {
-	type change struct {
-		what   string
-		at     int
-		v      any
-		status uint8
-		told   bool
-	}
-	x := openRig(t, Options{})
-	c := x.completions(16, nil)
-	ud, srd := x.qpair(typeUD, 64, c).ready(), x.qpair(typeSRD, 64, c).ready()
-	ah := x.handle(x.m.gid)
+	x, c, ud, ah := loop(t, Options{}, typeUD)
+	srd := x.qpair(typeSRD, 64, c).ready()
 	other := le.Uint16(x.OK(opAllocPD, nil))
 	foreign := le.Uint16(x.OK(opCreateAH, fields{4: x.m.gid, 20: other}))
-	mem := func(q *qpair) fields {
-		return fields{0: uint16(5), 4: q.num, 6: uint16(2), 12: ah, 16: uint32(testKey), 32: uint32(10), 36: q.lkey, 40: q.mem.IOVA, 48: uint32(20), 52: q.lkey, 56: q.mem.IOVA + 100}
+	type change struct {
+		what   string
+		f      fields
+		status uint8
 	}
-	all := []change{
-		{"reserved bits 0x40 set in ctrl1", 2, uint8(ctrl1Meta | ctrl1Ext), compOK, true},
-		{"reserved bits 0x22 set in ctrl2", 3, uint8(ctrl2First | ctrl2Last | ctrl2Comp | 0x22), compOK, true},
-		{"set in processing hints", 14, uint8(2), compOK, true},
-		{"set in byte 15", 15, uint8(1), compOK, true},
-		{"set in bytes 20 to 27", 20, uint8(1), compOK, true},
-		{"set in bytes 28 to 31", 31, uint8(1), compOK, true},
-		{"bits 31:24 of l_key", 39, uint8(1), compOK, true},
-		{"phase 1, expected 0", 3, uint8(ctrl2First | ctrl2Last | ctrl2Comp | ctrl2Phase), compQPInternal, false},
-		{"must be set", 2, uint8(0), compQPInternal, false},
-		{"must be set", 3, uint8(ctrl2First | ctrl2Comp), compQPInternal, false},
-		{"must be set", 3, uint8(ctrl2Last | ctrl2Comp), compQPInternal, false},
-		{"operation 5", 2, uint8(ctrl1Meta | 5), compUnsupportedOp, false},
-		{"has no AH 77", 12, uint16(77), compInvalidAH, false},
-		{fmt.Sprintf("has no AH %d", foreign), 12, foreign, compInvalidAH, false},
-		{"3 buffers", 6, uint16(3), compBadLength, false},
-		{"33 bytes inline", 2, []uint8{ctrl1Meta | ctrl1Inline, ctrl2First | ctrl2Last | ctrl2Comp, 0, 0, 33, 0}, compBadLength, false},
-		{"message of 8938 bytes", 48, uint32(mtu), compBadLength, false},
-		{"has no region", 36, uint32(0x123456), compInvalidLKey, false},
-		{"not in the region", 56, uint64(0), compInvalidLKey, false},
-	}
-	for _, q := range []*qpair{ud, srd} {
-		for _, d := range append(all, map[*qpair][]change{
-			ud:  {{"operation 2 on a QP of type 1", 2, uint8(ctrl1Meta | opWrite), compUnsupportedOp, false}},
-			srd: {{"30 bytes of local memory for 10", 2, uint8(ctrl1Meta | opWrite), compBadLength, false}, {"RDMA read with an immediate", 2, []uint8{ctrl1Meta | opRead | ctrl1Imm}, compUnsupportedOp, false}},
-		}[q]...) {
-			q.offer(16384, 0)
-			f := mem(q)
-			if d.what == "30 bytes of local memory for 10" || d.what == "RDMA read with an immediate" {
-				f = q.rdma(opRead, 5, q.num, ah, 30, q.mem.IOVA, q.rkey)
-				if d.status == compBadLength {
-					f[32] = uint32(10)
-				}
-			}
-			if b, many := d.v.([]uint8); many {
-				for i, v := range b {
-					f[d.at+i] = v
-				}
-				if len(b) > 4 { // the destination must stay valid
-					f[4] = q.num
-				}
-			} else {
-				f = f.With(d.at, d.v)
-			}
-			if d.at == 39 { // within the key's word
-				f[36] = q.lkey | 1<<24
-				delete(f, 39)
-			}
-			if q.sent%qDepth == 0 || amazon.Phase(uint32(q.sent), qDepth) == 0 { // the phases above are those of the first round
-				x.OK(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateReset)})
-				q.sent, q.posted = 0, 0
-				q.ready()
-				q.offer(16384, 0)
-			}
-			q.post(f)
-			sent := false
-			for got := c.take(); got != nil; got = c.take() {
-				if got[3]&6 == cqeSend {
-					sent = true
-					if got[2] != d.status || le.Uint16(got) != 5 {
-						t.Errorf("%s: completion %x, want status %d", d.what, got, d.status)
-					}
-				}
-			}
-			if !sent {
-				t.Errorf("%s: no completion", d.what)
-			}
-			if d.told {
-				x.ExpectWarning(d.what)
-			} else {
-				x.ExpectError(d.what)
+	try := func(q *qpair, good fields, d change) {
+		t.Helper()
+		q.restart()
+		q.offer(16384, 0)
+		maps.Copy(good, d.f)
+		q.post(good)
+		sent := 0
+		for got := c.take(); got != nil; got = c.take() {
+			if got[3]&6 == cqeSend {
+				expect(t, d.what, got, 5, d.status, got[3]&^1, q.num)
+				sent++
 			}
 		}
+		check.Equal(t, sent, 1, d.what+": %d completions")
+		if d.status == compOK {
+			x.ExpectWarning(d.what)
+		} else {
+			x.ExpectError(d.what)
+		}
 	}
+	for _, q := range []*qpair{ud, srd} {
+		mem := func() fields {
+			return fields{0: uint16(5), 4: q.num, 6: uint16(2), 12: ah, 16: uint32(testKey), 32: uint32(10), 36: q.lkey, 40: q.mem.IOVA,
+				48: uint32(20), 52: q.lkey, 56: q.mem.IOVA + 100}
+		}
+		for _, d := range []change{
+			{"reserved bits 0x40 set in ctrl1", fields{2: uint8(ctrl1Meta | ctrl1Ext)}, compOK},
+			{"reserved bits 0x22 set in ctrl2", fields{3: uint8(ctrl2First | ctrl2Last | ctrl2Comp | 0x22)}, compOK},
+			{"set in processing hints", fields{14: uint8(2)}, compOK},
+			{"set in byte 15", fields{15: uint8(1)}, compOK},
+			{"set in bytes 20 to 27", fields{20: uint8(1)}, compOK},
+			{"set in bytes 28 to 31", fields{31: uint8(1)}, compOK},
+			{"bits 31:24 of l_key", fields{36: q.lkey | 1<<24}, compOK},
+			{"phase 1, expected 0", fields{3: uint8(ctrl2First | ctrl2Last | ctrl2Comp | ctrl2Phase)}, compQPInternal},
+			{"must be set", fields{2: uint8(0)}, compQPInternal},
+			{"must be set", fields{3: uint8(ctrl2First | ctrl2Comp)}, compQPInternal},
+			{"must be set", fields{3: uint8(ctrl2Last | ctrl2Comp)}, compQPInternal},
+			{"operation 5", fields{2: uint8(ctrl1Meta | 5)}, compUnsupportedOp},
+			{"has no AH 77", fields{12: uint16(77)}, compInvalidAH},
+			{fmt.Sprintf("has no AH %d", foreign), fields{12: foreign}, compInvalidAH},
+			{"3 buffers", fields{6: uint16(3)}, compBadLength},
+			{"33 bytes inline", fields{2: uint8(ctrl1Meta | ctrl1Inline), 6: uint16(33)}, compBadLength},
+			{"message of 8938 bytes", fields{48: uint32(mtu)}, compBadLength},
+			{"has no region", fields{36: uint32(0x123456)}, compInvalidLKey},
+			{"not in the region", fields{56: uint64(0)}, compInvalidLKey},
+		} {
+			try(q, mem(), d)
+		}
+		if q == ud {
+			try(q, mem(), change{"operation 2 on a QP of type 1", fields{2: uint8(ctrl1Meta | opWrite)}, compUnsupportedOp})
+		}
+	}
+	rdma := func() fields { return srd.rdma(opRead, 5, srd.num, ah, 30, srd.mem.IOVA, srd.rkey) }
+	try(srd, rdma(), change{"30 bytes of local memory for 10", fields{2: uint8(ctrl1Meta | opWrite), 32: uint32(10)}, compBadLength})
+	try(srd, rdma(), change{"RDMA read with an immediate", fields{2: uint8(ctrl1Meta | opRead | ctrl1Imm)}, compUnsupportedOp})
 }
 
 func TestStrictReceive(t *testing.T) {
@@ -112,9 +88,7 @@ func TestStrictReceive(t *testing.T) {
 	} {
 		x := openRig(t, Options{})
 		q := x.qpair(typeUD, 64, x.completions(16, nil)).ready()
-		le.PutUint64(q.rq.Bytes, q.mem.IOVA)
-		le.PutUint16(q.rq.Bytes[10:], 64)
-		le.PutUint32(q.rq.Bytes[12:], q.lkey|c.ctl)
+		q.receive(q.mem.IOVA, 0, 64, q.lkey|c.ctl)
 		x.bel.Write32(q.rqBell, 1)
 		x.settle()
 		if r := x.OK(opQueryQP, fields{4: q.handle}); (le.Uint32(r) == stateErr) == c.told {
@@ -125,20 +99,11 @@ func TestStrictReceive(t *testing.T) {
 	// Several buffers; read-only memory.
 	q, r, there, _ := two(t, Options{}, Options{})
 	y := r.x
-	for i, n := range []uint16{2, 1, 100} {
-		b := r.rq.Bytes[16*i:]
-		le.PutUint64(b, r.mem.IOVA+uint64(i)*1000)
-		le.PutUint16(b[8:], 9)
-		le.PutUint16(b[10:], n)
-		le.PutUint32(b[12:], r.lkey|map[int]uint32{0: rxFirst, 2: rxLast}[i])
-	}
-	readonly := le.Uint32(y.OK(opRegMR, fields{4: y.pd, 8: r.mem.IOVA, 40: uint64(4096), 48: uint8(12), 56: r.mem.IOVA}))
-	b := r.rq.Bytes[48:]
-	le.PutUint64(b, r.mem.IOVA)
-	le.PutUint16(b[8:], 10)
-	le.PutUint16(b[10:], 64)
-	le.PutUint32(b[12:], readonly|rxFirst|rxLast)
-	r.posted = 4
+	readonly, _ := y.page(y.pd, r.mem, 0)
+	r.receive(r.mem.IOVA, 9, 2, r.lkey|rxFirst)
+	r.receive(r.mem.IOVA+1000, 9, 1, r.lkey)
+	r.receive(r.mem.IOVA+2000, 9, 100, r.lkey|rxLast)
+	r.receive(r.mem.IOVA, 10, 64, readonly|rxFirst|rxLast)
 	y.bel.Write32(r.rqBell, 4)
 	expect(t, "three buffers", q.sends(q.inline(0, r.num, there, "abcdef")), 0, compOK, cqeSend, q.num)
 	expect(t, "receive", r.rcq.take(), 9, compOK, cqeRecv, r.num)
@@ -150,12 +115,17 @@ func TestStrictReceive(t *testing.T) {
 	y.ExpectError("permissions")
 }
 
+// skip rings the doorbell of a WQE that the test pushed, or did not.
+func (q *qpair) skip() {
+	q.x.Helper()
+	q.sent++
+	q.ring()
+	q.x.settle()
+}
+
 // A WQE must be complete when its doorbell is rung, in any order of stores, and within the depth.
 func TestStrictDoorbells(t *testing.T) {
-	x := openRig(t, Options{Profile: EFA2})
-	c := x.completions(16, nil)
-	q := x.qpair(typeSRD, 64, c).ready()
-	ah := x.handle(x.m.gid)
+	x, c, q, ah := loop(t, Options{Profile: EFA2}, typeSRD)
 	x.bel.Write32(q.sqBell, qDepth+1)
 	x.ExpectError("it has 16 WQEs")
 	x.bel.Write32(q.rqBell, qDepth+1)
@@ -173,9 +143,7 @@ func TestStrictDoorbells(t *testing.T) {
 		x.llq.Write64(q.llq+uint64(off), le.Uint64(b[off:]))
 	}
 	before := x.Port.Counts()
-	q.sent = 1
-	q.ring()
-	x.settle()
+	q.skip()
 	if q.got(64, 0, 12) != "in any order" || x.Port.Counts().Since(before).MMIOWrite != 1 {
 		t.Errorf("received %q, %+v", q.got(64, 0, 12), x.Port.Counts().Since(before))
 	}
@@ -189,9 +157,7 @@ func TestStrictDoorbells(t *testing.T) {
 	for off := 0; off < 56; off += 8 {
 		x.llq.Write64(q.llq+64+uint64(off), le.Uint64(b[off:]))
 	}
-	q.sent = 2
-	q.ring()
-	x.settle()
+	q.skip()
 	x.ExpectError("8 of its 64 bytes were not pushed")
 	expect(t, "not pushed", c.take(), 1, compQPInternal, cqeSend, q.num)
 
@@ -200,9 +166,7 @@ func TestStrictDoorbells(t *testing.T) {
 		q.post(q.inline(i, q.num+1, ah, "x"))
 		c.take()
 	}
-	q.sent++
-	q.ring()
-	x.settle()
+	q.skip()
 	x.ExpectError("64 of its 64 bytes were not pushed")
 
 	// The full depth at once, where one less is allowed; the model sees the number only for trapped doorbells.
@@ -213,12 +177,9 @@ func TestStrictDoorbells(t *testing.T) {
 	x.ExpectError("in one doorbell")
 
 	x.Clean()
-
-	y := openRig(t, Options{Profile: Profile{Name: "odd", Device: 0xefa1, SubCQs: 1, Doorbells: 4, MaxMR: 10, Batch: 2}})
-	q = y.qpair(typeUD, 64, y.completions(16, nil)).ready()
+	y, _, q, ah := loop(t, Options{Profile: Profile{Name: "odd", Device: 0xefa1, SubCQs: 1, Doorbells: 4, MaxMR: 10, Batch: 2}}, typeUD)
 	for i := range uint16(3) {
-		q.push(q.inline(i, q.num, y.handle(y.m.gid), "x"))
-		y.Port.ForgetViolations() // the same handle requested twice
+		q.push(q.inline(i, q.num, ah, "x"))
 	}
 	y.Must(y.Port.WriteBAR(4, q.sqBell, []byte{3, 0, 0, 0}))
 	y.ExpectError("max_tx_batch is 2")
@@ -246,9 +207,7 @@ func TestEvents(t *testing.T) {
 		arm := func(sn int) {
 			x.bel.Write32(c.bell, c.taken&cqdbConsumer|uint32(sn)&3<<cqdbSNShift|cqdbArm)
 		}
-		say := func() {
-			q.post(q.inline(1, q.num, ah, "x"))
-		}
+		say := func() { q.post(q.inline(1, q.num, ah, "x")) }
 		for round := range 10 { // around the ring
 			x.Vectors = nil
 			x.Set(regEQDB, uint32(e)|eqdbArm)
@@ -282,9 +241,7 @@ func TestEvents(t *testing.T) {
 			}
 			for c.take() != nil {
 			}
-			x.OK(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateReset)})
-			q.sent, q.posted = 0, 0
-			q.ready()
+			q.restart()
 		}
 		x.bel.Write32(c.bell, c.taken+1)
 		x.settle()

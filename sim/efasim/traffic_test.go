@@ -35,19 +35,14 @@ func TestMessages(t *testing.T) {
 					for i := range uint16(3 * qDepth) { // around the rings
 						r.offer(2048, i)
 						text := fmt.Sprintf("message %d", i)
-						x.settle()
-						if i%2 == 0 {
-							q.push(q.inline(i, r.num, there, text))
-						} else {
+						f := q.inline(i, r.num, there, text)
+						if i%2 == 1 {
 							copy(q.mem.Bytes[64:], text)
-							half := uint32(len(text) / 2)
-							at := q.mem.IOVA + 64
-							q.push(fields{0: i, 4: r.num, 6: uint16(2), 12: there, 16: uint32(testKey), 32: half, 36: q.lkey, 40: at,
-								48: uint32(len(text)) - half, 52: q.lkey, 56: at + uint64(half)})
+							half, at := uint32(len(text)/2), q.mem.IOVA+64
+							f = fields{0: i, 4: r.num, 6: uint16(2), 12: there, 16: uint32(testKey), 32: half, 36: q.lkey, 40: at,
+								48: uint32(len(text)) - half, 52: q.lkey, 56: at + uint64(half)}
 						}
-						q.ring()
-						x.settle()
-						expect(t, "send", q.scq.take(), i, compOK, cqeSend, q.num)
+						expect(t, "send", q.sends(f), i, compOK, cqeSend, q.num)
 						c := r.rcq.take()
 						expect(t, "receive", c, i, compOK, cqeRecv, r.num)
 						if n := int(le.Uint16(c[6:])); n != len(text)+head || le.Uint16(c[8:]) != back || le.Uint16(c[10:]) != q.num {
@@ -120,14 +115,10 @@ func TestImpaired(t *testing.T) {
 				arrived[text]++
 			}
 			if typ == typeUD { // a lost message leaves its receive posted: start again
-				r.x.OK(opModifyQP, fields{4: uint32(modState), 8: r.handle, 12: uint32(stateReset)})
-				r.posted = 0
-				r.ready()
+				r.restart()
 			}
 		}
-		if completed != rounds*burst {
-			t.Errorf("type %d: %d completions of %d", typ, completed, rounds*burst)
-		}
+		check.Equal(t, completed, rounds*burst, "%d completions")
 		k, l := x.m.Counters(), y.m.Counters()
 		switch {
 		case typ == typeUD:

@@ -1,10 +1,10 @@
 package efasim
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
@@ -37,9 +37,7 @@ func TestFrame(t *testing.T) {
 	} {
 		bad := append([]byte(nil), b...)
 		bad[c.at] = c.v
-		if _, err := parseFrame(bad); err == nil || !strings.Contains(err.Error(), c.text) {
-			t.Errorf("byte %d = %#x: %v, want %q", c.at, c.v, err, c.text)
-		}
+		check.Fails(t, fmt.Sprintf("byte %d = %#x", c.at, c.v), check.Err(parseFrame(bad)), nil, c.text)
 	}
 	check.Fails(t, "a short frame is taken", check.Err(parseFrame(b[:etherSize+headSize-1])), nil)
 }
@@ -49,13 +47,8 @@ func TestDissector(t *testing.T) {
 	if err != nil {
 		t.Skip("no tshark on this host (package tshark)")
 	}
-	script, err := filepath.Abs("../../docs/efa-wire.lua")
-	if err == nil {
-		_, err = os.Stat(script) // tshark's input is the test's, too
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	script := must.Get(filepath.Abs("../../docs/efa-wire.lua"))(t)
+	must.Get(os.Stat(script))(t) // tshark's input is the test's, too
 	name := filepath.Join(t.TempDir(), "efa.pcap")
 	file := must.Get(os.Create(name))(t)
 	x, y := pair(t, Options{InOrder: true}, Options{InOrder: true}, sim.Impairment{})
