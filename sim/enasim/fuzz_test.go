@@ -31,7 +31,7 @@ func FuzzModel(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		x := next(t)
 		x.Open()
-		x.setLate(fields{17: uint8(featLLQ), 30: uint16(1), 34: uint16(llq128), 38: uint16(2), 42: uint16(2), 48: uint16(3)})
+		x.late(opSetFeature, fields{17: uint8(featLLQ), 30: uint16(1), 34: uint16(llq128), 38: uint16(2), 42: uint16(2), 48: uint16(3)})
 		bufs := x.Alloc(1 << 16)
 		pages := x.Alloc(1 << 15)
 		qs := []*ring{}
@@ -39,20 +39,20 @@ func FuzzModel(f *testing.F) {
 			dir  uint8
 			push bool
 		}{{dirTX, false}, {dirTX, true}, {dirRX, false}, {dirRX, false}} {
-			q := &ring{x: x, size: 8, entries: testDepth, push: k.push}
+			q := &ring{x: x, size: 8}
 			q.cq.IOVA, q.cq.Bytes = pages.IOVA+uint64(i)*8192, pages.Bytes[i*8192:][:4096]
 			q.sq.IOVA, q.sq.Bytes = q.cq.IOVA+4096, pages.Bytes[i*8192+4096:][:4096]
 			words, place := uint8(2), uint8(placeHost)
 			if k.dir == dirRX {
 				words, q.size = 4, 16
 			}
-			x.setLateOp(opCreateCQ, fields{5: words, 6: uint16(testDepth), 12: q.cq.IOVA})
+			x.late(opCreateCQ, fields{5: words, 6: uint16(testDepth), 12: q.cq.IOVA})
 			sq := fields{4: k.dir << 5, 6: place, 7: uint8(1), 8: uint16(i), 10: uint16(testDepth), 12: q.sq.IOVA}
 			if k.push {
 				sq[6] = uint8(placeDevice)
 				delete(sq, 12)
 			}
-			x.setLateOp(opCreateSQ, sq)
+			x.late(opCreateSQ, sq)
 			q.bell = uint64(regTxDB) + 4*uint64(i)
 			if k.dir == dirRX {
 				q.bell = uint64(regRxDB) + 4*uint64(i-2)
@@ -138,7 +138,7 @@ func fuzzRig(f *testing.F, o Options) (next func(testing.TB) *rig) {
 	}
 }
 
-func (x *rig) setLateOp(op uint8, f fields) {
+func (x *rig) late(op uint8, f fields) {
 	x.Submit(op, f)
 	x.Port.Step()
 	x.Port.Step()
@@ -147,5 +147,3 @@ func (x *rig) setLateOp(op uint8, f fields) {
 		x.Fatalf("opcode %d: %x %q", op, e, x.Port.Violations())
 	}
 }
-
-func (x *rig) setLate(f fields) { x.setLateOp(opSetFeature, f) }

@@ -2,6 +2,8 @@ package enasim
 
 import (
 	"bytes"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,29 +14,23 @@ import (
 
 func TestRegistersAndReset(t *testing.T) {
 	x := newRig(t, Options{})
-	check.Equal(t, x.Regs.Read32(uint64(amazon.RegVERSION)), 0x00a, "VERSION %#x")
+	check.Equal(t, x.Regs.Read32(uint64(amazon.RegVERSION)), 10, "VERSION %#x, real devices say 0.10")
 	x.Open()
-	if v := x.Read(amazon.RegCAPS); v>>8&0xff != 48 || v>>1&0x1f == 0 {
-		t.Errorf("CAPS %#x", v)
+	caps := x.Read(amazon.RegCAPS)
+	if caps>>8&0xff != 48 || caps>>1&0x1f == 0 {
+		t.Errorf("CAPS %#x", caps)
 	}
+	check.Equal(t, caps>>16&0xf, 10, "the admin time-out is %d00 ms, DPDK needs whole seconds")
 	x.Reset(3)
 	x.Set(amazon.RegDEVCTL, 0)
-	if r := x.m.Resets(); len(r) != 2 || r[0] != 0 || r[1] != 3 {
-		t.Errorf("resets for %v", r)
-	}
 	x.Clean()
-
 	x.Set(amazon.RegDEVCTL, amazon.CTLReset|1<<24)
-	if r := x.m.Resets(); r[2] != 16 {
-		t.Errorf("extended reason: %v", r)
-	}
+	check.Same(t, x.m.Resets(), []int{0, 3, 16}, "resets for %v, the last by the extended reason")
 	x.Set(amazon.RegAQCAPS, 32|64<<16)
 	x.ExpectViolation("before DEV_STS.RESET_IN_PROGRESS")
 
 	x = newRig(t, Options{NotReady: true, NoReadless: true, Version: 0x100})
-	if v := x.Regs.Read32(uint64(amazon.RegDEVSTS)); v&amazon.StsReady != 0 {
-		t.Error("ready")
-	}
+	check.Equal(t, x.Regs.Read32(uint64(amazon.RegDEVSTS))&amazon.StsReady, 0, "DEV_STS.READY is %d")
 	check.Equal(t, x.Regs.Read32(uint64(amazon.RegVERSION)), 0x100, "VERSION %#x")
 	x.Set(amazon.RegREADREQ, 0)
 	x.ExpectViolation("revision 1")
@@ -43,17 +39,13 @@ func TestRegistersAndReset(t *testing.T) {
 func TestAdminWraps(t *testing.T) {
 	x := openRig(t, Options{})
 	for i := range 5 * testDepth { // phases of both queues
-		if r := x.get(featMTU, nil); le.Uint32(r) != 9216 {
-			t.Fatalf("command %d: MTU %d", i, le.Uint32(r))
-		}
+		must.Equal(t, le.Uint32(x.get(featMTU, nil)), 9216, fmt.Sprintf("command %d: MTU %%d", i))
 	}
-	if s, _ := x.Do(99, nil); s != statusBadOpcode {
-		t.Errorf("status %d", s)
-	}
+	s, _ := x.Do(99, nil)
+	check.Equal(t, s, statusBadOpcode, "status %d")
 	x.ExpectViolation("no such opcode")
-	if s, _ := x.Do(opGetFeature, fields{17: uint8(29)}); s != statusUnsupported {
-		t.Errorf("status %d of a feature that is not offered", s)
-	}
+	s, _ = x.Do(opGetFeature, fields{17: uint8(29)})
+	check.Equal(t, s, statusUnsupported, "status %d of a feature that is not offered")
 	x.Clean()
 	x.Submit(opGetFeature, fields{3: 1 ^ amazon.Phase(x.Commands, testDepth), 17: uint8(featMTU)})
 	x.Port.Step()
@@ -124,7 +116,6 @@ func TestEventDoorbellAfterReset(t *testing.T) {
 	x := newRig(t, Options{})
 	x.Set(amazon.RegAENQDB, testDepth)
 	x.ExpectViolation("AENQ_HEAD_DB")
-	x.Port.ForgetViolations()
 	x.Open()
 	x.Set(amazon.RegAENQDB, testDepth)
 	x.Reset(0)
@@ -133,7 +124,6 @@ func TestEventDoorbellAfterReset(t *testing.T) {
 	x.Port.Reset()
 	x.Set(amazon.RegAENQDB, testDepth)
 	x.ExpectViolation("AENQ_HEAD_DB")
-	x.Port.ForgetViolations()
 }
 
 func TestKeepAlive(t *testing.T) {
@@ -168,19 +158,11 @@ func TestFeatures(t *testing.T) {
 	if le.Uint16(l[12:]) != 5 || l[25] != llq256 || le.Uint16(l[28:]) != 3 || le.Uint16(l[30:]) != 512 {
 		t.Errorf("LLQ %x", l)
 	}
-	if s, _ := x.Do(opSetFeature, fields{17: uint8(featMTU), 20: uint32(20000)}); s != statusIllegal {
-		t.Errorf("MTU of 20000: status %d", s)
-	}
-	x.ExpectViolation("MTU 20000")
+	check.Equal(t, x.bad(opSetFeature, fields{17: uint8(featMTU), 20: uint32(20000)}, "MTU 20000"), statusIllegal, "status %d")
 	x.set(featMTU, fields{20: uint32(9000)})
-	if r := x.get(featMTU, nil); le.Uint32(r) != 9000 {
-		t.Errorf("MTU %d", le.Uint32(r))
-	}
+	check.Equal(t, le.Uint32(x.get(featMTU, nil)), 9000, "MTU %d")
 	page := x.Alloc(4096)
-	if s, _ := x.Do(opSetFeature, fields{17: uint8(featHostAttr), 20: page.IOVA}); s != statusIllegal {
-		t.Errorf("empty host attributes: status %d", s)
-	}
-	x.ExpectViolation("os_type 0")
+	check.Equal(t, x.bad(opSetFeature, fields{17: uint8(featHostAttr), 20: page.IOVA}, "os_type 0"), statusIllegal, "status %d")
 	le.PutUint32(page.Bytes, 3)
 	le.PutUint16(page.Bytes[184:], 0x200)
 	x.set(featHostAttr, fields{20: page.IOVA})
@@ -204,4 +186,22 @@ func TestStatistics(t *testing.T) {
 
 func TestCRC32(t *testing.T) {
 	check.Equal(t, ^crc32(0xffffffff, []byte("123456789")), 0xcbf43926, "CRC32: %#x")
+}
+
+func TestTraceNames(t *testing.T) {
+	x := newRig(t, Options{})
+	x.Port.StartTrace(1000)
+	x.Open()
+	x.Do(opGetFeature, fields{17: uint8(featMTU), 24: uint32(7)})
+	x.Port.ForgetViolations()
+	var text strings.Builder
+	x.Port.Trace().WriteTo(&text)
+	check.Contains(t, text.String(),
+		"write      AQ_CAPS (BAR 0 00018h) = 00400008h", "command    GET_FEATURE MTU, status ", " body[1]=7", "\nDEV_CTL = 0h\n")
+	if n, _ := x.m.RegisterName(2, llqStride+8); n != "LLQ[1]+00008h" {
+		t.Errorf("LLQ memory is called %q", n)
+	}
+	if n, _ := x.m.RegisterName(0, uint64(regRxDB)+8); n != "RX doorbell[2]" {
+		t.Errorf("a doorbell is called %q", n)
+	}
 }

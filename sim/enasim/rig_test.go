@@ -1,6 +1,8 @@
 package enasim
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -29,9 +31,7 @@ func newRig(t testing.TB, o Options) *rig {
 	x := &rig{m: New(o)}
 	r := simtest.New(t, "ena", x.m, 4<<20)
 	x.Driver = amazontest.New(r, r.BAR(0))
-	if !o.NoMemBAR {
-		x.mem = x.BAR(2)
-	}
+	x.mem = x.BAR(2)
 	return x
 }
 
@@ -47,41 +47,78 @@ type fields = amazontest.Fields
 
 func (x *rig) get(id uint8, f fields) []byte {
 	x.Helper()
-	g := fields{17: id}
-	for k, v := range f {
-		g[k] = v
-	}
-	return x.OK(opGetFeature, g)
+	return x.OK(opGetFeature, about(id, f))
 }
 
 func (x *rig) set(id uint8, f fields) []byte {
 	x.Helper()
+	return x.OK(opSetFeature, about(id, f))
+}
+
+// about returns f and the ID of a feature.
+func about(id uint8, f fields) fields {
 	g := fields{17: id}
-	for k, v := range f {
-		g[k] = v
+	maps.Copy(g, f)
+	return g
+}
+
+// bad expects that the device refuses a command, with a violation and the status that it returns.
+func (x *rig) bad(op uint8, f fields, what string) (status uint8) {
+	x.Helper()
+	if status, _ = x.Do(op, f); status == statusOK {
+		x.Errorf("%s: status %d", what, status)
 	}
-	return x.OK(opSetFeature, g)
+	x.ExpectViolation(what)
+	return status
+}
+
+// spread hashes UDP over IPv4 and distributes it over receive queues 0 and 1. It returns the key.
+func (x *rig) spread() (key []byte) {
+	x.Helper()
+	ctl := x.Alloc(4096)
+	le.PutUint32(ctl.Bytes, keyWords)
+	for i := range 40 {
+		ctl.Bytes[8+i] = byte(i * 37)
+	}
+	key = slices.Clone(ctl.Bytes[8:48])
+	slices.Reverse(key)
+	x.set(featHash, fields{3: uint8(4), 4: uint32(48), 8: ctl.IOVA, 24: uint32(hashToeplitz)})
+	x.hashUDP(ctl)
+	clear(ctl.Bytes)
+	for i := range 128 {
+		le.PutUint16(ctl.Bytes[4*i:], uint16(i&1))
+	}
+	x.set(featTable, table(ctl))
+	return key
+}
+
+func (x *rig) hashUDP(ctl dma.Block) {
+	x.Helper()
+	clear(ctl.Bytes)
+	le.PutUint16(ctl.Bytes[64+4*protoUDP4:], fieldL3|fieldL4)
+	x.set(featHashInput, fields{3: uint8(4), 4: uint32(256), 8: ctl.IOVA})
+}
+
+func table(ctl dma.Block) fields {
+	return fields{3: uint8(4), 4: uint32(512), 8: ctl.IOVA, 24: uint16(tableLog), 28: uint32(noInline)}
 }
 
 // ring is a submission queue with its completion queue.
 type ring struct {
-	x       *rig
-	sq, cq  dma.Block
-	idx     uint16
-	cqIdx   uint16
-	bell    uint64
-	llq     uint64
-	push    bool
-	size    int // of a completion
-	tail    uint16
-	head    uint16 // completions taken
-	irq     uint64
-	entries uint16
+	x      *rig
+	sq, cq dma.Block
+	idx    uint16
+	bell   uint64
+	llq    uint64
+	size   int // of a completion
+	tail   uint16
+	head   uint16 // completions taken
+	irq    uint64
 }
 
 func (x *rig) queue(dir uint8, push bool, vector int) *ring {
 	x.Helper()
-	q := &ring{x: x, push: push, size: 8, entries: testDepth}
+	q := &ring{x: x, size: 8}
 	if dir == dirRX {
 		q.size = 16
 	}
@@ -91,8 +128,8 @@ func (x *rig) queue(dir uint8, push bool, vector int) *ring {
 		f[4], f[8] = uint8(1<<5), uint32(vector)
 	}
 	r := x.OK(opCreateCQ, f)
-	q.cqIdx, q.irq = le.Uint16(r), uint64(le.Uint32(r[12:]))
-	f = fields{4: dir << 5, 6: uint8(placeHost), 7: uint8(1), 8: q.cqIdx, 10: uint16(testDepth)}
+	q.irq = uint64(le.Uint32(r[12:]))
+	f = fields{4: dir << 5, 6: uint8(placeHost), 7: uint8(1), 8: le.Uint16(r), 10: uint16(testDepth)}
 	if push {
 		f[6] = uint8(placeDevice)
 	} else {
@@ -104,16 +141,13 @@ func (x *rig) queue(dir uint8, push bool, vector int) *ring {
 	return q
 }
 
-// words writes a descriptor into a host ring. The phase is added at bit 24 of the first word, or, of a receive descriptor,
-// of byte 3 (which is the same).
+// words writes a descriptor into a host ring, with the phase added in byte 3.
 func (q *ring) words(w ...uint32) {
-	b := q.sq.Bytes[16*int(q.tail%q.entries):]
+	b := q.sq.Bytes[16*int(q.tail%testDepth):]
 	for i, v := range w {
-		if i == 0 {
-			v |= uint32(amazon.Phase(q.tail, q.entries)) << 24
-		}
 		le.PutUint32(b[4*i:], v)
 	}
+	b[3] |= amazon.Phase(q.tail, testDepth)
 	q.tail++
 }
 
@@ -122,30 +156,33 @@ func (q *ring) pushEntry(size int, header []byte, descs ...[4]uint32) {
 	q.x.Helper()
 	b := make([]byte, size)
 	for i, d := range descs {
-		d[0] |= uint32(amazon.Phase(q.tail, q.entries)) << 24
+		d[0] |= uint32(amazon.Phase(q.tail, testDepth)) << 24
 		for k, v := range d {
 			le.PutUint32(b[16*i+4*k:], v)
 		}
 	}
 	copy(b[32:], header)
-	at := must.Get(q.x.mem.Pointer(q.llq+uint64(size)*uint64(q.tail%q.entries), uint64(size)))(q.x)
+	at := must.Get(q.x.mem.Pointer(q.llq+uint64(size)*uint64(q.tail%testDepth), uint64(size)))(q.x)
 	mmio.CopyWC(at, pointer(b), size/64)
 	q.tail++
 }
 
 func (q *ring) ring() { q.x.Regs.Write32(q.bell, uint32(q.tail)) }
 
+// send sends n bytes of host memory as one frame.
+func (q *ring) send(buf dma.Block, n, id uint32) {
+	q.words(tx0|n, id<<22, uint32(buf.IOVA), uint32(buf.IOVA>>32))
+	q.ring()
+	q.x.Port.Settle(3)
+}
+
 func (q *ring) take() []byte {
-	b := q.cq.Bytes[q.size*int(q.head%q.entries):][:q.size]
-	p := uint32(b[3] & 1)
-	if q.head/q.entries%2 == 1 {
-		p ^= 1
-	}
-	if p == 0 {
+	b := q.cq.Bytes[q.size*int(q.head%testDepth):][:q.size]
+	if b[3]&1 != amazon.Phase(q.head, testDepth) {
 		return nil
 	}
 	q.head++
-	return append([]byte(nil), b...)
+	return slices.Clone(b)
 }
 
 func (q *ring) offer(buf dma.Block, size int, ids ...int) {
@@ -157,5 +194,3 @@ func (q *ring) offer(buf dma.Block, size int, ids ...int) {
 }
 
 func pointer(b []byte) unsafe.Pointer { return unsafe.Pointer(&b[0]) }
-
-func unsafeBytes(p unsafe.Pointer, n int) []byte { return unsafe.Slice((*byte)(p), n) }

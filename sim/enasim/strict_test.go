@@ -3,6 +3,7 @@ package enasim
 import (
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/amazon"
@@ -41,7 +42,7 @@ func TestStrictDescriptors(t *testing.T) {
 		copy(buf.Bytes, f)
 		w := [4]uint32{tx0 | 60, 1 << 22, uint32(buf.IOVA), uint32(buf.IOVA>>32) | 42<<24}
 		c.edit(&w)
-		q.words(w[0], w[1], w[2], w[3])
+		q.words(w[:]...)
 		if c.what == "phase" {
 			q.sq.Bytes[16*int((q.tail-1)%testDepth)+3] ^= 1
 		}
@@ -70,7 +71,7 @@ func TestStrictReceiveDescriptors(t *testing.T) {
 	} {
 		x := openRig(t, Options{})
 		q := x.queue(dirRX, false, 0)
-		q.words(c.w[0], c.w[1], c.w[2], c.w[3])
+		q.words(c.w[:]...)
 		q.ring()
 		x.Port.Step()
 		x.ExpectViolation(c.what)
@@ -94,7 +95,7 @@ func TestStrictDoorbells(t *testing.T) {
 	x.OK(opDestroySQ, fields{4: q.idx, 6: uint8(dirTX << 5)})
 	q2 := x.queue(dirTX, true, 0)
 	at := must.Get(x.mem.Pointer(q2.llq, 64))(x)
-	b := unsafeBytes(at, 64)
+	b := unsafe.Slice((*byte)(at), 64)
 	le.PutUint32(b, tx0|txPhase)
 	le.PutUint32(b[12:], 96<<24)
 	clear(b[4:12])
@@ -117,51 +118,35 @@ func TestStrictCommands(t *testing.T) {
 	x := openRig(t, Options{})
 	page := x.Alloc(4096)
 	sq := fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 10: uint16(testDepth), 12: page.IOVA}
-	with := func(f fields, at int, v any) fields {
-		g := fields{at: v}
-		for k, v := range f {
-			if k != at {
-				g[k] = v
-			}
-		}
-		return g
-	}
 	cq := fields{5: uint8(2), 6: uint16(testDepth), 12: page.IOVA}
 	llq := fields{17: uint8(featLLQ), 30: uint16(1), 34: uint16(llq128), 38: uint16(2), 42: uint16(2)}
-	bad := func(op uint8, f fields, what string) {
-		t.Helper()
-		if s, _ := x.Do(op, f); s == statusOK {
-			t.Errorf("%s: status %d", what, s)
-		}
-		x.ExpectViolation(what)
-	}
-	bad(opCreateSQ, sq, "there is no CQ 0")
-	bad(opCreateCQ, with(cq, 5, uint8(3)), "cq_entry_size_words 3")
-	bad(opCreateCQ, with(cq, 6, uint16(7)), "cq_depth 7")
-	bad(opCreateCQ, with(with(cq, 4, uint8(1<<5)), 8, uint32(100)), "msix_vector 100")
+	x.bad(opCreateSQ, sq, "there is no CQ 0")
+	x.bad(opCreateCQ, cq.With(5, uint8(3)), "cq_entry_size_words 3")
+	x.bad(opCreateCQ, cq.With(6, uint16(7)), "cq_depth 7")
+	x.bad(opCreateCQ, cq.With(4, uint8(1<<5)).With(8, uint32(100)), "msix_vector 100")
 	x.OK(opCreateCQ, cq)
-	bad(opCreateSQ, with(sq, 4, uint8(3<<5)), "sq_direction 3")
-	bad(opCreateSQ, with(sq, 4, uint8(dirRX<<5)), "8 bytes, 16 are expected")
-	bad(opCreateSQ, with(sq, 6, uint8(placeHost|1<<4)), "completion_policy 1")
-	bad(opCreateSQ, with(sq, 6, uint8(2)), "placement_policy 2")
-	bad(opCreateSQ, with(sq, 6, uint8(placeDevice)), "before SET_FEATURE LLQ")
-	bad(opCreateSQ, with(sq, 7, uint8(0)), "is_physically_contiguous")
-	bad(opCreateSQ, with(sq, 10, uint16(2*testDepth)), "sq_depth 16 on CQ 0")
-	bad(opCreateSQ, with(sq, 12, uint64(0)), "sq_ba is zero")
-	bad(opSetFeature, with(llq, 30, uint16(2)), "header_location_ctrl 2")
-	bad(opSetFeature, with(llq, 34, uint16(2)), "entry_size_ctrl 2")
-	bad(opSetFeature, with(llq, 38, uint16(8)), "desc_num_before_header 8")
-	bad(opSetFeature, with(llq, 28, uint16(1)), "sets only what it enables")
+	x.bad(opCreateSQ, sq.With(4, uint8(3<<5)), "sq_direction 3")
+	x.bad(opCreateSQ, sq.With(4, uint8(dirRX<<5)), "8 bytes, 16 are expected")
+	x.bad(opCreateSQ, sq.With(6, uint8(placeHost|1<<4)), "completion_policy 1")
+	x.bad(opCreateSQ, sq.With(6, uint8(2)), "placement_policy 2")
+	x.bad(opCreateSQ, sq.With(6, uint8(placeDevice)), "before SET_FEATURE LLQ")
+	x.bad(opCreateSQ, sq.With(7, uint8(0)), "is_physically_contiguous")
+	x.bad(opCreateSQ, sq.With(10, uint16(2*testDepth)), "sq_depth 16 on CQ 0")
+	x.bad(opCreateSQ, sq.With(12, uint64(0)), "sq_ba is zero")
+	x.bad(opSetFeature, llq.With(30, uint16(2)), "header_location_ctrl 2")
+	x.bad(opSetFeature, llq.With(34, uint16(2)), "entry_size_ctrl 2")
+	x.bad(opSetFeature, llq.With(38, uint16(8)), "desc_num_before_header 8")
+	x.bad(opSetFeature, llq.With(28, uint16(1)), "sets only what it enables")
 	// Reserved bits are reported, and the command is executed.
 	for _, c := range []struct {
 		undo uint8
 		f    fields
 		what string
 	}{
-		{opDestroyCQ, with(cq, 5, uint8(0x82)), "CREATE_CQ: reserved bits 00008000 set in the dword at 04h"},
-		{opDestroyCQ, with(cq, 12, page.IOVA|1<<63), "CREATE_CQ: reserved bits 80000000 set in the dword at 10h"},
-		{opDestroySQ, with(sq, 4, uint8(dirTX<<5|1)), "CREATE_SQ: reserved bits 00000001 set in the dword at 04h"},
-		{opDestroySQ, with(sq, 20, uint32(1)), "CREATE_SQ: reserved bits 00000001 set in the dword at 14h"},
+		{opDestroyCQ, cq.With(5, uint8(0x82)), "CREATE_CQ: reserved bits 00008000 set in the dword at 04h"},
+		{opDestroyCQ, cq.With(12, page.IOVA|1<<63), "CREATE_CQ: reserved bits 80000000 set in the dword at 10h"},
+		{opDestroySQ, sq.With(4, uint8(dirTX<<5|1)), "CREATE_SQ: reserved bits 00000001 set in the dword at 04h"},
+		{opDestroySQ, sq.With(20, uint32(1)), "CREATE_SQ: reserved bits 00000001 set in the dword at 14h"},
 	} {
 		op, identity := uint8(opCreateCQ), fields{}
 		if c.undo == opDestroySQ {
@@ -169,18 +154,18 @@ func TestStrictCommands(t *testing.T) {
 		}
 		r := x.OK(op, c.f)
 		x.ExpectWarning(c.what)
-		x.OK(c.undo, with(identity, 4, le.Uint16(r)))
+		x.OK(c.undo, identity.With(4, le.Uint16(r)))
 	}
 	x.OK(opSetFeature, llq)
-	bad(opCreateSQ, with(sq, 6, uint8(placeDevice)), "must not be used")
+	x.bad(opCreateSQ, sq.With(6, uint8(placeDevice)), "must not be used")
 	x.OK(opCreateSQ, sq)
-	bad(opDestroyCQ, fields{4: uint16(0)}, "before its 1 submission queues")
-	bad(opDestroySQ, fields{4: uint16(1), 6: uint8(dirTX << 5)}, "there is no SQ 1")
+	x.bad(opDestroyCQ, fields{4: uint16(0)}, "before its 1 submission queues")
+	x.bad(opDestroySQ, fields{4: uint16(1), 6: uint8(dirTX << 5)}, "there is no SQ 1")
 	x.OK(opDestroySQ, fields{4: uint16(0), 6: uint8(dirTX << 5)})
 	x.OK(opDestroyCQ, fields{4: uint16(0)})
-	bad(opSetFeature, fields{17: uint8(featAENQ), 24: uint32(1 << 20)}, "groups 0x100000")
-	bad(opSetFeature, fields{17: uint8(featHash), 24: uint32(6)}, "selected_func 0x6")
-	bad(opGetStats, fields{16: uint8(statsMetrics), 24: uint64(1 << 40)}, "requested_metrics")
+	x.bad(opSetFeature, fields{17: uint8(featAENQ), 24: uint32(1 << 20)}, "groups 0x100000")
+	x.bad(opSetFeature, fields{17: uint8(featHash), 24: uint32(6)}, "selected_func 0x6")
+	x.bad(opGetStats, fields{16: uint8(statsMetrics), 24: uint64(1 << 40)}, "requested_metrics")
 }
 
 func TestStrictOrder(t *testing.T) {

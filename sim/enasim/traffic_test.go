@@ -64,9 +64,7 @@ func TestTransmitHost(t *testing.T) {
 	q.words(txLast|500, 0, uint32(buf.IOVA)+2500, uint32(buf.IOVA>>32))
 	q.ring()
 	x.Port.Step()
-	if got := x.Far.Recv(0); !bytes.Equal(got, f) {
-		t.Errorf("three buffers: %d bytes", len(got))
-	}
+	x.Sent(f, "three buffers")
 }
 
 func TestTransmitPushed(t *testing.T) {
@@ -110,7 +108,6 @@ func TestTransmitPushedOverEntries(t *testing.T) {
 	buf := x.Alloc(4096)
 	f := frame(96+4*100, 5)
 	copy(buf.Bytes, f[96:])
-	sum := [2]byte{f[40], f[41]}
 	p := parseFrame(f)
 	part := append([]byte(nil), f...)
 	be.PutUint16(part[40:], uint16(p.pseudo()))
@@ -124,10 +121,7 @@ func TestTransmitPushedOverEntries(t *testing.T) {
 	q.pushEntry(128, nil, d(1, 0), d(2, 0), d(3, txLast))
 	q.ring()
 	x.Port.Step()
-	got := x.Far.Recv(0)
-	if !bytes.Equal(got, f) {
-		t.Errorf("%x, checksum %x expected", got, sum)
-	}
+	x.Sent(f, "two entries")
 	if c := q.take(); c == nil || le.Uint16(c) != 3 || le.Uint16(c[6:]) != 2 {
 		t.Errorf("completion %x", c)
 	}
@@ -150,8 +144,7 @@ func TestReceive(t *testing.T) {
 			f[50] ^= 1
 		}
 		before := x.Port.Counts()
-		x.Far.Send(0, f)
-		x.Port.Step()
+		x.Arrive(f)
 		c := q.take()
 		if c == nil || int(le.Uint16(c[4:])) != len(f) || int(le.Uint16(c[6:])) != i%testDepth {
 			t.Fatalf("frame %d: completion %x", i, c)
@@ -170,8 +163,7 @@ func TestReceive(t *testing.T) {
 	x.Clean()
 	stranger := frame(60, 0)
 	copy(stranger, []byte{2, 9, 9, 9, 9, 9})
-	x.Far.Send(0, stranger)
-	x.Port.Step()
+	x.Arrive(stranger)
 	if q.take() != nil {
 		t.Error("a frame for another station arrived")
 	}
@@ -183,16 +175,12 @@ func TestLongerThanMTU(t *testing.T) {
 	x := openRig(t, Options{})
 	q := x.queue(dirRX, false, 0)
 	q.offer(x.Alloc(1<<14), 9240, 0)
-	x.Far.Send(0, frame(9230, 1))
-	x.Port.Step()
+	x.Arrive(frame(9230, 1))
 	if q.take() == nil || len(x.Port.Drops()) != 0 {
 		t.Errorf("a frame of 9230 bytes did not arrive after a reset: drops %v", x.Port.Drops())
 	}
 	x.set(featMTU, fields{20: uint32(1500)})
-	for range 3 {
-		x.Far.Send(0, frame(1519, 1))
-	}
-	x.Port.Step()
+	x.Arrive(frame(1519, 1), frame(1519, 1), frame(1519, 1))
 	if d := x.Port.Drops(); d["longer than the MTU of 1500"] != 3 {
 		t.Errorf("drops: %v", d)
 	}
@@ -205,8 +193,7 @@ func TestReceiveOverBuffers(t *testing.T) {
 	buf := x.Alloc(1 << 16)
 	q.offer(buf, 512, 0, 1, 2, 3, 4, 5, 6, 7)
 	f := frame(1300, 1)
-	x.Far.Send(0, f)
-	x.Port.Step()
+	x.Arrive(f)
 	var got []byte
 	for i, flags := range []uint32{rxFirst, 0, rxLast} {
 		c := q.take()
@@ -218,15 +205,13 @@ func TestReceiveOverBuffers(t *testing.T) {
 	check.Same(t, got, f, "%x")
 	var order []uint16
 	for range 5 {
-		x.Far.Send(0, frame(60, 2))
-		x.Port.Step()
+		x.Arrive(frame(60, 2))
 		order = append(order, le.Uint16(q.take()[6:]))
 	}
-	if bytes.Equal([]byte{byte(order[0]), byte(order[1]), byte(order[2]), byte(order[3])}, []byte{3, 4, 5, 6}) {
+	if slices.IsSorted(order) {
 		t.Errorf("request IDs in order: %v", order)
 	}
-	x.Far.Send(0, frame(60, 3)) // no buffer is left: it waits
-	x.Port.Step()
+	x.Arrive(frame(60, 3)) // no buffer is left: it waits
 	if q.take() != nil {
 		t.Error("a completion without a buffer")
 	}
@@ -247,22 +232,7 @@ func TestRSS(t *testing.T) {
 			t.Fatalf("queue %d is %d", i, q.idx)
 		}
 	}
-	ctl := x.Alloc(4096)
-	le.PutUint32(ctl.Bytes, keyWords)
-	for i := range 40 {
-		ctl.Bytes[8+i] = byte(i * 37)
-	}
-	x.set(featHash, fields{3: uint8(4), 4: uint32(48), 8: ctl.IOVA, 24: uint32(hashToeplitz)})
-	key := append([]byte(nil), ctl.Bytes[8:48]...)
-	slices.Reverse(key)
-	clear(ctl.Bytes)
-	le.PutUint16(ctl.Bytes[64+4*protoUDP4:], fieldL3|fieldL4)
-	x.set(featHashInput, fields{3: uint8(4), 4: uint32(256), 8: ctl.IOVA})
-	clear(ctl.Bytes)
-	for i := range 128 {
-		le.PutUint16(ctl.Bytes[4*i:], uint16(i&1))
-	}
-	x.set(featTable, fields{3: uint8(4), 4: uint32(512), 8: ctl.IOVA, 24: uint16(tableLog), 28: uint32(noInline)})
+	key := x.spread()
 	seen := [2]int{}
 	for i := range 8 {
 		f := frame(60, byte(i))
@@ -278,47 +248,30 @@ func TestRSS(t *testing.T) {
 		t.Errorf("queues got %v", seen)
 	}
 	x.Clean()
+	ctl := x.Alloc(4096)
 	le.PutUint16(ctl.Bytes, 5)
-	if s, _ := x.Do(opSetFeature, fields{17: uint8(featTable), 3: uint8(4), 4: uint32(512), 8: ctl.IOVA, 24: uint16(tableLog), 28: uint32(noInline)}); s != statusIllegal {
-		t.Errorf("table with a queue that does not exist: status %d", s)
-	}
-	x.ExpectViolation("entry 0 names receive queue 5")
+	check.Equal(t, x.bad(opSetFeature, about(featTable, table(ctl)), "entry 0 names receive queue 5"), statusIllegal, "status %d")
 }
 
 func TestInterrupts(t *testing.T) {
 	x := openRig(t, Options{})
-	var raised []int
-	x.Port.SetInterrupt(func(v int) { raised = append(raised, v) })
 	x.Set(amazon.RegINTRMASK, 0)
 	q := x.queue(dirRX, false, 2)
-	if len(raised) != 2 || raised[0] != 0 {
-		t.Fatalf("two commands raised %v", raised)
-	}
-	raised = nil
-	buf := x.Alloc(1 << 16)
-	q.offer(buf, 2048, 0, 1, 2, 3, 4, 5, 6, 7)
-	x.Far.Send(0, frame(60, 1))
-	x.Port.Step()
-	if raised != nil {
-		t.Fatalf("raised %v before unmask", raised)
-	}
+	check.Same(t, x.Vectors, []int{0, 0}, "two commands raised %v")
+	x.Vectors = nil
+	q.offer(x.Alloc(1<<16), 2048, 0, 1, 2, 3, 4, 5, 6, 7)
+	x.Arrive(frame(60, 1))
+	check.Same(t, x.Vectors, nil, "raised %v before unmask")
 	x.Regs.Write32(q.irq, intrUnmask)
 	x.Port.Step()
-	x.Far.Send(0, frame(60, 1))
-	x.Port.Step()
-	if len(raised) != 1 || raised[0] != 2 {
-		t.Fatalf("raised %v", raised)
-	}
+	x.Arrive(frame(60, 1))
+	check.Same(t, x.Vectors, []int{2}, "raised %v")
 	x.Regs.Write32(q.irq, intrUnmask|5) // 10 us, also for frames that arrived while masked
-	x.Port.Step()
-	x.Far.Send(0, frame(60, 1))
-	x.Port.Step()
+	x.Arrive(frame(60, 1))
 	for range 12 {
 		x.Port.Step()
 	}
-	if len(raised) != 2 {
-		t.Errorf("raised %v", raised)
-	}
+	check.Same(t, x.Vectors, []int{2, 2}, "raised %v")
 }
 
 func TestFaultsOnDemand(t *testing.T) {
@@ -326,25 +279,20 @@ func TestFaultsOnDemand(t *testing.T) {
 	q := x.queue(dirTX, false, 0)
 	buf := x.Alloc(4096)
 	copy(buf.Bytes, frame(60, 1))
-	send := func(id uint32) {
-		q.words(tx0|60, id<<22, uint32(buf.IOVA), uint32(buf.IOVA>>32))
-		q.ring()
-		x.Port.Step()
-	}
 	x.m.TamperCompletion(true, func(b []byte) { le.PutUint16(b, 0xfff0) })
-	send(1)
+	q.send(buf, 60, 1)
 	if c := q.take(); le.Uint16(c) != 0xfff0 {
 		t.Errorf("completion %x", c)
 	}
 	x.m.DuplicateCompletion(true, 2)
-	send(2)
+	q.send(buf, 60, 2)
 	for i := range 3 {
 		if c := q.take(); c == nil || le.Uint16(c) != 2 {
 			t.Errorf("duplicate %d: %x", i, c)
 		}
 	}
 	x.m.HoldCompletions(true)
-	send(3)
+	q.send(buf, 60, 3)
 	if c := q.take(); c != nil {
 		t.Errorf("held completion %x", c)
 	}
@@ -354,11 +302,7 @@ func TestFaultsOnDemand(t *testing.T) {
 		t.Error("no completion after the hold")
 	}
 	x.m.Fail()
-	if x.Read(amazon.RegDEVSTS)&amazon.StsFatal == 0 {
-		t.Error("no fatal error in DEV_STS")
-	}
+	check.Equal(t, x.Read(amazon.RegDEVSTS)&amazon.StsFatal, amazon.StsFatal, "DEV_STS has a fatal error: %#x")
 	x.Reset(1)
-	if x.Read(amazon.RegDEVSTS)&amazon.StsFatal != 0 {
-		t.Error("fatal error after reset")
-	}
+	check.Equal(t, x.Read(amazon.RegDEVSTS)&amazon.StsFatal, 0, "DEV_STS after a reset: fatal error %#x")
 }
