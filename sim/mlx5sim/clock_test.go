@@ -3,7 +3,15 @@ package mlx5sim
 import (
 	"encoding/binary"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
+
+// stampFormats returns the capabilities sq_ts_format, rq_ts_format and qp_ts_format.
+func (x *rig) stampFormats() [3]uint32 {
+	v := w32(x.caps(capGeneral), 0x88)
+	return [3]uint32{v >> 30, v >> 28 & 3, w32(x.caps(capRoCE), 0) & 3}
+}
 
 // Queues have to request a timestamp format that the capability offers, and completions are stamped with it.
 func TestTimestampFormats(t *testing.T) {
@@ -23,13 +31,7 @@ func TestTimestampFormats(t *testing.T) {
 		x := newRig(t, Options{Profile: ConnectX6Dx, Clock: c.clock})
 		x.ts, x.self = c.format, 1
 		x.open()
-		caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]
-		if v := w32(caps, 0x88); v>>30 != c.cap || v>>28&3 != c.cap {
-			t.Errorf("clock %d: sq_ts_format and rq_ts_format: %08x", c.clock, v)
-		}
-		if v := w32(x.do(dwords(16, 0, 0x100<<16, 4, capRoCE<<1|1), 4112)[16:], 0); v&3 != c.cap {
-			t.Errorf("clock %d: qp_ts_format: %08x", c.clock, v)
-		}
+		check.Equal(t, x.stampFormats(), [3]uint32{c.cap, c.cap, c.cap}, "ts_format of SQs, RQs and QPs: %d")
 		for format := range uint32(4) {
 			x.ts = format
 			for _, in := range [][]byte{x.createSQ(), x.createRQ()} {
@@ -45,18 +47,14 @@ func TestTimestampFormats(t *testing.T) {
 		x.Port.ForgetViolations()
 		x.post(1)
 		x.push(0, x.wqe(0, frameOf(64), 64))
-		n := 0
-		for e := x.cqe(); e != nil; e = x.cqe() {
-			n++
+		all := x.completions()
+		check.Equal(t, len(all), 2, "%d completions")
+		for _, e := range all {
 			sec, nsec := w32(e, 0x30), w32(e, 0x34)
 			if at := binary.BigEndian.Uint64(e[0x30:]); (c.format == 0) != (at < 1<<40) || c.format != 0 && (sec != x.rd(0x1040) || nsec > x.rd(0x1044)) {
 				t.Errorf("clock %d, ts_format %d: completion at %08x.%08x, the real-time clock is at %08x.%08x", c.clock, c.format, sec, nsec, x.rd(0x1040), x.rd(0x1044))
 			}
 		}
-		if n != 2 {
-			t.Errorf("clock %d: %d completions", c.clock, n)
-		}
-		x.Clean()
 	}
 }
 
@@ -70,11 +68,8 @@ func TestTimestampFormatsOfProfiles(t *testing.T) {
 		x := openRig(t, Options{Profile: p})
 		x.roce()
 		later := profiles[p].kHz == clockConnectX6D
-		for name, q := range map[string][2]uint32{"sq, rq": {capGeneral, 0x88}, "qp": {capRoCE, 0}} {
-			v := w32(x.do(dwords(16, 0, 0x100<<16, 4, q[0]<<1|1), 4112)[16:], int(q[1]))
-			if both := v == 2<<30|2<<28 || v&3 == 2; both != later {
-				t.Errorf("%04x: ts_format of %s: %08x", p.Device(), name, v)
-			}
+		if f := x.stampFormats(); later && f != [3]uint32{2, 2, 2} || !later && f != [3]uint32{} {
+			t.Errorf("%04x: ts_format of SQs, RQs and QPs: %d", p.Device(), f)
 		}
 		if later {
 			x.createQP(serviceRC, 0x20, 1<<6|4<<19|2<<16|4<<11)
@@ -84,6 +79,5 @@ func TestTimestampFormatsOfProfiles(t *testing.T) {
 			x.fails(dwords(0x118, 0, 0x500<<16, 0x18, 3<<11, 0x1c, x.pd, 0x20, 1<<6|4<<19|2<<16|4<<11, 0xbc, 64), 16, stBadParam,
 				"ts_format is 1: the function has 0 (free running) only")
 		}
-		x.Clean()
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/sim/kit"
 )
 
 func compressing(t *testing.T, format uint32) *rig {
@@ -57,17 +58,7 @@ func TestCompressed(t *testing.T) {
 	lengths, sums := x.lengthsOf(1)
 	check.Same(t, lengths, want, "lengths %v")
 	for i, s := range sums {
-		var sum uint32
-		f := append(frameOf(want[i])[14:], 0)
-		for j := 0; j+1 < len(f); j += 2 {
-			sum += uint32(binary.BigEndian.Uint16(f[j:]))
-		}
-		for sum > 0xffff {
-			sum = sum>>16 + sum&0xffff
-		}
-		if s>>16 != sum || s&0xffff != 0 {
-			t.Errorf("frame %d: the mini CQE begins with %08x, the checksum is %04x", i, s, sum)
-		}
+		check.Equal(t, s, uint32(kit.Sum16(frameOf(want[i])[14:], 0))<<16, "the mini CQE begins with its frame's checksum: %08x")
 	}
 	if e := x.slot(1); binary.BigEndian.Uint16(e[0x3c:]) != 1 || e[63]&1 != 0 {
 		t.Errorf("title %x", e)
@@ -81,13 +72,9 @@ func TestCompressed(t *testing.T) {
 	binary.BigEndian.PutUint32(x.rec.Bytes[64:], x.cqCI)
 	// A completion that differs in other fields ends the session, and starts a new one.
 	other := append(frameOf(80)[:12], 8, 0, 0x45, 0, 0, 66, 0, 0, 0, 0, 64, 253, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2) // IPv4
-	for _, f := range [][]byte{frameOf(100), frameOf(101), other[:80]} {
-		x.Far.Send(0, f)
-	}
-	x.Port.Settle(200)
-	if lengths, _ := x.lengthsOf(11); !slices.Equal(lengths, []int{100, 101}) {
-		t.Errorf("before another kind: %v", lengths)
-	}
+	x.Arrive(frameOf(100), frameOf(101), other[:80])
+	lengths, _ = x.lengthsOf(11)
+	check.Same(t, lengths, []int{100, 101}, "before another kind: %v")
 	x.cqCI = 13
 	if e := x.cqe(); e == nil || e[63]>>2&3 != 0 || w32(e, 0x2c) != 80 {
 		t.Errorf("another kind: %x", e)
@@ -95,7 +82,6 @@ func TestCompressed(t *testing.T) {
 	if k := x.m.Counters(); k.Sessions != 2 || k.Compressed != 12 {
 		t.Errorf("%d sessions of %d completions, expected 2 of 12", k.Sessions, k.Compressed)
 	}
-	x.Clean()
 	x.down()
 }
 
@@ -108,10 +94,10 @@ func TestCompressedWrap(t *testing.T) {
 		var all []int
 		for _, n := range sessions {
 			for range n {
-				all = append(all, 60+int(posted)+len(all))
+				all = append(all, 60+int(posted))
+				posted++
 			}
 		}
-		posted += uint32(len(all))
 		binary.BigEndian.PutUint32(x.rec.Bytes[128:], posted)
 		x.arrive(all...)
 		for _, n := range sessions {
@@ -140,29 +126,24 @@ func TestCompressedWrap(t *testing.T) {
 func TestCompressedMost(t *testing.T) {
 	x := compressing(t, miniHash)
 	x.post(1 << testLogRQ)
-	want := make([]int, compressMost)
-	for i := range want {
-		want[i] = 64
+	want := slices.Repeat([]int{64}, compressMost)
+	send := func(n int) {
+		for range n {
+			x.Far.Send(0, frameOf(64))
+		}
+		x.Port.Step()
 	}
-	for range want {
-		x.Far.Send(0, frameOf(64))
-	}
-	x.Port.Step()
-	if lengths, _ := x.lengthsOf(0); !slices.Equal(lengths, want) {
-		t.Errorf("after %d frames: %v", len(want), lengths)
-	}
+	send(compressMost)
+	lengths, _ := x.lengthsOf(0)
+	check.Same(t, lengths, want, "%v")
 	binary.BigEndian.PutUint32(x.rec.Bytes[128:], compressMost+3)
-	for range 3 {
-		x.Far.Send(0, frameOf(64))
-	}
-	x.Port.Step()
+	send(3)
 	if e := x.slot(compressMost); e[63] != 0xf1 {
 		t.Errorf("written at once: %x", e)
 	}
 	x.do(dwords(0x110, 0, 0x909<<16, 8, 1<<28|x.rqn, 0x20, 0), 16)
-	if lengths, _ := x.lengthsOf(compressMost); !slices.Equal(lengths, want[:3]) {
-		t.Errorf("when the queue was reset: %v", lengths)
-	}
+	lengths, _ = x.lengthsOf(compressMost)
+	check.Same(t, lengths, want[:3], "when the queue was reset: %v")
 }
 
 // TestCompressedFormats checks that formats without their capability are rejected.

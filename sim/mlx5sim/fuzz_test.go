@@ -35,8 +35,7 @@ func FuzzCommands(f *testing.F) {
 				cmd[(int(in[0])<<8|int(in[1]))%len(cmd)] = in[2]
 				in = in[3:]
 			}
-			out := x.m.command(cmd, 8+quads*8)
-			_ = out
+			x.m.command(cmd, 8+quads*8)
 			x.Port.Settle(4)
 		}
 		x.Arrive(frameOf(64))
@@ -98,8 +97,7 @@ func FuzzRoCE(f *testing.F) {
 		x := next(t)
 		x.open()
 		x.roce()
-		u := x.createQP(serviceUD)
-		u.up(0, 1, 1)
+		u := x.createUD()
 		a, b := x.connected()
 		for _, q := range []*testQP{u, a, b} {
 			q.receive(2, 1024)

@@ -3,7 +3,6 @@ package mlx5sim
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
@@ -14,10 +13,8 @@ import (
 func TestLifeCycle(t *testing.T) {
 	x := openRig(t, Options{})
 	x.down()
-	x.Clean()
-	if n, _ := x.m.Pages(); n != 0 {
-		t.Errorf("%d pages are left", n)
-	}
+	n, _ := x.m.Pages()
+	check.Equal(t, n, 0, "%d pages are left")
 	x.given = nil
 	x.open() // and again
 	x.down()
@@ -104,12 +101,12 @@ func TestStrict(t *testing.T) {
 	binary.BigEndian.PutUint64(in[16:], x.given[3])
 	x.fails(in, 16, stBadParam, "is the firmware's already")
 	x.fails(dwords(0x348, 0, 0x936<<16, 0x14, x.table, 0x20, 1, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 2<<24|0x999), 16, stBadRes, "TIR 0x999")
-	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)
-	x.fails(append(dwords(16, 0, 0x109<<16), caps[16:]...), 16, stBadSysState, "before INIT_HCA")
+	caps := x.caps(capGeneral)
+	x.fails(setCaps(caps), 16, stBadSysState, "before INIT_HCA")
 	x.do(dwords(16, 0, 0x103<<16), 16)
 	x.ExpectViolation("objects were not destroyed: 1 of UAR, 1 of PD")
-	caps[16+0x44] ^= 0x80
-	x.fails(append(dwords(16, 0, 0x109<<16), caps[16:]...), 16, stBadParam, "general capabilities at 44h: bits 80000000 cannot be changed")
+	caps[0x44] ^= 0x80
+	x.fails(setCaps(caps), 16, stBadParam, "general capabilities at 44h: bits 80000000 cannot be changed")
 	x.do(dwords(16, 0, 0x105<<16), 16)
 	x.ExpectViolation("16 pages are still the firmware's")
 }
@@ -119,8 +116,7 @@ func TestPageOwnership(t *testing.T) {
 	for _, p := range x.m.pages.order {
 		for i := range p.used {
 			if p.used[i] {
-				buf := []byte{0xee}
-				must.OK(t, x.m.host.DMAWrite(p.iova+uint64(i)*contextSize, buf))
+				must.OK(t, x.m.host.DMAWrite(p.iova+uint64(i)*contextSize, []byte{0xee}))
 			}
 		}
 	}
@@ -161,18 +157,21 @@ func TestPageRequest(t *testing.T) {
 func TestBusCost(t *testing.T) {
 	x := openRig(t, Options{})
 	idx, half := uint32(0), 0
+	costs := func(name string, want sim.Counts, do func()) {
+		t.Helper()
+		before := x.Port.Counts()
+		do()
+		check.Equal(t, x.Port.Counts().Since(before), want, name+": %+v")
+	}
 	send := func(name string, n, inl int, push bool, want sim.Counts) {
 		t.Helper()
 		f := toPeer(n)
 		w := x.wqe(idx, f, inl)
-		before := x.Port.Counts()
+		stored := w[:8]
 		if push {
-			x.store(half, w)
-		} else {
-			x.store(half, w[:8])
+			stored = w
 		}
-		x.Port.Settle(10)
-		check.Equal(t, x.Port.Counts().Since(before), want, name+": %+v")
+		costs(name, want, func() { x.push(half, stored) })
 		x.Sent(f, "%s", name)
 		if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || binary.BigEndian.Uint16(e[60:]) != uint16(idx) || w32(e, 0x38) != 0x0a<<24|x.sqn {
 			t.Errorf("%s: completion %x", name, e)
@@ -189,16 +188,8 @@ func TestBusCost(t *testing.T) {
 		send("doorbell, pointer", 1514, 18, false, sim.Counts{MMIOWrite: 1, DMAWrite: 1, DMARead: 2})
 	}
 	x.post(8)
-	before := x.Port.Counts()
-	x.Arrive(frameOf(64))
-	if got, want := x.Port.Counts().Since(before), (sim.Counts{DMARead: 2, DMAWrite: 2}); got != want {
-		t.Errorf("receive: %+v, expected %+v", got, want)
-	}
-	before = x.Port.Counts()
-	x.Arrive(frameOf(64))
-	if got, want := x.Port.Counts().Since(before), (sim.Counts{DMAWrite: 2}); got != want {
-		t.Errorf("receive with a WQE at hand: %+v, expected %+v", got, want)
-	}
+	costs("receive", sim.Counts{DMARead: 2, DMAWrite: 2}, func() { x.Arrive(frameOf(64)) })
+	costs("receive with a WQE at hand", sim.Counts{DMAWrite: 2}, func() { x.Arrive(frameOf(64)) })
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeResponseSend || w32(e, 0x2c) != 64 {
 		t.Errorf("completion %x", e)
 	}
@@ -229,35 +220,31 @@ func TestTrappedPush(t *testing.T) {
 // become part of the next push.
 func TestLatePush(t *testing.T) {
 	for _, part := range []int{8, 64, 128} {
-		t.Run(fmt.Sprint(part), func(t *testing.T) { testLatePush(t, part) })
+		x := openRig(t, Options{})
+		var late []byte
+		for i := range uint32(12) {
+			f := numbered(226, i)
+			w := x.wqe(4*i, f, len(f))
+			x.storeAt(part, late)
+			x.push(0, w[:part])
+			x.Sent(f, "push %d of %d bytes", i, part)
+			late = w[part:]
+		}
+		x.storeAt(part, late)
+		for i := range uint32(3) { // complete pushes are recognised again
+			f := toPeer(226)
+			x.push(0, x.wqe(4*(12+i), f, len(f)))
+			x.Sent(f, "whole push %d after pushes of %d bytes", i, part)
+		}
+		if n := x.m.Counters().Pushed; n < 2 {
+			t.Errorf("%d WQEs were taken whole after pushes of %d bytes", n, part)
+		}
 	}
 }
 
-func testLatePush(t *testing.T, part int) {
-	x := openRig(t, Options{})
-	var late []byte
-	for i := range uint32(12) {
-		f := toPeer(226)
-		for at := 14; at < len(f); at++ {
-			f[at] = byte(i)
-		}
-		w := x.wqe(4*i, f, len(f))
-		if late != nil {
-			copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+part:], late)
-		}
-		x.push(0, w[:part])
-		x.Sent(f, "push %d", i)
-		late = w[part:]
-	}
-	f := toPeer(226)
-	copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+part:], late)
-	for i := range uint32(3) { // complete pushes are recognised again
-		x.push(0, x.wqe(4*(12+i), f, len(f)))
-		x.Sent(f, "whole push %d", i)
-	}
-	if n := x.m.Counters().Pushed; n < 2 {
-		t.Errorf("%d WQEs were taken whole", n)
-	}
+// numbered returns a frame that is full of its number.
+func numbered(n int, number uint32) []byte {
+	return append(toPeer(14), bytes.Repeat([]byte{byte(number)}, n-14)...)
 }
 
 // The model polls between the two parts of each push, many times in a row: late words of the previous push make each
@@ -265,10 +252,7 @@ func testLatePush(t *testing.T, part int) {
 func TestPushSeenInParts(t *testing.T) {
 	x := openRig(t, Options{})
 	for i := range uint32(100) {
-		f := toPeer(98)
-		for at := 14; at < len(f); at++ {
-			f[at] = byte(i)
-		}
+		f := numbered(98, i)
 		w := x.wqe(2*i, f, len(f))
 		x.store(0, w[:64])
 		if i == 0 {
@@ -276,11 +260,10 @@ func TestPushSeenInParts(t *testing.T) {
 		} else {
 			x.Port.Settle(1)
 		}
-		copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+64:], w[64:])
+		x.storeAt(64, w[64:])
 		x.Port.Settle(100)
 		x.Sent(f, "push %d", i)
-		for x.cqe() != nil {
-		}
+		x.completions()
 	}
 	check.Equal(t, x.m.Counters().Pushed, 99, "%d WQEs were taken whole, expected all but the first")
 }
@@ -313,14 +296,10 @@ func TestResetAfterPush(t *testing.T) {
 		x.do(dwords(0x110, 0, 0x905<<16, 8, state[0]<<28|x.sqn, 0x20, state[1]<<20), 16)
 	}
 	x.Port.Settle(1000)
-	for x.cqe() != nil {
-	}
+	x.completions()
 	x.Far.Recv(0)
-	x.wqe(0, toPeer(99), 99)
-	x.push(0, x.sq.Bytes[:8])
-	if got := x.Far.Recv(0); len(got) != 99 {
-		t.Errorf("after the reset, the wire has %x", got)
-	}
+	x.push(0, x.wqe(0, toPeer(99), 99)[:8])
+	x.Sent(toPeer(99), "after the reset")
 	if x.Far.Recv(0) != nil {
 		t.Error("the wire has a frame that was not posted")
 	}
@@ -334,7 +313,7 @@ func TestBadWQE(t *testing.T) {
 		spoil func(w []byte)
 		text  string
 	}{
-		{"index", syndLocalOp, func(w []byte) { w[2]++ }, "doorbell"},
+		{"index", syndLocalOp, func(w []byte) { w[2]++ }, "wqe_index"},
 		{"opcode", syndLocalOp, func(w []byte) { w[3] = 0x29 }, "opcode is 29h"},
 		{"lkey", syndLocalProt, func(w []byte) { w[55]++ }, "lkey"},
 		{"opmod", syndLocalOp, func(w []byte) { w[0] = 1 }, "opmod is 1"},
@@ -342,20 +321,12 @@ func TestBadWQE(t *testing.T) {
 		{"checksum flags", syndLocalOp, func(w []byte) { w[20] = 1 }, "cs_flags"},
 	} {
 		w := x.wqe(0, frameOf(200), 18)
+		doorbell := bytes.Clone(w[:8])
 		c.spoil(w)
 		copy(x.sq.Bytes, w)
-		if c.name == "index" { // the doorbell is right, the WQE in memory is wrong
-			w[2]--
-		}
-		x.push(0, w[:8])
-		if c.name == "index" {
-			c.text = "wqe_index"
-		}
+		x.push(0, doorbell)
 		x.ExpectViolation(c.text)
-		e := x.cqe()
-		if e == nil || e[63]>>4 != cqeRequestErr || e[0x37] != c.synd {
-			t.Fatalf("%s: completion %x", c.name, e)
-		}
+		x.failed(c.name, x.cqe(), cqeRequestErr, c.synd)
 		if q := x.do(dwords(16, 0, 0x907<<16, 8, x.sqn), 0x110); w32(q, 0x20)>>20&15 != stateError {
 			t.Errorf("%s: state %x", c.name, w32(q, 0x20)>>20&15)
 		}
@@ -401,19 +372,13 @@ func TestFaults(t *testing.T) {
 	}
 	x.m.FailNextReceive(syndLocalProt)
 	x.Arrive(frameOf(64))
-	if e := x.cqe(); e == nil || e[63]>>4 != cqeResponseErr || e[0x37] != syndLocalProt {
-		t.Errorf("failed: %x", e)
-	}
+	x.failed("a receive", x.cqe(), cqeResponseErr, syndLocalProt)
 	x.m.FailNextSend(syndBadResponse)
 	w := x.wqe(0, frameOf(64), 64)
 	x.push(0, w)
-	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequestErr || e[0x37] != syndBadResponse {
-		t.Errorf("failed: %x", e)
-	}
+	x.failed("a send", x.cqe(), cqeRequestErr, syndBadResponse)
 	x.push(1, x.wqe(2, frameOf(64), 64))
-	if e := x.cqe(); e == nil || e[0x37] != syndFlushed {
-		t.Errorf("flushed: %x", e)
-	}
+	x.failed("the next send", x.cqe(), cqeRequestErr, syndFlushed)
 	x.push(0, w) // found late: it announces nothing new, as before the failure
 	if e := x.cqe(); e != nil {
 		t.Errorf("flushed again: %x", e)
@@ -458,20 +423,18 @@ func TestArmAfterDestroy(t *testing.T) {
 // An arm that was in flight while the device read a newer consumer counter is not a step backwards.
 func TestArmOnItsWay(t *testing.T) {
 	x := openRig(t, Options{})
-	arm := func(ci uint32) { x.arm(x.cqn, ci) }
 	for i := range uint32(1<<testLogCQ + 1) {
 		if i == 1<<testLogCQ { // as far as the device knows, no entry is free: it reads the record
 			binary.BigEndian.PutUint32(x.rec.Bytes[64:], i)
 		}
 		x.push(0, x.wqe(i, toPeer(64), 18)[:8])
 	}
+	x.arm(x.cqn, 20)
 	x.Clean()
-	arm(20)
-	x.Clean()
-	arm(1<<testLogCQ + 2)
+	x.arm(x.cqn, 1<<testLogCQ+2)
 	x.ExpectError("armed at consumer counter 0x22")
-	arm(1 << testLogCQ)
+	x.arm(x.cqn, 1<<testLogCQ)
 	x.Clean()
-	arm(20) // doorbells themselves arrive in order
+	x.arm(x.cqn, 20) // doorbells themselves arrive in order
 	x.ExpectError("armed at consumer counter 0x14")
 }

@@ -55,6 +55,22 @@ func (q *testQP) up(remote, sendPSN, recvPSN uint32) {
 	do(0x504, 0x38, 8<<27, 0x88, 2<<16|3<<13, 0x90, sendPSN)
 }
 
+// openRoCE is openRig with RoCE enabled.
+func openRoCE(t testing.TB, p Profile) *rig {
+	t.Helper()
+	x := openRig(t, Options{Profile: p})
+	x.roce()
+	return x
+}
+
+// createUD creates a QP for datagrams, ready to send.
+func (x *rig) createUD() *testQP {
+	x.Helper()
+	q := x.createQP(serviceUD)
+	q.up(0, 1, 1)
+	return q
+}
+
 // roce enables RoCE and sets an address: 10.9.0.2, version 2.
 func (x *rig) roce() {
 	x.Helper()
@@ -64,12 +80,8 @@ func (x *rig) roce() {
 
 func (q *testQP) receive(n, size int) {
 	for range n {
-		w := q.ring[int(q.posted%16)*64:][:64]
-		clear(w)
-		binary.BigEndian.PutUint32(w, uint32(size))
-		binary.BigEndian.PutUint32(w[4:], q.x.mkey)
-		binary.BigEndian.PutUint64(w[8:], q.at+32<<10+uint64(int(q.posted%16)*2048))
-		binary.BigEndian.PutUint32(w[20:], endOfList)
+		i := int(q.posted % 16)
+		copy(q.ring[64*i:], append(q.data(32<<10+2048*i, size), dwords(48, 4, endOfList)...))
 		q.posted++
 	}
 	binary.BigEndian.PutUint32(q.rec, q.posted)
@@ -80,12 +92,8 @@ func (q *testQP) received(i int) []byte { return q.buf[32<<10+i*2048:] }
 func (q *testQP) send(op uint32, imm uint32, segs ...[]byte) {
 	q.x.Helper()
 	body := bytes.Join(segs, nil)
-	w := make([]byte, (16+len(body)+63)/64*64)
-	binary.BigEndian.PutUint32(w, q.idx<<8|op)
-	binary.BigEndian.PutUint32(w[4:], q.qpn<<8|uint32(16+len(body))/16)
-	w[11] = 8
-	binary.BigEndian.PutUint32(w[12:], imm)
-	copy(w[16:], body)
+	w := append(dwords(16, 0, q.idx<<8|op, 4, q.qpn<<8|uint32(16+len(body))/16, 8, 8, 12, imm), body...)
+	w = append(w, make([]byte, -len(w)&63)...)
 	for i := 0; i < len(w); i += 64 {
 		copy(q.ring[qpRQBytes+int(q.idx%16)*64:], w[i:i+64])
 		q.idx++
@@ -97,7 +105,7 @@ func (q *testQP) send(op uint32, imm uint32, segs ...[]byte) {
 }
 
 func (q *testQP) data(off, n int) []byte {
-	return dwords(16, 0, uint32(n), 4, q.x.mkey, 8, uint32((q.at+uint64(off))>>32), 12, uint32(q.at+uint64(off)))
+	return q.x.data(n, q.at+uint64(off))
 }
 
 func remoteAt(at uint64, key uint32) []byte {
@@ -114,14 +122,6 @@ func fill(b []byte) {
 	}
 }
 
-// completions returns the completions since the last call.
-func (x *rig) completions() (all [][]byte) {
-	for e := x.cqe(); e != nil; e = x.cqe() {
-		all = append(all, append([]byte(nil), e...))
-	}
-	return all
-}
-
 func find(all [][]byte, qpn uint32, op byte) []byte {
 	for _, e := range all {
 		if w32(e, 0x38)&0xffffff == qpn && e[63]>>4 == op {
@@ -132,8 +132,7 @@ func find(all [][]byte, qpn uint32, op byte) []byte {
 }
 
 func TestQPLife(t *testing.T) {
-	x := openRig(t, Options{})
-	x.roce()
+	x := openRoCE(t, ConnectX4)
 	q := x.createQP(serviceRC)
 	x.fails(dwords(272, 0, 0x504<<16, 8, q.qpn), 16, stBadResState, "is in state 0, the command is for [2]")
 	q.up(q.qpn, 0x123, 0x456)
@@ -167,11 +166,8 @@ func TestQPLife(t *testing.T) {
 }
 
 func TestDatagram(t *testing.T) {
-	x := openRig(t, Options{Profile: ConnectX5})
-	x.roce()
-	a, b := x.createQP(serviceUD), x.createQP(serviceUD)
-	a.up(0, 1, 1)
-	b.up(0, 1, 1)
+	x := openRoCE(t, ConnectX5)
+	a, b := x.createUD(), x.createUD()
 	b.receive(3, 2048)
 	fill(a.buf[:1024])
 	a.send(opSend, 0, avTo(b.qpn, testKey), a.data(0, 1000), a.data(1000, 24))
@@ -180,8 +176,7 @@ func TestDatagram(t *testing.T) {
 	if e == nil || w32(e, 0x2c) != 1024+40 || w32(e, 0x18) != 1<<28|2<<24|a.qpn || find(all, a.qpn, cqeRequest) == nil {
 		t.Fatalf("completions %x", all)
 	}
-	got := b.received(0)
-	if !bytes.Equal(got[40:1064], a.buf[:1024]) || got[20] != 0x45 || !bytes.Equal(got[36:40], []byte{10, 9, 0, 2}) {
+	if got := b.received(0); !bytes.Equal(got[40:1064], a.buf[:1024]) || got[20] != 0x45 || !bytes.Equal(got[36:40], []byte{10, 9, 0, 2}) {
 		t.Errorf("received %x", got[:64])
 	}
 	a.send(opSendImm, 0xcafe, avTo(b.qpn, testKey), dwords(16, 0, 1<<31|5, 4, 0x01020304, 8, 0x05000000))
@@ -195,9 +190,7 @@ func TestDatagram(t *testing.T) {
 	}
 	x.Clean()
 	a.send(opSend, 0, avTo(b.qpn, testKey), a.data(0, 2000)) // more than the port's MTU
-	if e := find(x.completions(), a.qpn, cqeRequestErr); e == nil || e[0x37] != syndLocalLength {
-		t.Errorf("a datagram too long: completion %x", e)
-	}
+	x.failed("a datagram too long", find(x.completions(), a.qpn, cqeRequestErr), cqeRequestErr, syndLocalLength)
 	x.ExpectViolation("datagram of 2000 bytes")
 }
 
@@ -209,10 +202,9 @@ func (x *rig) connected() (a, b *testQP) {
 }
 
 func TestConnected(t *testing.T) {
-	x := openRig(t, Options{Profile: ConnectX5})
-	x.roce()
+	x := openRoCE(t, ConnectX5)
 	a, b := x.connected()
-	key := x.remoteKey()
+	key := w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 0xf<<10, 0x14, 0xffffff<<8|7, 0x1c, 1<<31|x.pd), 16), 8)<<8 | 7 // permits everything
 	b.receive(2, 2048)
 	fill(a.buf[:16<<10])
 
@@ -249,51 +241,31 @@ func TestConnected(t *testing.T) {
 	check.Equal(t, w32(x.queryQP(a), 0x18)>>28, qpError, "the QP is in state %d")
 }
 
-func (x *rig) remoteKey() uint32 {
-	return w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 0xf<<10, 0x14, 0xffffff<<8|7, 0x1c, 1<<31|x.pd), 16), 8)<<8 | 7
-}
-
 // After the last retry of a packet that is lost, or of one that a receiver is not ready for, both sides get an error. sim/rdma tests the
 // retries.
 func TestConnectedGivesUp(t *testing.T) {
-	x := openRig(t, Options{Profile: ConnectX5})
-	x.roce()
+	x := openRoCE(t, ConnectX5)
 	a, b := x.connected()
+	sends := func() []byte {
+		a.send(opSend, 0, a.data(0, 64))
+		for step := 0; step < 1_000_000 && x.m.obj.qps.m[a.qpn].state != qpError; step++ {
+			x.Port.Step()
+		}
+		return find(x.completions(), a.qpn, cqeRequestErr)
+	}
 	x.m.lose = func([]byte) bool { return true }
 	b.receive(1, 2048)
-	a.send(opSend, 0, a.data(0, 64))
-	x.wait(func() bool { return x.m.obj.qps.m[a.qpn].state == qpError })
-	if e := find(x.completions(), a.qpn, cqeRequestErr); e == nil || e[0x37] != syndRetries || e[0x36] != 0x81 {
+	if e := sends(); e == nil || e[0x37] != syndRetries || e[0x36] != 0x81 {
 		t.Errorf("everything lost: completion %x", e)
 	}
-	x.Clean()
-
 	x.m.lose = nil
-	a, b = x.connected()
-	a.send(opSend, 0, a.data(0, 64))
-	x.wait(func() bool { return x.m.obj.qps.m[a.qpn].state == qpError })
-	if e := find(x.completions(), a.qpn, cqeRequestErr); e == nil || e[0x37] != syndRNRRetries {
-		t.Errorf("a receiver that is never ready: completion %x", e)
-	}
-}
-
-func (x *rig) wait(done func() bool) {
-	x.Helper()
-	for range 1_000_000 {
-		if done() {
-			return
-		}
-		x.Port.Step()
-	}
-	x.Fatal("it never comes")
+	a, _ = x.connected()
+	x.failed("a receiver that is never ready", sends(), cqeRequestErr, syndRNRRetries)
 }
 
 func TestRoCEPackets(t *testing.T) {
-	x := openRig(t, Options{Profile: ConnectX5})
-	a, b := x.createQP(serviceUD), x.createQP(serviceUD)
-	x.roce()
-	a.up(0, 1, 1)
-	b.up(0, 1, 1)
+	x := openRoCE(t, ConnectX5)
+	a, b := x.createUD(), x.createUD()
 	b.receive(8, 2048)
 	peer := avTo(b.qpn, testKey)
 	copy(peer[20:26], []byte{2, 0, 0, 0, 0xee, 1})
@@ -303,27 +275,22 @@ func TestRoCEPackets(t *testing.T) {
 		t.Fatalf("the wire has %x", f)
 	}
 	copy(f, testMAC[:])
-	arrives := func(change func(f []byte)) bool {
-		g := append([]byte(nil), f...)
-		change(g)
-		x.Arrive(g)
-		return find(x.completions(), b.qpn, cqeResponseSend) != nil
-	}
-	if !arrives(func([]byte) {}) {
-		t.Error("the packet as it was sent does not arrive")
-	}
-	if !arrives(func(f []byte) { f[14+8]--; f[14+10]++ }) { // what a router does
-		t.Error("a packet with its time to live and checksum changed does not arrive")
-	}
-	for name, change := range map[string]func(f []byte){
-		"payload":     func(f []byte) { f[80]++ },
-		"checksum":    func(f []byte) { f[len(f)-1]++ },
-		"destination": func(f []byte) { f[14+19]++ },
-		"QP":          func(f []byte) { f[14+20+8+7]++ },
+	for _, c := range []struct {
+		changed string
+		change  func(f []byte)
+		arrives bool
+	}{
+		{"nothing", func([]byte) {}, true},
+		{"time to live and checksum", func(f []byte) { f[14+8]--; f[14+10]++ }, true}, // what a router does
+		{"payload", func(f []byte) { f[80]++ }, false},
+		{"checksum", func(f []byte) { f[len(f)-1]++ }, false},
+		{"destination", func(f []byte) { f[14+19]++ }, false},
+		{"QP", func(f []byte) { f[14+20+8+7]++ }, false},
 	} {
-		if arrives(change) {
-			t.Errorf("a packet with another %s arrives", name)
-		}
+		g := bytes.Clone(f)
+		c.change(g)
+		x.Arrive(g)
+		check.Equal(t, find(x.completions(), b.qpn, cqeResponseSend) != nil, c.arrives, "a packet with another "+c.changed+" arrives: %v")
 	}
 	x.do(dwords(512, 0, 0x755<<16, 12, selectRoCE), 16)
 	x.post(1)
@@ -334,8 +301,7 @@ func TestRoCEPackets(t *testing.T) {
 }
 
 func TestSharedReceive(t *testing.T) {
-	x := openRig(t, Options{Profile: ConnectX5})
-	x.roce()
+	x := openRoCE(t, ConnectX5)
 	mem := x.Alloc(4096)
 	rec := mem.IOVA + 2048
 	rmp := w32(x.do(dwords(0x118, 0, 0x90c<<16, 0x20, 1<<20, 0x58, x.pd, 0x60, uint32(rec>>32), 0x64, uint32(rec), 0x70, 5<<16|3,
@@ -380,8 +346,7 @@ func TestXRC(t *testing.T) {
 }
 
 func TestUMR(t *testing.T) {
-	x := openRig(t, Options{})
-	x.roce()
+	x := openRoCE(t, ConnectX4)
 	u := x.createQP(serviceUMR, 0x1c, 0) // Linux sets the PD with RST2INIT_QP
 	x.do(dwords(272, 0, 0x502<<16, 8, u.qpn, 0x18, 3<<11, 0x1c, x.pd), 16)
 	x.do(dwords(272, 0, 0x503<<16, 8, u.qpn), 16)
@@ -393,7 +358,7 @@ func TestUMR(t *testing.T) {
 	umr := func(flags byte) {
 		ctrl := dwords(48, 0, uint32(flags)<<24, 4, 4<<16, 8, 0, 12, umrLen|umrPageSize|umrStart|umrKey|umrLR|umrLW|umrRR|umrRW|umrFree)
 		mkc := dwords(64, 0, 0xf<<10, 4, 0xffffff<<8|9, 0x14, 0x10000, 0x1c, 8192, 0x38, 12)
-		u.send(opUMR, key, ctrl, mkc, dwords(16, 0, 64, 4, x.mkey, 8, uint32(list.IOVA>>32), 12, uint32(list.IOVA)))
+		u.send(opUMR, key, ctrl, mkc, x.data(64, list.IOVA))
 	}
 	check.Fails(t, "a free key is used", check.Err(x.m.translate(key, 0x10000, 8, x.pd, false, localRead)), nil)
 	umr(umrNotFree)
@@ -425,11 +390,8 @@ func TestNode(t *testing.T) {
 }
 
 func TestUMEM(t *testing.T) {
-	x := openRig(t, Options{Profile: ConnectX7})
-	x.roce()
-	if caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]; w32(caps, 0x48)>>13&1 != 1 {
-		t.Errorf("umem_uid_0: %08x", w32(caps, 0x48))
-	}
+	x := openRoCE(t, ConnectX7)
+	check.Equal(t, w32(x.caps(capGeneral), 0x48)>>13&1, 1, "umem_uid_0: %d")
 	mem, buf := x.Alloc(8192), x.Alloc(64<<10)
 	id := w32(x.do(dwords(64, 0, 0xa08<<16, 0x24, 256, 0x2c, 2, 0x30, uint32(mem.IOVA>>32), 0x34, uint32(mem.IOVA),
 		0x38, uint32(mem.IOVA>>32), 0x3c, uint32(mem.IOVA+4096)), 16), 8)
@@ -448,7 +410,6 @@ func TestUMEM(t *testing.T) {
 	x.fails(dwords(16, 0, 0xa0a<<16, 8, id), 16, stBadResState, "is in use by 1")
 	x.do(dwords(16, 0, 0x501<<16, 8, a.qpn), 16)
 	x.do(dwords(48, 0, 0xa0a<<16, 8, id), 16) // the length that libmlx5 sends
-	x.Clean()
 
 	x = openRig(t, Options{Profile: ConnectX5})
 	x.fails(dwords(64, 0, 0xa08<<16, 0x2c, 1, 0x30, 1, 0x34, 0), 16, stBadOp, "umem_uid_0 is not there")
@@ -460,12 +421,10 @@ func TestRoCEAddressTypes(t *testing.T) {
 		l3, ether uint32
 		at        int // of the UDP header
 	}{{0, 0x0800, 34}, {1, 0x86dd, 54}} {
-		x := openRig(t, Options{Profile: ConnectX5})
-		x.roce()
+		x := openRoCE(t, ConnectX5)
 		x.do(dwords(48, 0, 0x761<<16, 0x18, 0xffff, 0x1c, 0x0a090002, 0x20, 0x0200, 0x24, 1, 0x28, c.l3<<8|2), 16)
 		x.fails(dwords(48, 0, 0x761<<16, 8, 1<<16, 0x18, 0xffff, 0x1c, 1, 0x28, 2<<8|2), 16, stBadParam, "roce_l3_type 2")
-		q := x.createQP(serviceUD)
-		q.up(0, 1, 1)
+		q := x.createUD()
 		to := avTo(q.qpn, testKey)
 		to[25]++ // another port's MAC address
 		q.send(opSend, 0, to, q.data(0, 100))
@@ -473,6 +432,5 @@ func TestRoCEAddressTypes(t *testing.T) {
 		if f == nil || uint32(binary.BigEndian.Uint16(f[12:])) != c.ether || binary.BigEndian.Uint16(f[c.at+2:]) != portRoCE {
 			t.Errorf("roce_l3_type %d: %x", c.l3, f)
 		}
-		x.Clean()
 	}
 }

@@ -58,6 +58,9 @@ var dwords, w32, frameOf, toPeer = simtest.Words, simtest.Word, simtest.Frame, s
 
 const mailboxesAt = 4096
 
+// mailboxes returns how many mailboxes hold what the command's entry does not, of n bytes.
+func mailboxes(n int) int { return (max(n, 16) - 16 + 511) / 512 }
+
 // entry encodes a command into entry 0, with its mailboxes after the queue, input first.
 func (x *rig) entry(in []byte, outLen int) []byte {
 	e := x.cmd.Bytes[:64]
@@ -69,35 +72,25 @@ func (x *rig) entry(in []byte, outLen int) []byte {
 	binary.BigEndian.PutUint32(e[56:], uint32(outLen))
 	e[60], e[63] = x.token, 1
 	at := mailboxesAt
-	chain := func(n int, data []byte) uint64 {
-		first := at
-		count := (max(n, 16) - 16 + 511) / 512
-		for i := range count {
+	chain := func(link []byte, n int, data []byte) {
+		for i := range mailboxes(n) {
+			binary.BigEndian.PutUint64(link, x.cmd.IOVA+uint64(at))
 			b := x.cmd.Bytes[at : at+576]
 			clear(b)
-			copy(b[:512], data[min(len(data), i*512):])
-			if i+1 < count {
-				binary.BigEndian.PutUint64(b[0x230:], x.cmd.IOVA+uint64(at)+1024)
-			}
+			copy(b[:512], data[min(len(data), 16+i*512):])
 			binary.BigEndian.PutUint32(b[0x238:], uint32(i))
 			b[0x23d] = x.token
-			if x.sums {
-				b[0x23e] = ^xor(b[512:])
-				b[0x23f] = ^xor(b)
-			}
+			link = b[0x230:]
 			at += 1024
 		}
-		if count == 0 {
-			return 0
-		}
-		return x.cmd.IOVA + uint64(first)
 	}
-	var rest []byte
-	if len(in) > 16 {
-		rest = in[16:]
+	chain(e[8:], len(in), in)
+	chain(e[48:], outLen, nil)
+	for ; x.sums && at > mailboxesAt; at -= 1024 {
+		b := x.cmd.Bytes[at-1024:][:576]
+		b[0x23e] = ^xor(b[512:])
+		b[0x23f] = ^xor(b)
 	}
-	binary.BigEndian.PutUint64(e[8:], chain(len(in), rest))
-	binary.BigEndian.PutUint64(e[48:], chain(outLen, nil))
 	e[61] = ^xor(e)
 	return e
 }
@@ -115,7 +108,7 @@ func (x *rig) ring(in []byte, outLen int) (out []byte, delivery uint8) {
 		x.Errorf("the output's signature is wrong: %x", e)
 	}
 	out = append(out, e[32:48]...)
-	at := mailboxesAt + (max(len(in), 16)-16+511)/512*1024
+	at := mailboxesAt + mailboxes(len(in))*1024
 	for len(out) < outLen {
 		b := x.cmd.Bytes[at : at+576]
 		if xor(b) != 0xff || xor(b[512:575]) != 0xff || b[0x23d] != x.token {
@@ -155,6 +148,15 @@ func (x *rig) fails(in []byte, outLen int, status uint8, violation string) {
 	x.ExpectViolation(violation)
 }
 
+// caps returns the capabilities of one kind.
+func (x *rig) caps(kind uint32) []byte {
+	x.Helper()
+	return x.do(dwords(16, 0, 0x100<<16, 4, kind<<1|1), 4112)[16:]
+}
+
+// setCaps returns the command that sets general capabilities.
+func setCaps(caps []byte) []byte { return append(dwords(16, 0, 0x109<<16), caps...) }
+
 func (x *rig) address() {
 	x.wr(0x10, uint32(x.cmd.IOVA>>32))
 	x.wr(0x14, uint32(x.cmd.IOVA))
@@ -180,9 +182,7 @@ func (x *rig) boot() {
 	want := x.do(dwords(16, 0, 0x107<<16, 4, 1), 16)
 	x.function = w32(want, 8)
 	x.give(int(w32(want, 12)))
-	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)
-	set := append(dwords(16, 0, 0x109<<16), caps[16:]...)
-	x.do(set, 16)
+	x.do(setCaps(x.caps(capGeneral)), 16)
 	x.give(int(w32(x.do(dwords(16, 0, 0x107<<16, 4, 2), 16), 12)))
 	x.do(dwords(16, 0, 0x102<<16), 16)
 }
@@ -249,13 +249,15 @@ func (x *rig) createRQ() []byte {
 		0x70, 4<<16|testLogRQ, 0x110, uint32(x.rq.IOVA>>32), 0x114, uint32(x.rq.IOVA))
 }
 
+// data is a data segment: n bytes of memory by the rig's key.
+func (x *rig) data(n int, at uint64) []byte {
+	return dwords(16, 0, uint32(n), 4, x.mkey, 8, uint32(at>>32), 12, uint32(at))
+}
+
 // post posts n receive buffers of 2048 bytes.
 func (x *rig) post(n int) {
 	for i := range n {
-		e := x.rq.Bytes[16*i:]
-		binary.BigEndian.PutUint32(e, 2048)
-		binary.BigEndian.PutUint32(e[4:], x.mkey)
-		binary.BigEndian.PutUint64(e[8:], x.fb.IOVA+uint64(2048*i))
+		copy(x.rq.Bytes[16*i:], x.data(2048, x.fb.IOVA+uint64(2048*i)))
 	}
 	binary.BigEndian.PutUint32(x.rec.Bytes[128:], uint32(n))
 }
@@ -272,24 +274,14 @@ func (x *rig) cqe() []byte {
 
 // wqe builds a send WQE at idx: the first inl bytes of the frame inline, the rest by pointer to fb.
 func (x *rig) wqe(idx uint32, frame []byte, inl int) []byte {
-	seg := max(16, (14+inl+15)/16*16)
-	n := 16 + seg
-	if inl < len(frame) {
-		n += 16
-	}
-	w := make([]byte, (n+63)/64*64)
-	binary.BigEndian.PutUint32(w, idx<<8|0x0a)
-	binary.BigEndian.PutUint32(w[4:], x.sqn<<8|uint32(n/16))
-	w[11] = 8
-	binary.BigEndian.PutUint16(w[28:], uint16(inl))
+	w := dwords(16+max(16, (14+inl+15)/16*16), 0, idx<<8|0x0a, 8, 8, 28, uint32(inl)<<16)
 	copy(w[30:], frame[:inl])
-	if inl < len(frame) {
-		d := w[16+seg:]
-		copy(x.fb.Bytes[32<<10:], frame[inl:])
-		binary.BigEndian.PutUint32(d, uint32(len(frame)-inl))
-		binary.BigEndian.PutUint32(d[4:], x.mkey)
-		binary.BigEndian.PutUint64(d[8:], x.fb.IOVA+32<<10)
+	if rest := frame[inl:]; len(rest) > 0 {
+		copy(x.fb.Bytes[32<<10:], rest)
+		w = append(w, x.data(len(rest), x.fb.IOVA+32<<10)...)
 	}
+	binary.BigEndian.PutUint32(w[4:], x.sqn<<8|uint32(len(w)/16))
+	w = append(w, make([]byte, -len(w)&63)...)
 	at := int(idx) % (1 << testLogSQ) * 64
 	for i := 0; i < len(w); i += 64 {
 		copy(x.sq.Bytes[(at+i)%(64<<testLogSQ):], w[i:i+64])
@@ -298,8 +290,27 @@ func (x *rig) wqe(idx uint32, frame []byte, inl int) []byte {
 	return w
 }
 
-func (x *rig) store(half int, b []byte) {
-	copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+half*0x100:], b)
+// completions returns the completions since the last call.
+func (x *rig) completions() (all [][]byte) {
+	for e := x.cqe(); e != nil; e = x.cqe() {
+		all = append(all, append([]byte(nil), e...))
+	}
+	return all
+}
+
+// failed fails the test unless e is an error completion of a kind, cqeRequestErr or cqeResponseErr, with a syndrome.
+func (x *rig) failed(what string, e []byte, kind, syndrome byte) {
+	x.Helper()
+	if e == nil || e[63]>>4 != kind || e[0x37] != syndrome {
+		x.Errorf("%s: completion %x, expected kind %d with syndrome %x", what, e, kind, syndrome)
+	}
+}
+
+func (x *rig) store(half int, b []byte) { x.storeAt(half*0x100, b) }
+
+// storeAt stores into the BlueFlame registers as a driver does through a pointer.
+func (x *rig) storeAt(off int, b []byte) {
+	copy(x.m.host.Shadow(0)[int(x.uar)*4096+0x800+off:], b)
 }
 
 // push is store, and steps the device until it is idle.

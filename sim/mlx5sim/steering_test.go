@@ -1,19 +1,23 @@
 package mlx5sim
 
 import (
-	"bytes"
 	"testing"
-)
 
-func (x *rig) arrives() []byte {
-	x.Arrive(frameOf(64))
-	return x.cqe()
-}
+	"github.com/rebound-nic/rebound/proof/check"
+)
 
 func TestModifySteering(t *testing.T) {
 	x := openRig(t, Options{Profile: ConnectX5})
-	caps := x.do(dwords(16, 0, 0x100<<16, 4, capFlowTable<<1|1), 4112)[16:]
-	if v := w32(caps, 0x40); v>>25&0xb != 0xb { // flow_modify_en, identified_miss_table_mode, flow_table_modify
+	arrives := func(what string, tag int) { // by an entry with a flow tag; -1: it does not
+		t.Helper()
+		x.Arrive(frameOf(64))
+		got := -1
+		if e := x.cqe(); e != nil {
+			got = int(w32(e, 0x38))
+		}
+		check.Equal(t, got, tag, what+": a frame arrives by flow tag %d")
+	}
+	if v := w32(x.caps(capFlowTable), 0x40); v>>25&0xb != 0xb { // flow_modify_en, identified_miss_table_mode, flow_table_modify
 		t.Errorf("flow table capabilities %08x", v)
 	}
 	x.post(8)
@@ -25,49 +29,34 @@ func TestModifySteering(t *testing.T) {
 	x.fails(set(1, modifyTag, 5, 4, 1), 16, stBadResState, "is not set to be changed")
 	x.do(set(0, 0, 5, 4, 1), 16)
 	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
-	if x.arrives() != nil {
-		t.Error("a frame arrived that no entry takes")
-	}
+	arrives("no entry takes it", -1)
 	miss := func(action, id uint32) []byte {
 		return dwords(64, 0, 0x93c<<16, 12, 1, 0x14, x.table, 0x18, action<<24, 0x1c, id)
 	}
 	x.do(miss(1, second), 16)
-	if e := x.arrives(); e == nil || w32(e, 0x38) != 5 {
-		t.Errorf("with the second table behind the first: completion %x, expected flow tag 5", e)
-	}
+	arrives("the second table is behind the first", 5)
 	x.fails(dwords(64, 0, 0x931<<16, 0x14, second), 16, stBadResState, "is in use by 1 others")
 	x.do(set(1, modifyTag, 9, 0, 0), 16)
-	if e := x.arrives(); e == nil || w32(e, 0x38) != 9 {
-		t.Errorf("with the entry's tag changed: completion %x, expected flow tag 9", e)
-	}
+	arrives("the entry's tag is changed", 9)
 	x.do(set(1, modifyAction|modifyDestinations, 0, actionDrop, 0), 16)
-	if x.arrives() != nil {
-		t.Error("a frame arrived that the changed entry drops")
-	}
+	arrives("the changed entry drops it", -1)
 	x.do(set(1, modifyAction|modifyDestinations, 0, actionForward, 1), 16)
 	x.fails(set(1, 8, 0, 4, 1), 16, stBadParam, "modify_enable_mask is 0x8")
-	if x.arrives() == nil {
-		t.Error("the entry does not forward again")
-	}
+	arrives("the entry forwards again", 9)
 	x.do(miss(0, 0), 16)
-	if x.arrives() != nil {
-		t.Error("a frame arrived with the second table off")
-	}
+	arrives("the second table is off", -1)
 	x.do(dwords(64, 0, 0x938<<16, 0x14, second), 16)
 	x.do(dwords(64, 0, 0x934<<16, 0x14, second, 0x18, group), 16)
 	x.do(dwords(64, 0, 0x931<<16, 0x14, second), 16)
-	x.Clean()
 
-	x = newRig(t, Options{}) // the recorded card supports none of this
-	x.open()
+	x = openRig(t, Options{}) // the recorded card supports none of this
 	x.fails(dwords(64, 0, 0x93c<<16, 12, 1, 0x14, x.table), 16, stBadOp, "flow_table_modify")
 	x.fails(dwords(0x348, 0, 0x936<<16, 4, 1, 0x14, x.table, 0x18, 2, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 2<<24|x.tirn), 16, stBadParam, "flow_modify_en")
 }
 
 func TestCongestionControl(t *testing.T) {
 	x := openRig(t, Options{})
-	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]
-	if v := w32(caps, 0x2c); v>>29&3 != 3 {
+	if v := w32(x.caps(capGeneral), 0x2c); v>>29&3 != 3 {
 		t.Errorf("cc_query_allowed and cc_modify_allowed: %08x", v)
 	}
 	x.do(dwords(16, 0, 0x823<<16, 8, 3<<4|congestionRP, 12, 1<<31), 16)
@@ -78,12 +67,9 @@ func TestCongestionControl(t *testing.T) {
 	}
 	in := dwords(288, 0, 0x825<<16, 8, congestionNP, 12, 4, 0x34, 0x1234)
 	x.do(in, 16)
-	if out := x.do(dwords(16, 0, 0x824<<16, 8, congestionNP), 272); !bytes.Equal(out[16:], in[32:]) {
-		t.Errorf("QUERY_CONG_PARAMS: %x", out)
-	}
-	if out := x.do(dwords(16, 0, 0x824<<16, 8, congestionRP), 272); !bytes.Equal(out[16:], make([]byte, 256)) {
-		t.Errorf("QUERY_CONG_PARAMS of another protocol: %x", out)
-	}
+	params := func(protocol uint32) []byte { return x.do(dwords(16, 0, 0x824<<16, 8, protocol), 272)[16:] }
+	check.Same(t, params(congestionNP), in[32:], "QUERY_CONG_PARAMS: %x")
+	check.Same(t, params(congestionRP), make([]byte, 256), "QUERY_CONG_PARAMS of another protocol: %x")
 	x.do(dwords(16, 0, 0x826<<16), 272)
 	x.fails(dwords(16, 0, 0x822<<16, 8, 3), 16, stBadParam, "cong_protocol is 3")
 }

@@ -8,7 +8,7 @@ import (
 // Only a user context itself and the driver can access the objects that it creates.
 func TestUserContexts(t *testing.T) {
 	x := openRig(t, Options{Profile: ConnectX5, UCTX: true})
-	caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]
+	caps := x.caps(capGeneral)
 	if w32(caps, 0x8c)>>24&31 == 0 || w32(caps, 0xd4)&uctxRawTX == 0 {
 		t.Fatalf("log_max_uctx, uctx_cap: %08x, %08x", w32(caps, 0x8c), w32(caps, 0xd4))
 	}

@@ -1,8 +1,12 @@
 package mlx5sim
 
 import (
+	"bytes"
 	"encoding/binary"
 	"testing"
+
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // Error completions have the same content as those of real cards: causes next to the syndrome, the opcode of the failed
@@ -13,23 +17,18 @@ func TestErrorCompletion(t *testing.T) {
 	x.Port.Settle(10)
 	x.ExpectViolation("inline_hdr_sz is 0")
 	e := x.cqe()
-	want := dwords(16, 0, 0x60106801, 4, 0x0a<<24|x.sqn)
-	if e == nil || string(e[0x34:0x3c]) != string(want[:8]) || e[63] != 0xd2 || e[0x3e] == 0 {
-		t.Errorf("send: %x, expected %x at 34h, d2 at the end, and a signature", e, want[:8])
-	}
-	for _, b := range e[:0x34] {
-		if b != 0 {
-			t.Errorf("send: bytes before 34h: %x", e[:0x34])
-		}
+	want := dwords(0x3c, 0x34, 0x60106801, 0x38, 0x0a<<24|x.sqn)
+	if e == nil || !bytes.Equal(e[:0x3c], want) || e[63] != 0xd2 || e[0x3e] == 0 {
+		t.Errorf("send: %x, expected %x, d2 at the end, and a signature", e, want)
 	}
 	x.post(1)
 	x.rq.Bytes[7]++ // lkey
 	x.Arrive(frameOf(64))
 	x.ExpectViolation("lkey")
 	e = x.cqe()
-	want = dwords(16, 0, 0xa9005604, 4, x.rqn)
-	if e == nil || string(e[0x34:0x3c]) != string(want[:8]) || e[63] != 0xe2 {
-		t.Errorf("receive: %x, expected %x at 34h, and e2 at the end", e, want[:8])
+	want = dwords(8, 0, 0xa9005604, 4, x.rqn)
+	if e == nil || !bytes.Equal(e[0x34:0x3c], want) || e[63] != 0xe2 {
+		t.Errorf("receive: %x, expected %x at 34h, and e2 at the end", e, want)
 	}
 }
 
@@ -47,43 +46,25 @@ func TestSeenOnCards(t *testing.T) {
 	} {
 		x := newRig(t, Options{Profile: c.p})
 		x.boot()
-		caps := x.do(dwords(16, 0, 0x100<<16, 4, 1), 4112)[16:]
-		if id, v, kHz := x.rd(0x234), x.rd(0x230), w32(caps, 0x9c); id != c.hwID || v != c.version || kHz != c.kHz {
+		if id, v, kHz := x.rd(0x234), x.rd(0x230), w32(x.caps(capGeneral), 0x9c); id != c.hwID || v != c.version || kHz != c.kHz {
 			t.Errorf("%04x: hw_id %x, fw_ver %08x, device_frequency_khz %d, expected %+v", c.p.Device(), id, v, kHz, c)
 		}
 	}
 }
 
-func (x *rig) config() (caps, extended map[uint16]int) {
-	get := func(off, n int) uint32 {
-		var b [4]byte
-		x.Must(x.Fn.ReadConfig(off, b[:n]))
-		return binary.LittleEndian.Uint32(b[:])
-	}
-	caps, extended = map[uint16]int{}, map[uint16]int{}
-	for at := int(get(0x34, 1)); at != 0; at = int(get(at+1, 1)) {
-		caps[uint16(get(at, 1))] = at
-	}
-	for at := 0x100; at != 0; at = int(get(at, 4) >> 20) {
-		extended[uint16(get(at, 4))] = at
-	}
-	return caps, extended
-}
-
 // A virtual function has no power management, and no ConnectX has a serial number; one was observed with 12 vectors.
 func TestConfigurationSpace(t *testing.T) {
-	const pm, msix, pcie, serial = 0x01, 0x11, 0x10, 0x03
 	for _, c := range []struct {
 		p       Profile
 		vectors int
 		pm      bool
 	}{{ConnectX4, 64, true}, {ConnectX5VF, 64, false}, {ConnectXVF, 12, false}, {ConnectX7, 64, true}} {
 		x := newRig(t, Options{Profile: c.p})
-		caps, extended := x.config()
-		var control [2]byte
-		x.Must(x.Fn.ReadConfig(caps[msix]+2, control[:]))
-		if n := int(binary.LittleEndian.Uint16(control[:])&0x7ff) + 1; n != c.vectors || (caps[pm] != 0) != c.pm || caps[pcie] == 0 || extended[serial] != 0 {
-			t.Errorf("%04x: %d vectors, capabilities %x, extended %x", c.p.Device(), n, caps, extended)
+		at := func(id pci.CapID) int { return must.Get(pci.Capability(x.Fn, id))(t) }
+		control := must.Get(pci.Read32(x.Fn, at(pci.CapMSIX)))(t) >> 16
+		pm, express, serial := at(pci.CapPower), at(pci.CapExpress), must.Get(pci.ExtCapability(x.Fn, pci.ExtCapSerial))(t)
+		if n := int(control&0x7ff) + 1; n != c.vectors || (pm != 0) != c.pm || express == 0 || serial != 0 {
+			t.Errorf("%04x: %d vectors, power management at %x, PCI Express at %x, serial number at %x", c.p.Device(), n, pm, express, serial)
 		}
 		x.open()
 		in := x.createEQ()
