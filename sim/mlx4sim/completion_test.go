@@ -1,7 +1,6 @@
 package mlx4sim
 
 import (
-	"encoding/binary"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
@@ -12,36 +11,26 @@ func TestArming(t *testing.T) {
 	x := openRig(t, Options{})
 	x.eqe()
 	x.Vectors = nil
-	arm := func(sn uint32) {
-		binary.BigEndian.PutUint32(x.rec.Bytes[68:], sn<<28|2<<24|x.cqCI)
-		var b [8]byte
-		binary.BigEndian.PutUint32(b[:], sn<<28|2<<24|testCQ)
-		binary.BigEndian.PutUint32(b[4:], x.cqCI)
-		x.Must(x.Port.WriteBAR(2, testUAR*4096+0x20, b[:]))
-	}
-	send := func() {
-		x.send(opSend, sendFlags, x.data(0, toPeer(64)))
-	}
-	send()
+	x.sendFrame()
 	if e := x.eqe(); e != nil || len(x.Vectors) > 0 {
 		t.Errorf("an event %x without arming", e)
 	}
 	x.cqe()
-	arm(1)
-	send()
-	send()
+	x.arm(1, 2, x.cqCI)
+	x.sendFrame()
+	x.sendFrame()
 	if e := x.eqe(); e == nil || e[1] != 0 || w32(e, 4) != testCQ || len(x.Vectors) != 1 || x.Vectors[0] != 3 {
 		t.Errorf("event %x, interrupts %v", e, x.Vectors)
 	}
 	if e := x.eqe(); e != nil {
 		t.Errorf("a second event %x", e)
 	}
-	arm(1) // the number of the last event: not seen
+	x.arm(1, 2, x.cqCI) // the number of the last event: not seen
 	if e := x.eqe(); e != nil {
 		t.Errorf("an event %x by a stale number", e)
 	}
 	x.cqe()
-	arm(2) // one completion was not consumed, so the event is sent immediately
+	x.arm(2, 2, x.cqCI) // one completion was not consumed, so the event is sent immediately
 	if e := x.eqe(); e == nil {
 		t.Error("no event for what came before")
 	}
@@ -51,21 +40,14 @@ func TestModeration(t *testing.T) {
 	x := openRig(t, Options{})
 	x.eqe()
 	x.do(0x02c, 1, testCQ, dwords(64, 0x10, 50<<16|3), false)
-	binary.BigEndian.PutUint32(x.rec.Bytes[68:], 1<<28|2<<24)
-	var b [8]byte
-	binary.BigEndian.PutUint32(b[:], 1<<28|2<<24|testCQ)
-	x.Must(x.Port.WriteBAR(2, testUAR*4096+0x20, b[:]))
+	x.arm(1, 2, 0)
 	x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
 	x.door(testUAR, 0x14, testQP<<8)
-	for range 10 {
-		x.Port.Step()
-	}
+	x.steps(10)
 	if e := x.eqe(); e != nil {
 		t.Errorf("event %x after 10 of 50 µs", e)
 	}
-	for range 60 {
-		x.Port.Step()
-	}
+	x.steps(60)
 	if e := x.eqe(); e == nil {
 		t.Error("no event after 70 µs")
 	}

@@ -15,24 +15,19 @@ func (x *rig) rcContext(lid uint32) []byte {
 		0x78, 2<<16|1<<13, 0x98, 3<<14, 0x9c, 1<<24)
 }
 
-func (x *rig) connect(lid uint32) {
+// reconnect gives the QP another context.
+func (x *rig) reconnect(context []byte) {
 	x.Helper()
 	x.do(0x021, 3, testQP, nil, false)
-	x.head = 0
-	binary.BigEndian.PutUint32(x.rec.Bytes, 0)
-	x.invalidate()
-	x.ready(testQP, x.rcContext(lid))
+	x.restart(testQP, context)
 }
 
 func openRC(t *testing.T) (x, y *rig) {
-	x, y = openIB(t, 0), openIB(t, 0)
-	y.Port.Connect(x.Far)
-	x.Port.Settle(5)
-	y.Port.Settle(5)
+	x, y = openPair(t, 0)
 	for lid, r := range []*rig{x, y} {
 		r.do(0x012, 0, testEQ, uint64(1<<2|1<<4|1<<0x10|1<<0x11|1<<0x13|1<<0x14), false)
 		r.activate(uint16(1 + lid))
-		r.connect(uint32(2 - lid))
+		r.reconnect(r.rcContext(uint32(2 - lid)))
 		for r.eqe() != nil {
 		}
 	}
@@ -92,8 +87,8 @@ func TestConnection(t *testing.T) {
 		}
 	}
 	copy(y.fb.Bytes[220<<10:], body)
-	x.wqe(opRead, 3<<2, raddr(y, 220<<10, testKey), dwords(16, 0, 2500, 4, testKey, 8, uint32((x.fb.IOVA+190<<10)>>32), 12, uint32(x.fb.IOVA+190<<10)))
-	x.door(testUAR, 0x14, testQP<<8)
+	x.wqe(opRead, 3<<2, raddr(y, 220<<10, testKey), x.segment(190<<10, 2500))
+	x.ring()
 	settle(x, y)
 	if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|opRead || w32(e, 0x14) != 2500 || !bytes.Equal(x.fb.Bytes[190<<10:][:2500], body) {
 		t.Errorf("read: completion %x", e)
@@ -113,8 +108,7 @@ func TestConnectionGivesUp(t *testing.T) {
 	x, y := openRC(t)
 	x.send(opSend, 3<<2, x.data(128<<10, toPeer(64)))
 	settle(x, y)
-	e := x.cqe()
-	if e == nil || e[0x1b] != syndRNRRetries || e[31]&0x7f != 0x40|cqeError {
+	if e := x.cqe(); e == nil || e[0x1b] != syndRNRRetries || e[31]&0x7f != 0x40|cqeError {
 		t.Errorf("no receive WQE: completion %x", e)
 	}
 
@@ -132,7 +126,6 @@ func TestConnectionGivesUp(t *testing.T) {
 	if seen != "vff" || x.m.findQP(testQP).state != qpError { // 15h, and 05h of both queues
 		t.Errorf("syndromes %q in state %d", seen, x.m.findQP(testQP).state)
 	}
-	x.Clean() // neither driver violated a rule
 }
 
 // A forbidden request from the peer fails both queues: its own with a completion, the other with an event.
@@ -221,8 +214,7 @@ func TestSharedReceive(t *testing.T) {
 	for i := range 1 << log {
 		e := ring.Bytes[64*i:]
 		binary.BigEndian.PutUint16(e[2:], uint16((i+3)%(1<<log))) // not one after the other
-		at := y.fb.IOVA + uint64(2048*i)
-		copy(e[16:], dwords(32, 0, 2048, 4, testKey, 8, uint32(at>>32), 12, uint32(at), 20, invalidLKey))
+		copy(e[16:], append(y.segment(2048*i, 2048), dwords(16, 4, invalidLKey)...))
 	}
 	y.do(0x035, 0, srqn, dwords(64, 0, log<<24|srqn, 4, 2<<24, 0x14, y.mtt(90, ring, 1), 0x18, testPD, 0x28, uint32(rec.IOVA>>32), 0x2c, uint32(rec.IOVA)), false)
 	y.do(0x021, 3, testQP, nil, false)
@@ -266,15 +258,8 @@ func TestRoCE(t *testing.T) {
 		copy(c[0x30:], gid(to))
 		return c
 	}
-	up := func(r *rig, c []byte) {
-		r.do(0x021, 3, testQP, nil, false)
-		r.head = 0
-		r.invalidate()
-		binary.BigEndian.PutUint32(r.rec.Bytes, 0)
-		r.ready(testQP, c)
-	}
-	up(x, context(x, 2, 9))
-	up(y, context(y, 1, 1))
+	x.reconnect(context(x, 2, 9))
+	y.reconnect(context(y, 1, 1))
 	y.post(0, 4)
 	x.send(opSend, 3<<2, x.data(128<<10, toPeer(2000)))
 	settle(x, y)
@@ -283,9 +268,8 @@ func TestRoCE(t *testing.T) {
 		t.Errorf("receive completion %x", e)
 	}
 
-	ud := func(r *rig) []byte { return r.udContext() }
-	up(x, ud(x))
-	up(y, ud(y))
+	x.reconnect(x.udContext())
+	y.reconnect(y.udContext())
 	y.post(0, 4)
 	to := func(n byte, mac uint32) []byte {
 		s := datagramTo(0, testQP, testQKey, gid(n))

@@ -48,14 +48,11 @@ func TestArmAfterDestroy(t *testing.T) {
 // again.
 func TestArmOnItsWay(t *testing.T) {
 	x := openRig(t, Options{})
-	send := func() {
-		x.send(opSend, sendFlags, x.data(0, toPeer(64)))
-	}
 	for range 1 << testLogCQ {
-		send()
+		x.sendFrame()
 	}
 	binary.BigEndian.PutUint32(x.rec.Bytes[64:], 1<<testLogCQ)
-	send() // the device sees no free entry, so it reads the record
+	x.sendFrame() // the device sees no free entry, so it reads the record
 	x.Clean()
 	x.arm(1, 2, 20)
 	x.Clean()
@@ -78,19 +75,16 @@ func TestDoorbellBehindBurst(t *testing.T) {
 		}
 		x.door(testUAR, 0x14, testQP<<8)
 	}
-	sent := func() (n int) {
-		for x.Far.Recv(0) != nil {
-			n++
-		}
-		return n
-	}
 	send(1) // so that the fetched part does not end where a burst ends
 	x.Port.Settle(20)
 	send(1 << testLogSQ)
 	x.Port.Step()
 	send(1)
 	x.Port.Settle(20)
-	check.Equal(t, sent(), 2+1<<testLogSQ, "%d frames were sent")
+	sent := 0
+	for ; x.Far.Recv(0) != nil; sent++ {
+	}
+	check.Equal(t, sent, 2+1<<testLogSQ, "%d frames were sent")
 }
 
 func TestDoorbellBeforeCommand(t *testing.T) {

@@ -21,9 +21,8 @@ func TestStatistics(t *testing.T) {
 	x := openRig(t, Options{})
 	x.post(0, 2)
 	x.Far.Send(0, frameOf(64))
-	x.Far.Send(0, append(append(bytes.Clone(frameOf(600)[:12]), 0x81, 0, 0x60, 0x2a), frameOf(600)[12:]...))
-	x.Arrive(frameOf(1600))
-	x.send(opSend, sendFlags, x.data(0, toPeer(64)))
+	x.Arrive(tagged(frameOf(600)), frameOf(1600))
+	x.sendFrame()
 	x.do(0x049, 0, 1|1<<8, nil, true)
 	for _, c := range []struct {
 		at   int
@@ -71,17 +70,16 @@ func TestFaults(t *testing.T) {
 	x.eqe()
 	x.Vectors = nil
 	lost = true
-	near := x.Far
-	near.SetUp(false)
+	x.Far.SetUp(false)
 	x.Port.Settle(5)
 	if e := x.eqe(); e == nil || e[1] != 9 || e[3] != 1 || len(x.Vectors) > 0 {
 		t.Errorf("event %x, interrupts %v", e, x.Vectors)
 	}
-	near.SetUp(true)
+	x.Far.SetUp(true)
 	x.Port.Settle(5)
 	x.eqe()
 	x.m.FailNextSend(0x15)
-	x.send(opSend, sendFlags, x.data(0, toPeer(64)))
+	x.sendFrame()
 	x.failed(0x15)
 	x.post(0, 1)
 	x.m.FailNextReceive(0x11)
@@ -90,8 +88,7 @@ func TestFaults(t *testing.T) {
 		t.Errorf("completion %x", e)
 	}
 	stuck = true
-	x.toggle ^= 1
-	x.wr(0x80698, 1<<23|x.toggle<<21|0x31)
+	x.issue(0x31, 0, 0, 0, 0)
 	x.Port.Settle(5)
 	if x.rd(0x80698)>>23&1 == 0 {
 		t.Error("a stuck command is done")
@@ -133,6 +130,5 @@ func TestWitnesses(t *testing.T) {
 		if o := as(x.out.Bytes, portOut); o.U("eth_mtu") != 9600 || o.U("eth_link_speed") != 0xf || o.U("log_max_mac") != 7 || !o.Is("eth") || o.Is("ib") {
 			t.Errorf("port %x", x.out.Bytes[:0x20])
 		}
-		x.Clean()
 	}
 }

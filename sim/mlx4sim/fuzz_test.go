@@ -30,11 +30,7 @@ func FuzzCommands(f *testing.F) {
 			}
 			clear(x.in.Bytes)
 			copy(x.in.Bytes, b)
-			for i, v := range []uint32{uint32(x.in.IOVA >> 32), uint32(x.in.IOVA), mod, uint32(x.out.IOVA >> 32), uint32(x.out.IOVA)} {
-				x.wr(0x80680+uint64(4*i), v)
-			}
-			x.toggle ^= 1
-			x.wr(0x80698, 1<<23|x.toggle<<21|uint32(opMod&15)<<12|uint32(op&0xfff))
+			x.issue(uint32(op&0xfff), uint32(opMod&15), mod, x.in.IOVA, x.out.IOVA)
 			x.Port.Settle(4)
 		}
 		x.Arrive(frameOf(64))

@@ -15,12 +15,15 @@ const testQKey = 0x1234
 // mad passes a datagram to the agent by MAD_IFC and returns the answer's status and data.
 func (x *rig) mad(class, method uint8, attr uint16, mod uint32, data []byte) (status uint16, out []byte) {
 	x.Helper()
-	b := make([]byte, 256)
-	copy(b, []byte{1, class, 1, method})
-	binary.BigEndian.PutUint16(b[16:], attr)
-	binary.BigEndian.PutUint32(b[20:], mod)
+	return x.madBy(3, class, method, attr, mod, data)
+}
+
+// madBy is mad with an op modifier: with bits 0 and 1, the agent does not check the M_Key and the B_Key.
+func (x *rig) madBy(opMod uint32, class, method uint8, attr uint16, mod uint32, data []byte) (status uint16, out []byte) {
+	x.Helper()
+	b := dwords(256, 0, 1<<24|uint32(class)<<16|1<<8|uint32(method), 16, uint32(attr)<<16, 20, mod)
 	copy(b[64:], data)
-	x.do(0x024, 3, 1, b, true)
+	x.do(0x024, opMod, 1, b, true)
 	check.Equal(x, x.out.Bytes[3], 0x81, "the answer's method is %02x")
 	return be.Uint16(x.out.Bytes[4:]), bytes.Clone(x.out.Bytes[64:128])
 }
@@ -46,6 +49,24 @@ func openIB(t *testing.T, flags uint32) *rig {
 	x.do(0x009, 0, 1, nil, false)
 	x.Clean()
 	return x
+}
+
+// openPair opens two devices on one wire.
+func openPair(t *testing.T, flags uint32) (x, y *rig) {
+	x, y = openIB(t, flags), openIB(t, flags)
+	y.Port.Connect(x.Far)
+	x.Port.Settle(5)
+	y.Port.Settle(5)
+	return x, y
+}
+
+// restart takes a QP that is in reset to ready to send, with empty rings.
+func (x *rig) restart(qpn uint32, context []byte) {
+	x.Helper()
+	x.head = 0
+	binary.BigEndian.PutUint32(x.rec.Bytes, 0)
+	x.invalidate()
+	x.ready(qpn, context)
 }
 
 func (x *rig) activate(lid uint16) {
@@ -130,10 +151,7 @@ func TestAgent(t *testing.T) {
 // Two devices on one wire: datagrams by LID, with and without a GRH; keys and numbers that do not fit are dropped; groups.
 func TestDatagrams(t *testing.T) {
 	for _, flags := range []uint32{0, hcaDeviceManaged} {
-		x, y := openIB(t, flags), openIB(t, flags)
-		y.Port.Connect(x.Far)
-		x.Port.Settle(5)
-		y.Port.Settle(5)
+		x, y := openPair(t, flags)
 		x.activate(1)
 		y.activate(2)
 		y.post(0, 8)
@@ -184,8 +202,6 @@ func TestDatagrams(t *testing.T) {
 		if e := send(datagramTo(1, testQP, testQKey, nil)); e != nil || x.m.count.rxOverflow == 0 {
 			t.Errorf("to itself: %x arrives at the other, %+v", e, x.m.count.rxOverflow)
 		}
-		x.Clean()
-		y.Clean()
 		for synd, seg := range map[byte][]byte{
 			2: with(datagramTo(2, testQP, testQKey, nil), 0, 2<<24|testPD), // another port
 			4: with(datagramTo(2, testQP, testQKey, nil), 0, 1<<24|9),      // another protection domain
@@ -201,13 +217,11 @@ func TestDatagrams(t *testing.T) {
 
 // Management datagrams go over QP0 while the ports are not active yet, and over QP1 when they are; the driver builds their headers.
 func TestSpecialQPs(t *testing.T) {
-	x, y := openIB(t, 0), openIB(t, 0)
-	y.Port.Connect(x.Far)
+	x, y := openPair(t, 0)
 	const base = 264
 	for _, r := range []*rig{x, y} {
 		r.do(0x023, 0, base, nil, false)
 		r.do(0x021, 3, testQP, nil, false)
-		r.Port.Settle(5)
 	}
 	packet := func(vl byte, dlid uint16, qpn, qkey uint32) []byte {
 		b := make([]byte, 8+12+8+256+4)
@@ -223,11 +237,7 @@ func TestSpecialQPs(t *testing.T) {
 	for _, special := range []uint32{0, 1} {
 		qpn := base + 2*special
 		for _, r := range []*rig{x, y} {
-			r.head = 0
-			r.invalidate()
-			binary.BigEndian.PutUint32(r.rec.Bytes, 0)
-			c := with(r.udContext(), 8, 7<<16|3<<11, 0x18, qpn)
-			r.ready(qpn, c)
+			r.restart(qpn, with(r.udContext(), 8, 7<<16|3<<11, 0x18, qpn))
 			r.post(0, 1)
 		}
 		vl, dlid, flags := byte(15), uint16(0xffff), uint32(mlxVL15|mlxSLR|3<<2)
@@ -257,8 +267,7 @@ func TestNotices(t *testing.T) {
 	const base = 264
 	x.do(0x023, 0, base, nil, false)
 	x.do(0x021, 3, testQP, nil, false)
-	c := with(x.udContext(), 8, 7<<16|3<<11, 0x18, base)
-	x.ready(base, c)
+	x.ready(base, with(x.udContext(), 8, 7<<16|3<<11, 0x18, base))
 	x.post(0, 16)
 	caps := func(v uint32) {
 		x.do(0x00c, 0, 1, dwords(64, 0, 1<<22|1<<21|5<<12|4<<4, 4, v), false)
@@ -270,13 +279,8 @@ func TestNotices(t *testing.T) {
 	}
 	x.activate(7)
 	caps(0x02514868)
-	wait := func(n int) {
-		for range n {
-			x.Port.Step()
-		}
-	}
 	for i := range 2 {
-		wait(5)
+		x.steps(5)
 		e := x.cqe()
 		b := x.fb.Bytes[2048*i+40:]
 		if e == nil || w32(e, 8)&0xffffff != 0 || w32(e, 12)&0xffff != 0 || b[3] != methodTrap || be.Uint16(b[16:]) != attrNotice || be.Uint16(b[68:]) != trapChange ||
@@ -289,18 +293,18 @@ func TestNotices(t *testing.T) {
 	x.do(0x024, 3, 1, repress, true)
 	for x.cqe() != nil {
 	}
-	wait(50)
+	x.steps(50)
 	if e := x.cqe(); e != nil {
 		t.Errorf("repressed, and it comes again: %x", e)
 	}
 	desc := make([]byte, 64)
 	copy(desc, "somebody")
 	x.mad(1, 2, attrNodeDesc, 0, desc)
-	wait(1)
+	x.steps(1)
 	if e := x.cqe(); e == nil {
 		t.Error("the description changed, and no trap tells")
 	}
-	wait(200)
+	x.steps(200)
 	n := 0
 	for ; x.cqe() != nil; n++ {
 	}
@@ -332,13 +336,8 @@ func TestPortInfoIsChecked(t *testing.T) {
 	if s, _ := x.mad(1, 2, attrPortInfo, 1, i.B); s != 0 {
 		t.Errorf("LID 4: status %#x", s)
 	}
-	b := make([]byte, 256)
-	copy(b, []byte{1, 1, 1, 2})
-	be.PutUint16(b[16:], attrPortInfo)
-	be.PutUint32(b[20:], 1)
-	copy(b[64:], i.B)
-	x.do(0x024, 0, 1, b, true)
-	check.Equal(t, be.Uint16(x.out.Bytes[4:]), statusBadField, "without the M_Key: status %#x")
+	s, _ := x.madBy(0, 1, 2, attrPortInfo, 1, i.B)
+	check.Equal(t, s, statusBadField, "without the M_Key: status %#x")
 	check.Equal(t, x.portInfo().U("bad_mkeys"), 1, "%d wrong M_Keys")
 }
 
@@ -421,9 +420,7 @@ func TestModule(t *testing.T) {
 		}
 		x.Port.Connect(nil)
 		x.Port.Settle(5)
-		if s, _ := ask(0x50, 0, 0, 1); s != cableNotConnected {
-			t.Errorf("without a cable: status %x", s)
-		}
-		x.Clean()
+		s, _ := ask(0x50, 0, 0, 1)
+		check.Equal(t, s, cableNotConnected, "without a cable: status %x")
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/crc32"
+	"slices"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
@@ -45,6 +47,9 @@ func (x *rig) received() []byte {
 	}
 	return e
 }
+
+// tagged is a frame with a VLAN tag: priority 3, VLAN 42.
+func tagged(f []byte) []byte { return slices.Insert(f, 12, 0x81, 0, 0x60, 0x2a) }
 
 func TestChecksums(t *testing.T) {
 	x := openRig(t, Options{})
@@ -107,27 +112,26 @@ func TestVLAN(t *testing.T) {
 	x.wqe(opSend, sendFlags, x.data(0, toPeer(64)))
 	copy(x.sq.Bytes[4:], []byte{0x60, 0x2a, insertCVLAN})
 	x.ring()
-	want := append(append(bytes.Clone(toPeer(64)[:12]), 0x81, 0, 0x60, 0x2a), toPeer(64)[12:]...)
-	x.Sent(want, "a frame")
+	x.Sent(tagged(toPeer(64)), "a frame")
 	x.cqe()
 	x.post(0, 4)
-	tagged := append(append(bytes.Clone(frameOf(64)[:12]), 0x81, 0, 0x60, 0x2a), frameOf(64)[12:]...)
-	x.Arrive(tagged)
+	f := tagged(frameOf(64))
+	x.Arrive(f)
 	if e := x.received(); w32(e, 0)>>29 != 1 || be.Uint16(e[12:]) != 0x602a || w32(e, 20) != 64 || !bytes.Equal(x.fb.Bytes[:64], frameOf(64)) {
 		t.Errorf("completion %x, frame %x", e, x.fb.Bytes[:64])
 	}
 	filter := make([]byte, 512)
 	x.do(0x047, 0, 1, filter, false)
-	x.Arrive(tagged)
+	x.Arrive(f)
 	if e := x.cqe(); e != nil || x.m.Counters().Filtered != 1 {
 		t.Errorf("a VLAN that is filtered: %x", e)
 	}
 	binary.BigEndian.PutUint32(filter[4*(127-0x2a/32):], 1<<(0x2a%32))
 	x.do(0x047, 0, 1, filter, false)
-	x.Arrive(tagged)
+	x.Arrive(f)
 	x.received()
 	x.do(0x01c, 0, testQP, with(x.qpContext(), 0, optVLANStrip, 8+0xc0, 1<<30), false)
-	x.Arrive(tagged)
+	x.Arrive(f)
 	if e := x.received(); w32(e, 20) != 68 {
 		t.Errorf("stripping is off: completion %x", e)
 	}
@@ -138,13 +142,16 @@ func TestVLAN(t *testing.T) {
 func TestBlueFlame(t *testing.T) {
 	for _, trapped := range []bool{true, false} {
 		x := openRig(t, Options{})
-		for half := range 2 {
+		next := func() []byte { // what a driver pushes
 			idx := x.head
 			x.wqe(opSend, sendFlags, inline(16, toPeer(90)))
 			b := x.sq.Bytes[64*idx:][:128]
 			binary.BigEndian.PutUint32(b, binary.BigEndian.Uint32(b)|idx<<8)
 			binary.BigEndian.PutUint32(b[4:], binary.BigEndian.Uint32(b[4:])|testQP<<8)
-			before := x.Port.Counts()
+			return b
+		}
+		for half := range 2 {
+			b, before := next(), x.Port.Counts()
 			at := uint64(uars+testUAR)*4096 + uint64(256*half)
 			for i := uint64(0); i < 128; i += 8 {
 				if trapped {
@@ -164,19 +171,10 @@ func TestBlueFlame(t *testing.T) {
 			}
 			x.cqe()
 		}
-		if k := x.m.Counters(); k.Pushed != 2 {
-			t.Errorf("%d were pushed whole, expected 2", k.Pushed)
-		}
-		x.Clean()
-		idx := x.head
-		x.wqe(opSend, sendFlags, inline(16, toPeer(90)))
-		b := x.sq.Bytes[64*idx:][:128]
-		binary.BigEndian.PutUint32(b, binary.BigEndian.Uint32(b)|idx<<8)
-		binary.BigEndian.PutUint32(b[4:], binary.BigEndian.Uint32(b[4:])|testQP<<8)
-		x.Must(x.Port.WriteBAR(2, uint64(uars+testUAR)*4096, b[:8]))
+		check.Equal(t, x.m.Counters().Pushed, 2, "%d were pushed whole")
+		x.Must(x.Port.WriteBAR(2, uint64(uars+testUAR)*4096, next()[:8]))
 		x.Port.Settle(500)
 		x.Sent(toPeer(90), "a torn push")
-		x.Clean()
 	}
 }
 

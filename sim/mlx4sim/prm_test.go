@@ -32,17 +32,13 @@ func vendorLayouts(text string) map[string]map[string]place {
 	size = func(name string, into map[string]place) (at int) {
 		for _, line := range strings.Split(body[name], "\n") {
 			if m := field.FindStringSubmatch(line); m != nil {
-				if into != nil {
-					into[m[1]] = place{at, number(m[2])}
-				}
+				into[m[1]] = place{at, number(m[2])}
 				at += number(m[2])
 			} else if m := inner.FindStringSubmatch(line); m != nil {
 				sub := map[string]place{}
 				n := size(m[1], sub)
 				for f, p := range sub {
-					if into != nil {
-						into[m[2]+"."+f] = place{at + p.bit, p.width}
-					}
+					into[m[2]+"."+f] = place{at + p.bit, p.width}
 				}
 				at += n * max(1, number(m[3]))
 			}
@@ -106,10 +102,7 @@ func TestVendorLayouts(t *testing.T) {
 				}
 				want = place{8 * f.Off, 32}
 			}
-			if !ok {
-				continue
-			}
-			if later[name] {
+			if !ok || later[name] {
 				continue
 			}
 			if name == "mtt_adr" {

@@ -1,6 +1,7 @@
 package mlx4sim
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 	"testing"
@@ -77,13 +78,18 @@ func (x *rig) door(page, off uint64, v uint32) { x.WriteBE(2, page*4096+off, v) 
 
 var dwords, w32, frameOf, toPeer = simtest.Words, simtest.Word, simtest.Frame, simtest.ToPeer
 
-func (x *rig) raw(op uint32, opMod, mod uint32, in, out uint64) (status uint32, imm uint64) {
+// issue writes a command into the command register, and does not wait for it.
+func (x *rig) issue(op, opMod, mod uint32, in, out uint64) {
 	x.Helper()
 	x.toggle ^= 1
-	for i, v := range []uint32{uint32(in >> 32), uint32(in), mod, uint32(out >> 32), uint32(out), 0xffff << 16} {
+	for i, v := range []uint32{uint32(in >> 32), uint32(in), mod, uint32(out >> 32), uint32(out), 0xffff << 16, 1<<23 | x.toggle<<21 | opMod<<12 | op} {
 		x.wr(0x80680+uint64(4*i), v)
 	}
-	x.wr(0x80698, 1<<23|x.toggle<<21|opMod<<12|op)
+}
+
+func (x *rig) raw(op, opMod, mod uint32, in, out uint64) (status uint32, imm uint64) {
+	x.Helper()
+	x.issue(op, opMod, mod, in, out)
 	x.Port.Settle(100)
 	v := x.rd(0x80698)
 	if v>>23&1 != 0 {
@@ -141,39 +147,39 @@ func mappings(virt uint64, b dma.Block, pages int) []byte {
 	return in
 }
 
+// give maps pages, up to 128 with a command.
+func (x *rig) give(op uint32, virt uint64, b dma.Block, pages int) {
+	x.Helper()
+	for ; pages > 0; pages -= 128 {
+		n := min(128, pages)
+		x.do(op, 0, uint32(n), mappings(virt, b, n), false)
+		virt += 128 << 12
+		b.IOVA += 128 << 12
+	}
+}
+
 func (x *rig) firmware() {
 	x.Helper()
 	x.do(0x004, 0, 0, nil, true)
 	pages := int(w32(x.out.Bytes, 0) >> 16)
-	area := x.Alloc(4096 * pages)
-	for i := 0; i < pages; i += 128 {
-		n := min(128, pages-i)
-		x.do(0xfff, 0, uint32(n), mappings(0, dma.Block{Bytes: area.Bytes, IOVA: area.IOVA + uint64(i)<<12}, n), false)
-	}
+	x.give(0xfff, 0, x.Alloc(4096*pages), pages)
 	x.do(0xff6, 0, 0, nil, false)
 }
 
 func (x *rig) context() {
 	x.Helper()
 	aux := int(x.do(0xffd, 0, 0, uint64(icmSize), false))
-	b := x.Alloc(4096 * aux)
-	for i := 0; i < aux; i += 128 {
-		n := min(128, aux-i)
-		x.do(0xffc, 0, uint32(n), mappings(0, dma.Block{Bytes: b.Bytes, IOVA: b.IOVA + uint64(i)<<12}, n), false)
-	}
+	x.give(0xffc, 0, x.Alloc(4096*aux), aux)
 	x.icm = x.Alloc(4096 * 64)
-	at := 0
-	give := func(virt uint64, pages int) {
-		x.do(0xffa, 0, uint32(pages), mappings(virt, dma.Block{IOVA: x.icm.IOVA + uint64(at)<<12}, pages), false)
-		at += pages
-	}
+	next := x.icm
 	for _, t := range []struct {
 		virt  uint64
 		pages int
 	}{{mttAt, 2}, {qpcAt + testQP*qpcSize, 8}, {qpcAt, 1}, {cqcAt, 8}, {eqcAt, 1}, {srqcAt, 3}, {dmptAt, 8}, {altcAt, 1}, {altcAt + testQP*altcSize, 1},
 		{auxcAt, 1}, {auxcAt + testQP*auxcSize, 1}, {rdmaAt, 3}, {mcAt, 4}, {cmptAt, 1}, {cmptAt + testQP*cmptSize, 1}, {cmptAt + 1<<24*64, 2},
 		{cmptAt + 2<<24*64, 4}, {cmptAt + 3<<24*64, 2}} {
-		give(t.virt, t.pages)
+		x.give(0xffa, t.virt, next, t.pages)
+		next.IOVA += uint64(t.pages) << 12
 	}
 }
 
@@ -220,9 +226,8 @@ func (x *rig) mptContext() []byte {
 const testKey = testMPT << 8
 
 func (x *rig) qpContext() []byte {
-	b := dwords(0x100, 8, 7<<16|3<<11, 0xc, testPD, 0x10, 0xff<<24|testLogRQ<<19|testLogSQ<<11|2<<8, 0x14, testUAR, 0x18, testQP,
+	return dwords(0x100, 8, 7<<16|3<<11, 0xc, testPD, 0x10, 0xff<<24|testLogRQ<<19|testLogSQ<<11|2<<8, 0x14, testUAR, 0x18, testQP,
 		8+0x38, 0x83<<24, 8+0x7c, testCQ, 8+0x9c, testCQ, 8+0xa0, uint32(x.rec.IOVA>>32), 8+0xa4, uint32(x.rec.IOVA), 8+0xcc, x.mtt(80, x.sq, 2))
-	return b
 }
 
 func (x *rig) rings() {
@@ -272,10 +277,7 @@ const rqAt = 64 << testLogSQ
 // post posts n receive buffers of 2048 bytes, and publishes their total number.
 func (x *rig) post(from, n int) {
 	for i := from; i < from+n; i++ {
-		e := x.sq.Bytes[rqAt+16*(i%(1<<testLogRQ)):]
-		binary.BigEndian.PutUint32(e, 2048)
-		binary.BigEndian.PutUint32(e[4:], testKey)
-		binary.BigEndian.PutUint64(e[8:], x.fb.IOVA+uint64(2048*i))
+		copy(x.sq.Bytes[rqAt+16*(i%(1<<testLogRQ)):], x.segment(2048*i, 2048))
 	}
 	binary.BigEndian.PutUint32(x.rec.Bytes, uint32(from+n))
 }
@@ -322,13 +324,8 @@ func (x *rig) eqe() []byte {
 
 // wqe writes a send WQE at the head: a control segment, then segs, whose total length is a multiple of 16 bytes.
 func (x *rig) wqe(op, flags uint32, segs ...[]byte) []byte {
-	w := make([]byte, 16)
-	for _, s := range segs {
-		w = append(w, s...)
-	}
+	w := append(dwords(16, 0, op|x.head>>testLogSQ&1<<31, 8, flags), bytes.Join(segs, nil)...)
 	binary.BigEndian.PutUint32(w[4:], uint32(len(w)/16))
-	binary.BigEndian.PutUint32(w[8:], flags)
-	binary.BigEndian.PutUint32(w, op|x.head>>testLogSQ&1<<31)
 	for i := 0; i < len(w); i += 64 {
 		copy(x.sq.Bytes[int(x.head%(1<<testLogSQ))*64:][:64], w[i:min(i+64, len(w))])
 		x.head++
@@ -341,6 +338,9 @@ func (x *rig) send(op, flags uint32, segs ...[]byte) {
 	x.wqe(op, flags, segs...)
 	x.ring()
 }
+
+// sendFrame sends a frame of 64 bytes to the peer.
+func (x *rig) sendFrame() { x.send(opSend, sendFlags, x.data(0, toPeer(64))) }
 
 func (x *rig) ring() {
 	x.door(testUAR, 0x14, testQP<<8)
@@ -355,15 +355,24 @@ func (x *rig) arm(sn, cmd, ci uint32) {
 
 func (x *rig) armDoorbell(sn, cmd, ci uint32) {
 	x.Helper()
-	var b [8]byte
-	binary.BigEndian.PutUint32(b[:], sn<<28|cmd<<24|testCQ)
-	binary.BigEndian.PutUint32(b[4:], ci)
-	x.Must(x.Port.WriteBAR(2, testUAR*4096+0x20, b[:]))
+	x.Must(x.Port.WriteBAR(2, testUAR*4096+0x20, dwords(8, 0, sn<<28|cmd<<24|testCQ, 4, ci)))
+}
+
+func (x *rig) steps(n int) {
+	for range n {
+		x.Port.Step()
+	}
+}
+
+// segment is a data segment: n bytes of the rig's buffer.
+func (x *rig) segment(off, n int) []byte {
+	at := x.fb.IOVA + uint64(off)
+	return dwords(16, 0, uint32(n), 4, testKey, 8, uint32(at>>32), 12, uint32(at))
 }
 
 func (x *rig) data(off int, b []byte) []byte {
 	copy(x.fb.Bytes[off:], b)
-	return dwords(16, 0, uint32(len(b)), 4, testKey, 8, uint32((x.fb.IOVA+uint64(off))>>32), 12, uint32(x.fb.IOVA)+uint32(off))
+	return x.segment(off, len(b))
 }
 
 // inline returns inline segments for b, each of which ends with a 64-byte line; at is their offset in the WQE.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim/kit"
 )
 
@@ -12,16 +13,27 @@ func (x *rig) spreads(fields uint32, fn uint32) {
 	x.Helper()
 	second := with(x.qpContext(), 0x18, testQP+1)
 	second = with(second, 8+0xcc, x.mtt(90, x.Alloc(8192), 2), 8+0xa4, uint32(x.rec.IOVA)+256)
-	for _, op := range []uint32{0x19, 0x1a} {
-		x.do(op, 0, testQP+1, second, false)
-	}
 	c := dwords(0x100, 8, 7<<16|1<<13|3<<11, 0xc, testPD, 0x10, 0xff<<24|2<<8, 0x14, testUAR, 0x18, testQP+2, 8+0x38, 0x83<<24, 8+0x9c, testCQ, 8+0xcc, 8*90,
 		8+rssAt, 1<<24|testQP, 8+rssAt+4, testQP, 8+rssAt+8, fn<<8|fields)
 	copy(c[8+rssAt+12:], []byte{0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
 		0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa})
 	for _, op := range []uint32{0x19, 0x1a} {
+		x.do(op, 0, testQP+1, second, false)
 		x.do(op, 0, testQP+2, c, false)
 	}
+}
+
+// frameTo is a frame of 64 bytes to an address.
+func frameTo(mac ...byte) []byte { return append(mac, frameOf(64)[len(mac):]...) }
+
+// steers fails the test unless the model delivers a frame to the QPs, in this order.
+func (x *rig) steers(what string, f []byte, want ...uint32) {
+	x.Helper()
+	var ids []uint32
+	for _, q := range x.m.steer(f) {
+		ids = append(ids, q.id)
+	}
+	check.Same(x, ids, want, what+" goes to %x")
 }
 
 func TestRSS(t *testing.T) {
@@ -50,8 +62,7 @@ func TestRSS(t *testing.T) {
 	if e := x.received(); w32(e, 4) != 0x51ccc178 || w32(e, 0) != testQP {
 		t.Errorf("completion %x", e)
 	}
-	x.Far.Send(0, frameOf(64)) // no hash: the default queue
-	x.Port.Settle(10)
+	x.Arrive(frameOf(64)) // no hash: the default queue
 	if e := x.received(); w32(e, 4) != 0 {
 		t.Errorf("completion %x", e)
 	}
@@ -81,47 +92,31 @@ func TestFlowRules(t *testing.T) {
 	x.open()
 	x.m.hca.in[0x1f1] = fsUDP
 	x.spreads(rssIPv4, hashToeplitz) // for a second QP
-	to := func(f []byte) (ids []uint32) {
-		for _, q := range x.m.steer(f) {
-			ids = append(ids, q.id)
-		}
-		return ids
-	}
-	is := func(what string, f []byte, want ...uint32) {
-		t.Helper()
-		if got := to(f); len(got) != len(want) || len(got) > 0 && got[0] != want[0] {
-			t.Errorf("%s goes to %x, expected %x", what, got, want)
-		}
-	}
-	is("without a rule a frame", frameOf(64))
+	x.steers("without a rule a frame", frameOf(64))
 	x.ruleFor(0x5000, 0, testQP, testMAC[:])
-	is("a frame", frameOf(64), testQP)
+	x.steers("a frame", frameOf(64), testQP)
 	port := dwords(24, 0, 6<<24|0xe006, 8, 7, 12, 0xffff)
 	ip := dwords(24, 0, 6<<24|0xe002, 8, 0x0a090002, 12, 0xffffffff)
 	b := x.ruleFor(0x2000, 0, testQP+1, testMAC[:], ip, port)
-	is("a datagram to port 7", udp(1000, 20), testQP+1)
-	is("another frame", frameOf(64), testQP)
+	x.steers("a datagram to port 7", udp(1000, 20), testQP+1)
+	x.steers("another frame", frameOf(64), testQP)
 	other := udp(1000, 20)
 	binary.BigEndian.PutUint16(other[36:], 8)
-	is("a datagram to port 8", other, testQP)
-	bc := frameOf(64)
-	copy(bc, []byte{255, 255, 255, 255, 255, 255})
+	x.steers("a datagram to port 8", other, testQP)
+	bc := frameTo(255, 255, 255, 255, 255, 255)
 	x.ruleFor(0x5000, 0, testQP, bc[:6])
 	x.ruleFor(0x5000, 0, testQP+1, bc[:6])
-	is("broadcast", bc, testQP, testQP+1)
-	unknown := frameOf(64)
-	unknown[5] = 9
-	is("an unknown sender's frame", unknown)
+	x.steers("broadcast", bc, testQP, testQP+1)
+	unknown := frameTo(2, 0, 0, 0, 0, 9)
+	x.steers("a frame to an unknown address", unknown)
 	d := x.ruleFor(0, modeAllDefault, testQP, nil)
-	is("an unknown sender's frame by default", unknown, testQP)
-	mc := frameOf(64)
-	copy(mc, []byte{1, 0, 0x5e, 0, 0, 1})
+	x.steers("a frame to an unknown address by default", unknown, testQP)
 	x.do(0x066, 0, 0, d, false)
 	x.ruleFor(0, modeMulticastDefault, testQP+1, nil)
-	is("multicast by default", mc, testQP+1)
-	is("an unknown sender's frame", unknown)
+	x.steers("multicast by default", frameTo(1, 0, 0x5e, 0, 0, 1), testQP+1)
+	x.steers("a frame to an unknown address", unknown)
 	x.do(0x066, 0, 0, b, false)
-	is("a datagram to port 7", udp(1000, 20), testQP)
+	x.steers("a datagram to port 7", udp(1000, 20), testQP)
 	x.Clean()
 	x.fails(10, 0x066, 0, 0, b, false, "is not there")
 	x.fails(5, 0x065, 0, 4, dwords(16, 4, 1, 8, 99), false, "is in RST")
@@ -140,22 +135,11 @@ func TestMACTable(t *testing.T) {
 	x.spreads(rssIPv4, hashToeplitz)
 	table := dwords(1024, 0, 1<<31|0x0200, 4, 1, 8, 1<<31|0x0200, 12, 2)
 	x.do(0x00c, 1, 2<<8|1, table, false)
-	second := frameOf(64)
-	second[5] = 2
-	unknown := frameOf(64)
-	unknown[5] = 3
-	if q := x.m.steer(second); len(q) != 1 || q[0].id != testQP+1 {
-		t.Errorf("the second address leads to %v", q)
-	}
-	if q := x.m.steer(unknown); len(q) != 0 {
-		t.Errorf("an unknown sender's frame leads to %v", q)
-	}
+	unknown := frameTo(2, 0, 0, 0, 0, 3)
+	x.steers("a frame to the second address", frameTo(2, 0, 0, 0, 0, 2), testQP+1)
+	x.steers("a frame to an unknown address", unknown)
 	x.do(0x00c, 1, 1<<8|1, with(x.rqpCalc(), 0x14, 1<<31|testQP+1), false)
-	if q := x.m.steer(unknown); len(q) != 1 || q[0].id != testQP+1 {
-		t.Errorf("an unknown sender's frame leads to %v where the port is promiscuous", q)
-	}
-	mc := frameOf(64)
-	copy(mc, []byte{1, 0, 0x5e, 0, 0, 1})
+	x.steers("a frame to an unknown address, where the port is promiscuous,", unknown, testQP+1)
 	x.post(0, 4)
 	for i, c := range []struct {
 		opMod uint32
@@ -163,7 +147,7 @@ func TestMACTable(t *testing.T) {
 		takes bool
 	}{{2, 0, false}, {0, 1<<63 | 0x01005e000001, true}, {0, 1<<63 | 0xffffffffffff, false}, {1, 0, true}} {
 		x.do(0x048, c.opMod, 1, c.in, false)
-		x.Arrive(mc)
+		x.Arrive(frameTo(1, 0, 0x5e, 0, 0, 1))
 		if e := x.cqe(); (e != nil) != c.takes {
 			t.Errorf("step %d of the multicast filter: completion %x", i, e)
 		}
@@ -176,8 +160,7 @@ func TestMirrors(t *testing.T) {
 	x.flags = hcaDeviceManaged
 	x.open()
 	x.post(0, 4)
-	other := frameOf(64)
-	copy(other, []byte{2, 9, 9, 9, 9, 9})
+	other := frameTo(2, 9, 9, 9, 9, 9)
 	received := x.ruleFor(0, 4, testQP, nil)
 	x.Arrive(other)
 	x.received()

@@ -25,25 +25,18 @@ func TestCommandRegister(t *testing.T) {
 	x.fails(4, 0x003, 0, 0, nil, true, "it has to be running its firmware")
 	x.fails(3, 0x004, 0, 1, nil, true, "in_modifier is 0x1")
 	x.fails(3, 0x004, 5, 0, nil, true, "op_modifier is 5")
-	if s, _ := x.raw(0x004, 0, 0, 0, x.out.IOVA+64); s != 3 {
-		t.Errorf("a mailbox at %#x is taken: status %xh", x.out.IOVA+64, s)
+	for out, text := range map[uint64]string{x.out.IOVA + 64: "aligned to 256", 0x1000: "cannot be written"} {
+		s, _ := x.raw(0x004, 0, 0, 0, out)
+		check.Equal(t, s, 3, "a mailbox that cannot be used: status %xh")
+		x.ExpectError(text)
 	}
-	x.ExpectError("aligned to 256")
-	if s, _ := x.raw(0x004, 0, 0, 0, 0x1000); s != 3 {
-		t.Errorf("a mailbox that is not mapped: status %xh", s)
-	}
-	x.ExpectError("cannot be written")
 
 	x.toggle ^= 1
 	x.do(0x004, 0, 0, nil, true)
 	x.ExpectWarning("toggle bit is")
 	x.wr(0x80698, 4)
 	x.ExpectError("go bit clear")
-	x.toggle ^= 1
-	x.wr(0x80680, 0)
-	x.wr(0x80684, 0)
-	x.wr(0x80688, 0)
-	x.wr(0x80698, 1<<23|x.toggle<<21|0x031)
+	x.issue(0x031, 0, 0, 0, 0)
 	x.wr(0x80680, 1)
 	x.ExpectError("the go bit is set")
 	x.Port.Settle(10)
@@ -78,20 +71,14 @@ func TestOwnershipAndReset(t *testing.T) {
 	for range 3 {
 		check.Equal(t, x.rd(0x80698), 0xffffffff, "while booting the status reads %08x")
 	}
-	if v := x.rd(0xf03fc); v != 0 {
-		t.Error("the semaphore outlives a reset")
-	}
-	if v := x.rd(0x8069c); v == 0 {
+	check.Equal(t, x.rd(0xf03fc), 0, "after a reset the semaphore reads %x")
+	if x.rd(0x8069c) == 0 {
 		t.Error("a reset took the device from its owner")
 	}
 	x.wr(0x8069c, 0)
-	if v := x.rd(0x8069c); v != 0 {
-		t.Error("the device was given back, and is still owned")
-	}
-	x.Clean()
+	check.Equal(t, x.rd(0x8069c), 0, "the device was given back: ownership reads %x")
 	x.open()
 	x.down()
-	x.Clean()
 	y := newRig(t, Options{Owned: true, SemaphoreHeld: true})
 	if y.rd(0x8069c) == 0 || y.rd(0xf03fc) == 0 {
 		t.Error("somebody else holds the semaphores, and they were taken")
@@ -149,10 +136,8 @@ func TestBringUp(t *testing.T) {
 
 	none := newRig(t, Options{NoICM: true})
 	none.do(0x004, 0, 0, nil, true)
-	if s, _ := none.exec(0xfff, 0, 1, mappings(0, b, 1), false); s != 12 {
-		t.Errorf("a firmware that takes no memory: status %xh", s)
-	}
-	none.Clean()
+	s, _ := none.exec(0xfff, 0, 1, mappings(0, b, 1), false)
+	check.Equal(t, s, 12, "a firmware that takes no memory: status %xh")
 	a0 := newRig(t, Options{Steering: MACTable})
 	a0.firmware()
 	a0.context()
@@ -223,9 +208,8 @@ func TestObjectRefusals(t *testing.T) {
 	x.fails(3, 0x00c, 1, 9<<8|1, dwords(64), false, "sub-command 9")
 	x.fails(5, 0x00c, 1, 1<<8|1, dwords(64, 0, 99), false, "base_qpn")
 	x.fails(4, 0x065, 0, 4, dwords(64), false, "did not choose flow rules")
-	if s, _ := x.exec(0x024, 3, 1, make([]byte, 256), true); s != 0x30 {
-		t.Errorf("MAD_IFC on an Ethernet port: status %xh", s)
-	}
+	s, _ := x.exec(0x024, 3, 1, make([]byte, 256), true)
+	check.Equal(t, s, 0x30, "MAD_IFC on an Ethernet port: status %xh")
 	x.Clean()
 	x.do(0x008, 0, 0, nil, false)
 	x.ExpectWarning("still exists")
@@ -270,7 +254,7 @@ func TestSendErrors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			x := openRig(t, Options{})
 			c.wqe(x)
-			x.send(opSend, sendFlags, x.data(0, toPeer(64)))
+			x.sendFrame()
 			x.ExpectError(c.text)
 			x.failed(c.synd)
 			x.failed(5)
@@ -291,7 +275,7 @@ func TestOverrun(t *testing.T) {
 		t.Errorf("the first event is %x, expected that the port came up", e)
 	}
 	for range 1<<testLogCQ + 1 {
-		x.send(opSend, sendFlags, x.data(0, toPeer(64)))
+		x.sendFrame()
 	}
 	x.ExpectError("overrun")
 	if e := x.eqe(); e == nil || e[1] != 4 || w32(e, 4) != testCQ || e[15] != 1 {
@@ -329,8 +313,7 @@ func TestStamping(t *testing.T) {
 			x := openRig(t, Options{})
 			f := toPeer(100) // two strides; the second begins with an inline segment, whose first bit is set: valid in every other lap
 			drain := func() (n int) {
-				for x.Far.Recv(0) != nil {
-					n++
+				for ; x.Far.Recv(0) != nil; n++ {
 				}
 				for x.cqe() != nil {
 				}
@@ -346,10 +329,9 @@ func TestStamping(t *testing.T) {
 					binary.BigEndian.PutUint32(x.sq.Bytes[i:], 0x7fffffff) // the second lap's WQEs have the bit set
 				}
 			}
-			x.send(opSend, sendFlags, x.data(0, toPeer(64)))
+			x.sendFrame()
 			if stamp {
 				check.Equal(t, drain(), 1, "%d frames were sent, one was posted")
-				x.Clean()
 			} else {
 				x.ExpectError("have to be stamped")
 			}
@@ -364,16 +346,10 @@ func TestSRQ(t *testing.T) {
 	x.fails(10, 0x035, 0, 5, c, false, "are the firmware's")
 	x.fails(10, 0x035, 0, 128, c, false, "has 2^7")
 	x.fails(10, 0x036, 0, 64, nil, true, "is not the device's")
-	y := newRig(t, Options{})
-	y.firmware()
-	y.context()
-	y.do(0x007, 0, 0, y.initHCA(), false)
-	y.eq = y.Alloc(4096)
-	c = dwords(64, 0, 4<<24|64, 0x14, y.mtt(64, y.eq, 1), 0x18, testPD)
-	y.fails(8, 0x035, 0, 64, with(c, 0, 15<<24|64), false, "the capability is 14")
-	y.do(0x035, 0, 64, c, false)
-	y.fails(9, 0x035, 0, 64, c, false, "already")
-	y.do(0x036, 0, 64, nil, true)
+	x.fails(8, 0x035, 0, 64, with(c, 0, 15<<24|64), false, "the capability is 14")
+	x.do(0x035, 0, 64, c, false)
+	x.fails(9, 0x035, 0, 64, c, false, "already")
+	x.do(0x036, 0, 64, nil, true)
 }
 
 // Objects released without an output mailbox cause no write, especially not to address 0: iPXE requests this by
@@ -421,8 +397,6 @@ func TestSteeringBits(t *testing.T) {
 	y := newRig(t, Options{})
 	y.flags = hcaDeviceManaged
 	y.open()
-	eth := dwords(48, 0, 12<<24|0xe001)
-	port := dwords(24, 0, 6<<24|0xe006, 8, 7, 12, 0xffff)
-	rule := append(append(dwords(16, 4, 1, 8, testQP), eth...), port...)
+	rule := dwords(16+48+24, 4, 1, 8, testQP, 16, 12<<24|0xe001, 16+48, 6<<24|0xe006, 16+48+8, 7, 16+48+12, 0xffff) // Ethernet, UDP
 	y.fails(3, 0x065, 0, uint32(len(rule)/4), rule, false, "expected bit 0x2")
 }
