@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -147,9 +148,7 @@ func (e *end) post(r *Request) {
 
 func (e *end) said(t *testing.T, want ...string) {
 	t.Helper()
-	if fmt.Sprintf("%q", e.log) != fmt.Sprintf("%q", want) {
-		t.Errorf("it said %q, expected %q", e.log, want)
-	}
+	check.Same(t, e.log, want, "it said %q")
 	e.log = nil
 }
 
@@ -180,24 +179,17 @@ func TestRequestsArrive(t *testing.T) {
 			a.post(&Request{Index: 16, Kind: Write, Length: 1, At: 4*room - 1, RKey: 7})
 			run(2*time.Second, a, b)
 			what := fmt.Sprintf("%d bytes, one of %d lost", n, loss)
-			if fmt.Sprint(a.log) != "[done 10 done 11 done 12 done 13 done 14 done 15 done 16]" {
-				t.Fatalf("%s: %q", what, a.log)
-			}
-			want := []string{fmt.Sprintf("received 0: %d bytes, , write false, solicited false", n),
-				fmt.Sprintf("received 1: %d bytes, 01020304, write false, solicited true", n), fmt.Sprintf("received 2: %d bytes, 01020304, write true, solicited false", n)}
-			b.said(t, want...)
-			sent := make([]byte, n)
-			for i := range sent {
-				sent[i] = byte((room + i) * 7)
-			}
+			a.said(t, "done 10", "done 11", "done 12", "done 13", "done 14", "done 15", "done 16")
+			b.said(t, fmt.Sprintf("received 0: %d bytes, , write false, solicited false", n),
+				fmt.Sprintf("received 1: %d bytes, 01020304, write false, solicited true", n),
+				fmt.Sprintf("received 2: %d bytes, 01020304, write true, solicited false", n))
+			sent := a.mem[2*room:][:n] // room is a multiple of 256: a.mem[room:] had the same bytes
 			for _, at := range []int{0, room, 3 * room} {
 				if !bytes.Equal(b.mem[at:at+n], sent) || b.mem[at+n] != 0xee {
 					t.Errorf("%s: other bytes arrived at %#x", what, at)
 				}
 			}
-			if !bytes.Equal(a.mem[room:room+n], bytes.Repeat([]byte{0xee}, n)) {
-				t.Errorf("%s: other bytes were read", what)
-			}
+			check.Same(t, a.mem[room:room+n], bytes.Repeat([]byte{0xee}, n), what+": the read has %x")
 			if a.Pending() != 0 || a.dead || b.dead || loss == 0 && a.count[AckTimeout]+a.count[SequenceNaks]+b.count[Duplicates] > 0 {
 				t.Errorf("%s: counts %v and %v", what, a.count, b.count)
 			}
@@ -278,18 +270,17 @@ func TestRefusals(t *testing.T) {
 		{"too long a read", Request{Kind: Read, Length: maxRead + 1, RKey: 7}, RemoteInvalid, fmt.Sprintf("refused by %d", RemoteInvalid), nil},
 		{"too long a message", Request{Kind: Send, Length: 9}, RemoteInvalid, "receive 0 failed", []int{8}},
 	} {
-		a, b := pair(t, 7, 7)
-		b.posts = c.postee
-		c.r.Index = 4
-		a.post(&Request{Index: 3, Kind: Write, Length: 8, RKey: 7})
-		a.post(&c.r)
-		run(20*time.Millisecond, a, b)
-		if a.dead && b.dead {
+		t.Run(c.what, func(t *testing.T) {
+			a, b := pair(t, 7, 7)
+			b.posts = c.postee
+			c.r.Index = 4
+			a.post(&Request{Index: 3, Kind: Write, Length: 8, RKey: 7})
+			a.post(&c.r)
+			run(20*time.Millisecond, a, b)
 			a.said(t, "done 3", fmt.Sprintf("failed 4 by %d", c.fault))
 			b.said(t, c.told)
-		} else {
-			t.Errorf("%s: %q and %q", c.what, a.log, b.log)
-		}
+			check.Equal(t, a.dead && b.dead, true, "both ends have failed: %v")
+		})
 	}
 }
 
@@ -347,10 +338,10 @@ func TestICRC(t *testing.T) {
 	for i := range b[:end] {
 		x := bytes.Clone(b)
 		x[i] ^= 0x40
-		varies := i == 1 || i == 8 || i == 10 || i == 11 || i == 26 || i == 27 || i == 32 // fields that a router changes
 		if i == 9 || i == 0 {
 			continue // another protocol with other header offsets
 		}
+		varies := slices.Contains([]int{1, 8, 10, 11, 26, 27, 32}, i) // fields that a router changes
 		if same := bytes.Equal(ICRC(x[:end], false), b[end:]); same != varies {
 			t.Errorf("byte %d changed: the checksum is the same: %v", i, same)
 		}
