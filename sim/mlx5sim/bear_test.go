@@ -96,7 +96,7 @@ func TestAcceptedWithWarning(t *testing.T) {
 	if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || x.Far.Recv(0) == nil {
 		t.Errorf("completion %x", e)
 	}
-	x.ExpectWarning("SQ")
+	x.ExpectWarning("reserved bits have to be zero")
 }
 
 func TestShortOutputs(t *testing.T) {
