@@ -4,139 +4,103 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // ICMP errors about one datagram are read with their sender, and neither the next send nor a receive fails because of
 // them.
 func TestICMPErrors(t *testing.T) {
-	alone(t, func() error {
-		for _, c := range []struct {
-			source, target string
-			typ, code      uint8
-		}{
-			{"127.0.0.1", "127.0.0.1:9", 3, 3},
-			{"::1", "[::1]:9", 1, 4},
-		} {
-			all, err := OpenPorts(netip.MustParseAddr(c.source), 3, "")
-			if err != nil {
-				return err
-			}
-			defer all.Close()
-			for i, s := range all.All {
-				if got := int(s.Local().Port()); got != 61000+i {
-					t.Errorf("%s: port %d, want %d", c.source, got, 61000+i)
-				}
-			}
-			s, to := all.All[1], netip.MustParseAddrPort(c.target)
-			if err := errors.Join(s.KeepErrors(true), s.SendTTL(to, 0, []byte("probe"), 7)); err != nil {
-				return err
-			}
-			if err := awaitRefusal(s.fd); err != nil {
-				return err
-			}
-			peer := NewPeer(to, 0)
-			if err := s.Send(&peer, []byte("another")); err != nil {
-				t.Errorf("%s: an earlier datagram's error fails a send: %v", c.source, err)
-			}
-			buf := make([]byte, 100)
-			if n, _, _, err := s.Recv(buf); n != 0 || err != nil {
-				t.Errorf("%s: received %d bytes, %v", c.source, n, err)
-			}
-			e, ok, err := s.NextError(buf, 0)
-			if err != nil || !ok || e.From.String() != c.source || e.To != to || e.Type != c.typ || e.Code != c.code || string(e.Payload) != "probe" || e.TimeExceeded() {
-				t.Errorf("%s: %+v, %t, %v", c.source, e, ok, err)
-			}
-			if err := s.KeepErrors(false); err != nil {
-				return err
-			}
-			if _, ok, err := s.NextError(buf, 0); ok || err != nil {
-				t.Errorf("%s: an error was kept, %v", c.source, err)
-			}
+	alone(t)
+	for _, c := range []struct {
+		source, target string
+		typ, code      uint8
+	}{
+		{"127.0.0.1", "127.0.0.1:9", 3, 3},
+		{"::1", "[::1]:9", 1, 4},
+	} {
+		all := must.Get(OpenPorts(netip.MustParseAddr(c.source), 3, ""))(t)
+		defer all.Close()
+		for i, s := range all.All {
+			check.Equal(t, int(s.Local().Port()), 61000+i, c.source+": port %d")
 		}
-		return nil
-	})
+		s, to := all.All[1], netip.MustParseAddrPort(c.target)
+		must.OK(t, errors.Join(s.KeepErrors(true), s.SendTTL(to, 0, []byte("probe"), 7)))
+		awaitRefusal(t, s.fd)
+		peer := NewPeer(to, 0)
+		if err := s.Send(&peer, []byte("another")); err != nil {
+			t.Errorf("%s: an earlier datagram's error fails a send: %v", c.source, err)
+		}
+		buf := make([]byte, 100)
+		if n, _, _, err := s.Recv(buf); n != 0 || err != nil {
+			t.Errorf("%s: received %d bytes, %v", c.source, n, err)
+		}
+		e, ok, err := s.NextError(buf, 0)
+		if err != nil || !ok || e.From.String() != c.source || e.To != to || e.Type != c.typ || e.Code != c.code || string(e.Payload) != "probe" || e.TimeExceeded() {
+			t.Errorf("%s: %+v, %t, %v", c.source, e, ok, err)
+		}
+		must.OK(t, s.KeepErrors(false))
+		if _, ok, err := s.NextError(buf, 0); ok || err != nil {
+			t.Errorf("%s: an error was kept, %v", c.source, err)
+		}
+	}
+}
+
+// Held ports are the lowest free ones, of IPv4 and IPv6, and their sockets receive nothing.
+func TestHoldPorts(t *testing.T) {
+	alone(t)
+	for _, a := range []string{"127.0.0.1", "::1"} {
+		ip := netip.MustParseAddr(a)
+		taken, _, err := hold(ip, 0, FirstPort+1, "")
+		must.OK(t, err)
+		defer unix.Close(taken)
+		all := must.Get(HoldPorts(ip, 0, 3, ""))(t)
+		for i, want := range []uint16{FirstPort, FirstPort + 2, FirstPort + 3} {
+			check.Equal(t, all[i].Local(), netip.AddrPortFrom(ip, want), "held port %v")
+		}
+		to := NewPeer(all[1].Local(), 0)
+		must.OK(t, all[0].Send(&to, []byte{1}))
+		if n, _, _, err := all[1].Recv(make([]byte, 10)); n != 0 || err != nil {
+			t.Errorf("%d bytes arrived, %v", n, err)
+		}
+		for _, s := range all {
+			s.Close()
+		}
+	}
+	_, err := HoldPorts(netip.MustParseAddr("127.0.0.1"), 0, 1, "nothing")
+	check.Fails(t, "an interface that does not exist", err, nil)
 }
 
 // Ready returns the sockets that have a datagram, each of which Recv delivers with its sender.
-// Held ports are the lowest free ones, of IPv4 and IPv6, and their sockets receive nothing.
-func TestHoldPorts(t *testing.T) {
-	alone(t, func() error {
-		for _, a := range []string{"127.0.0.1", "::1"} {
-			ip := netip.MustParseAddr(a)
-			taken, err := hold1(ip, FirstPort+1)
-			if err != nil {
-				return err
-			}
-			defer taken.Close()
-			all, err := HoldPorts(ip, 0, 3, "")
-			if err != nil {
-				return err
-			}
-			for i, want := range []uint16{FirstPort, FirstPort + 2, FirstPort + 3} {
-				if got := all[i].Local(); got != netip.AddrPortFrom(ip, want) {
-					t.Errorf("port %d is %v, want %d", i, got, want)
-				}
-			}
-			to := NewPeer(all[1].Local(), 0)
-			if err := all[0].Send(&to, []byte{1}); err != nil {
-				return err
-			}
-			if n, _, _, err := all[1].Recv(make([]byte, 10)); n != 0 || err != nil {
-				t.Errorf("%d bytes arrived, %v", n, err)
-			}
-			for _, s := range all {
-				s.Close()
-			}
-		}
-		if _, err := HoldPorts(netip.MustParseAddr("127.0.0.1"), 0, 1, "nothing"); err == nil {
-			t.Error("an interface that does not exist")
-		}
-		return nil
-	})
-}
-
-func hold1(ip netip.Addr, port uint16) (*Shared, error) {
-	fd, _, err := hold(ip, 0, port, "")
-	if err != nil {
-		return nil, err
-	}
-	return shared(fd)
-}
-
 func TestPorts(t *testing.T) {
-	alone(t, func() error {
-		p, err := OpenPorts(netip.MustParseAddr("127.0.0.1"), 5, "")
-		if err != nil {
-			return err
+	alone(t)
+	p := must.Get(OpenPorts(netip.MustParseAddr("127.0.0.1"), 5, ""))(t)
+	defer p.Close()
+	if s, err := p.Ready(); s != nil || err != nil {
+		t.Errorf("nothing was sent: %v, %v", s, err)
+	}
+	for _, i := range []int{1, 1, 4} {
+		to := NewPeer(p.All[i].Local(), 0)
+		must.OK(t, p.All[0].Send(&to, []byte{byte(i)}))
+	}
+	got := map[byte]int{}
+	for s, err := p.Ready(); s != nil; s, err = p.Ready() { // the loopback delivers before a send returns
+		b := make([]byte, 10)
+		n, from, _, e := s.Recv(b)
+		if err := errors.Join(err, e); err != nil || n != 1 || from != p.All[0].Local() || s != p.All[b[0]] {
+			t.Errorf("%d bytes %v from %v, %v", n, b, from, err)
 		}
-		defer p.Close()
-		if s, err := p.Ready(); s != nil || err != nil {
-			t.Errorf("nothing was sent: %v, %v", s, err)
-		}
-		for _, i := range []int{1, 1, 4} {
-			to := NewPeer(p.All[i].Local(), 0)
-			if err := p.All[0].Send(&to, []byte{byte(i)}); err != nil {
-				return err
-			}
-		}
-		got := map[byte]int{}
-		for s, err := p.Ready(); s != nil; s, err = p.Ready() { // the loopback delivers before a send returns
-			b := make([]byte, 10)
-			n, from, _, e := s.Recv(b)
-			if err := errors.Join(err, e); err != nil || n != 1 || from != p.All[0].Local() || s != p.All[b[0]] {
-				t.Errorf("%d bytes %v from %v, %v", n, b, from, err)
-			}
-			got[b[0]]++
-		}
-		if got[1] != 2 || got[4] != 1 || len(got) != 2 {
-			t.Errorf("received %v", got)
-		}
-		return nil
-	})
+		got[b[0]]++
+	}
+	if !maps.Equal(got, map[byte]int{1: 2, 4: 1}) {
+		t.Errorf("received %v", got)
+	}
 }
 
 // extended returns a control message with a sock_extended_err, as the kernel lays it out.
