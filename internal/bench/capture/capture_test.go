@@ -3,6 +3,7 @@ package capture
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -11,41 +12,26 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
+
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var packets = []time.Time{time.Unix(1_700_000_000, 123_456_000), time.Unix(1_700_000_000, 123_999_000), time.Unix(1_700_000_001, 5_000), time.Unix(1_700_000_001, 5_000)}
 
-// info is the packet information that the writers need.
-func info(at time.Time, size int) gopacket.CaptureInfo {
-	return gopacket.CaptureInfo{Timestamp: at, CaptureLength: size, Length: size + 7}
-}
-
 // samples are files that gopacket wrote.
 func samples(t testing.TB) map[string][]byte {
 	t.Helper()
-	out := map[string][]byte{}
 	data := make([]byte, 61) // padded in pcapng
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	var micro, nano, ng bytes.Buffer
-	w := pcapgo.NewWriter(&micro)
-	must(w.WriteFileHeader(96, layers.LinkTypeEthernet))
-	n := pcapgo.NewWriterNanos(&nano)
-	must(n.WriteFileHeader(96, layers.LinkTypeEthernet))
-	g, err := pcapgo.NewNgWriter(&ng, layers.LinkTypeEthernet)
-	must(err)
+	w, n, g := pcapgo.NewWriter(&micro), pcapgo.NewWriterNanos(&nano), must.Get(pcapgo.NewNgWriter(&ng, layers.LinkTypeEthernet))(t)
+	must.OK(t, errors.Join(w.WriteFileHeader(96, layers.LinkTypeEthernet), n.WriteFileHeader(96, layers.LinkTypeEthernet)))
 	for _, at := range packets {
-		must(w.WritePacket(info(at, len(data)), data))
-		must(n.WritePacket(info(at, len(data)), data))
-		must(g.WritePacket(info(at, len(data)), data))
+		info := gopacket.CaptureInfo{Timestamp: at, CaptureLength: len(data), Length: len(data) + 7}
+		must.OK(t, errors.Join(w.WritePacket(info, data), n.WritePacket(info, data), g.WritePacket(info, data)))
 	}
-	must(g.Flush())
-	out["pcap"], out["pcap in ns"], out["pcapng"] = micro.Bytes(), nano.Bytes(), ng.Bytes()
-	return out
+	must.OK(t, g.Flush())
+	return map[string][]byte{"pcap": micro.Bytes(), "pcap in ns": nano.Bytes(), "pcapng": ng.Bytes()}
 }
 
 func TestRead(t *testing.T) {
@@ -63,8 +49,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s, cut off: %v, %v", name, cut, err)
 		}
 	}
-	big := samples(t)["pcap"]
-	swapped := slices.Clone(big)
+	swapped := samples(t)["pcap"]
 	words := func(at, n int) {
 		for i := range n {
 			slices.Reverse(swapped[at+4*i : at+4*i+4])
@@ -80,9 +65,7 @@ func TestRead(t *testing.T) {
 }
 
 func block(order binary.ByteOrder, kind uint32, body []byte) []byte {
-	b := make([]byte, 8)
-	order.PutUint32(b, kind)
-	order.PutUint32(b[4:], uint32(len(body)+12))
+	b, _ := binary.Append(nil, order, []uint32{kind, uint32(len(body) + 12)})
 	b = append(b, body...)
 	return append(b, b[4:8]...)
 }
@@ -91,21 +74,15 @@ func block(order binary.ByteOrder, kind uint32, body []byte) []byte {
 func TestClocksOfInterfaces(t *testing.T) {
 	for _, order := range []binary.ByteOrder{binary.LittleEndian, binary.BigEndian} {
 		word := func(v ...uint32) (b []byte) {
-			for _, x := range v {
-				b = append(b, make([]byte, 4)...)
-				order.PutUint32(b[len(b)-4:], x)
-			}
+			b, _ = binary.Append(nil, order, v)
 			return b
 		}
 		option := func(code uint16, value ...byte) []byte {
-			b := make([]byte, 4, 16)
-			order.PutUint16(b, code)
-			order.PutUint16(b[2:], uint16(len(value)))
+			b, _ := binary.Append(nil, order, []uint16{code, uint16(len(value))})
 			b = append(b, value...)
 			return append(b, make([]byte, (4-len(value)%4)%4)...)
 		}
-		offset := make([]byte, 8)
-		order.PutUint64(offset, 100)
+		offset, _ := binary.Append(nil, order, uint64(100))
 		face := func(options ...[]byte) []byte {
 			return block(order, interfaceBlock, append(word(1, 0), bytes.Join(options, nil)...))
 		}
@@ -124,21 +101,16 @@ func TestClocksOfInterfaces(t *testing.T) {
 		}
 		// A second section has separate interfaces.
 		again := append(slices.Clone(file), block(order, sectionHeader, word(byteOrderMagic, 1, 0xffffffff, 0xffffffff))...)
-		if _, err := Read(bytes.NewReader(append(again, packet(0, 7)...))); err == nil || !strings.Contains(err.Error(), "interface 0") {
-			t.Errorf("a packet of an interface that was not described: %v", err)
-		}
+		_, err = Read(bytes.NewReader(append(again, packet(0, 7)...)))
+		check.Fails(t, "a packet of an interface that was not described", err, nil, "interface 0")
 	}
 }
 
 func TestNoCapture(t *testing.T) {
 	for name, text := range map[string]string{"empty": "", "short": "abc", "text": "time,rtt\n1,2\n", "a gzip": "\x1f\x8b\x08\x00\x00"} {
-		if _, err := Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), "not a pcap or pcapng file") {
-			t.Errorf("%s: %v", name, err)
-		}
+		check.Fails(t, name, check.Err(Read(strings.NewReader(text))), nil, "not a pcap or pcapng file")
 	}
-	if _, err := ReadFile("/no/such/file"); err == nil {
-		t.Error("a missing file has times")
-	}
+	check.Fails(t, "a missing file", check.Err(ReadFile("/no/such/file")), nil)
 }
 
 // No file causes a crash, uses much memory, or returns an unbounded number of times.

@@ -2,11 +2,14 @@ package clockerror
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func TestTracking(t *testing.T) {
@@ -30,10 +33,9 @@ func TestTracking(t *testing.T) {
 		{text: "", wrong: "1 fields"},
 	} {
 		b, err := parseTracking(c.text)
-		switch {
-		case c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)):
-			t.Errorf("%q: %v, want %q", c.text, err, c.wrong)
-		case c.wrong == "" && (err != nil || b.Error < c.want || b.Error > c.want+1):
+		if c.wrong != "" {
+			check.Fails(t, c.text, err, nil, c.wrong)
+		} else if err != nil || b.Error < c.want || b.Error > c.want+1 {
 			t.Errorf("%q: %v, %v, want %v", c.text, b, err, c.want)
 		}
 	}
@@ -48,9 +50,7 @@ func TestKernel(t *testing.T) {
 		t     unix.Timex
 		err   error
 	}{{unix.TIME_OK, unix.Timex{}, nil}, {unix.TIME_OK, unix.Timex{Maxerror: 1500}, nil}, {unix.TIME_ERROR, unix.Timex{Maxerror: 1}, nil}, {unix.TIME_OK, unix.Timex{Maxerror: 1, Status: unix.STA_UNSYNC}, nil}, {0, unix.Timex{Maxerror: 1}, unix.EPERM}} {
-		if b, err := fromKernel(x.state, &x.t, x.err); err == nil {
-			t.Errorf("%+v: %v", x, b)
-		}
+		check.Fails(t, fmt.Sprintf("%+v", x), check.Err(fromKernel(x.state, &x.t, x.err)), nil)
 	}
 }
 

@@ -1,9 +1,9 @@
 package clockerror
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"golang.org/x/sys/unix"
 
@@ -40,9 +41,6 @@ func newFake(t testing.TB) *fake {
 	f := &fake{answers: map[uint16][]byte{}}
 	for id, text := range recorded {
 		b := must.Get(hex.DecodeString(text))(t)
-		if int(binary.BigEndian.Uint16(b[2:])) != len(b) {
-			t.Fatalf("message %04Xh has %d bytes and says %d", id, len(b), binary.BigEndian.Uint16(b[2:]))
-		}
 		f.answers[id] = b
 	}
 	return f
@@ -75,7 +73,7 @@ func (f *fake) serve(t testing.TB) string {
 			if n != tlvData || b[4] != f.domain || b[0] != typeManagement || id == f.silent {
 				continue
 			}
-			a := append([]byte(nil), f.answers[id]...)
+			a := bytes.Clone(f.answers[id])
 			a[4] = b[4]
 			copy(a[sourcePort+10:], b[sourcePort+10:][:2])
 			c.WriteToUnix(a, from)
@@ -136,21 +134,16 @@ func TestPTP(t *testing.T) {
 				}
 				return phc, nil
 			})
-			switch {
-			case c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)):
-				t.Errorf("%v, %v, want %q", b, err, c.wrong)
-			case c.wrong == "" && (err != nil || b.Error != c.want || !strings.Contains(b.Source, c.says)):
+			if c.wrong != "" {
+				check.Fails(t, c.name, err, nil, c.wrong)
+			} else if err != nil || b.Error != c.want || !strings.Contains(b.Source, c.says) {
 				t.Errorf("%d (%s), %v, want %d", b.Error, b.Source, err, c.want)
 			}
 		})
 	}
-	if _, err := askPTP(filepath.Join(t.TempDir(), "none"), nil); err == nil || !strings.Contains(err.Error(), "no ptp4l") {
-		t.Error(err)
-	}
-	f := newFake(t).hardware()
-	if _, err := askPTP(f.serve(t), func(string) (hardwareClock, error) { return phc, errNoPHC }); !errors.Is(err, errNoPHC) {
-		t.Error(err)
-	}
+	check.Fails(t, "no socket", check.Err(askPTP(filepath.Join(t.TempDir(), "none"), nil)), nil, "no ptp4l")
+	noPHC := func(string) (hardwareClock, error) { return phc, errNoPHC }
+	check.Fails(t, "no PHC", check.Err(askPTP(newFake(t).hardware().serve(t), noPHC)), errNoPHC)
 }
 
 func TestNearest(t *testing.T) {
@@ -160,12 +153,9 @@ func TestNearest(t *testing.T) {
 	if err != nil || ahead != 50 || window != 200 {
 		t.Errorf("%d, %d, %v", ahead, window, err)
 	}
-	if _, _, err := nearest([][3]unix.PtpClockTime{triple(7000, 1, 6000)}); err == nil {
-		t.Error("a clock that went backwards was taken")
-	}
-	if _, err := readPHC("lo"); !errors.Is(err, errNoPHC) {
-		t.Error(err)
-	}
+	_, _, err = nearest([][3]unix.PtpClockTime{triple(7000, 1, 6000)})
+	check.Fails(t, "a clock that went backwards", err, nil)
+	check.Fails(t, "lo", check.Err(readPHC("lo")), errNoPHC)
 }
 
 // Debian's ptp4l, as a grandmaster and as a slave, reports the same to this package as to pmc.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,32 +12,28 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestField(t *testing.T) {
 	line := []byte("         12  0\t 345   IO-APIC   4-edge      ttyS0")
 	for i, want := range []uint64{12, 0, 345, 0, 0} {
-		if got := field(line, i); got != want {
-			t.Errorf("field %d is %d, want %d", i, got, want)
-		}
+		check.Equal(t, field(line, i), want, fmt.Sprintf("field %d", i)+" is %d")
 	}
 }
 
 // kernel returns the kernel's counts for the calling thread: preemptions, and ns that it was runnable but not running.
 func kernel(t *testing.T) (preempted, waited uint64) {
 	t.Helper()
-	read := func(file, before string, to *uint64) {
+	read := func(file, before string) (n uint64) {
 		t.Helper()
-		b := must.Get(os.ReadFile("/proc/self/task/" + strconv.Itoa(unix.Gettid()) + "/" + file))(t)
+		b := must.Get(os.ReadFile("/proc/thread-self/" + file))(t)
 		_, rest, _ := strings.Cut(string(b), before)
-		if _, err := fmt.Sscan(rest, to); err != nil {
-			t.Fatalf("%s: %v in %q", file, err, b)
-		}
+		must.Get(fmt.Sscan(rest, &n))(t)
+		return n
 	}
-	read("status", "nonvoluntary_ctxt_switches:", &preempted)
-	read("schedstat", " ", &waited)
-	return preempted, waited
+	return read("status", "nonvoluntary_ctxt_switches:"), read("schedstat", " ")
 }
 
 // A thread that shares its core with another one is recorded as preempted and waiting; the core's timer is recorded,

@@ -26,55 +26,51 @@ rebound_device_trouble_total{kind="rx_dropped"} %d
 rebound_device_trouble_total{kind="resets"} 9
 `, 10*round, round)
 	}
-	s := httptest.NewServer(http.HandlerFunc(page))
-	defer s.Close()
-	from := Source{Responder: s.URL}
-	before := must.Get(from.Read())(t)
-	after, err := from.Read()
-	if err != nil || !Counted(after.Drops, report.DroppedThere) || after.There.Restarted(before.There) {
-		t.Fatal(err, after)
+	url := serve(t, page)
+	from := Source{Responder: url}
+	before, after := must.Get(from.Read())(t), must.Get(from.Read())(t)
+	if !Counted(after.Drops, report.DroppedThere) || after.There.Restarted(before.There) {
+		t.Fatal(after)
 	}
 	got := report.AddDrops(nil, from.Grown(before, after))
 	want := []report.Drop{{Place: report.RefusedThere, By: "responder: rate", Frames: 10}, {Place: report.DroppedThere, By: "responder: rx_dropped", Frames: 1}}
-	if !slices.Equal(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	kernel := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	check.Same(t, got, want, "%+v")
+	kernel := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "# TYPE rebound_refused_total counter\nrebound_refused_total{queue=\"all\",reason=\"rate\"} 1\n"+
 			"# TYPE rebound_device_own_total counter\nrebound_device_own_total{counter=\"interface_rx_dropped\"} 5\nrebound_device_own_total{counter=\"other\"} 7\n")
-	}))
-	defer kernel.Close()
+	})
 	there := report.Drop{Place: report.DroppedThere, By: "responder: interface_rx_dropped", Frames: 5}
-	if d, _, err := ReadResponder(kernel.URL); err != nil || !slices.Contains(d, there) || len(d) != 2 || !Counted(d, report.DroppedThere) || Counted(d[:1], report.DroppedThere) {
+	if d, _, err := ReadResponder(kernel); err != nil || !slices.Contains(d, there) || len(d) != 2 || !Counted(d, report.DroppedThere) || Counted(d[:1], report.DroppedThere) {
 		t.Errorf("of xdp: %v, %v", d, err)
 	}
 	busy := 2
-	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	refusing := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if busy--; busy >= 0 {
 			w.WriteHeader(http.StatusTooManyRequests)
 			return
 		}
 		page(w, r)
-	}))
-	defer refusing.Close()
-	if d, _, err := ReadResponder(refusing.URL); err != nil || len(d) != 3 {
+	})
+	if d, _, err := ReadResponder(refusing); err != nil || len(d) != 3 {
 		t.Errorf("a page that refuses twice: %v, %v", d, err)
 	}
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "up 1") }))
-	defer other.Close()
-	if d, _, err := ReadResponder(other.URL); err == nil {
-		t.Errorf("another program's page: %+v", d)
+	other := serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "up 1") })
+	for _, bad := range []string{other, url + "/\x7f"} {
+		_, _, err := ReadResponder(bad)
+		check.Fails(t, bad, err, nil)
 	}
-	if d, _, err := ReadResponder(s.URL + "/\x7f"); err == nil {
-		t.Errorf("a bad URL: %+v", d)
-	}
+}
+
+// serve returns the URL of a page.
+func serve(t *testing.T, page http.HandlerFunc) string {
+	s := httptest.NewServer(page)
+	t.Cleanup(s.Close)
+	return s.URL
 }
 
 func TestSoftnetDropped(t *testing.T) {
 	stat := "0000f1 00000003 00000000 0 0 0 0 0 0 0 0 0 0\n00001a2b 00000010 00000001 0 0 0 0 0 0 0 0 0 1\n\n"
-	if n := softnetDropped([]byte(stat)); n != 19 {
-		t.Errorf("%d, want 19", n)
-	}
+	check.Equal(t, softnetDropped([]byte(stat)), 19, "%d frames")
 }
 
 // A counter that starts again from 0 has grown by its value. One whose first reading failed gives no result.
@@ -83,9 +79,7 @@ func TestGrown(t *testing.T) {
 		return []report.Drop{{Place: report.DroppedHere, By: "ring", Frames: a}, {Place: report.NotSent, By: "ring", Frames: b}}
 	}
 	for _, c := range []struct{ before, after, want []report.Drop }{{d(1, 2), d(5, 2), d(4, 0)}, {d(9, 0), d(3, 1), d(3, 1)}, {nil, d(2, 3), nil}} {
-		if got := (Source{}).Grown(Reading{Drops: c.before}, Reading{Drops: c.after}); !slices.Equal(got, c.want) {
-			t.Errorf("from %v to %v: %v, want %v", c.before, c.after, got, c.want)
-		}
+		check.Same(t, (Source{}).Grown(Reading{Drops: c.before}, Reading{Drops: c.after}), c.want, "%v")
 	}
 }
 
@@ -95,7 +89,7 @@ func TestRestarted(t *testing.T) {
 	type life struct{ resets, finished, start int } // finished is -1 for a responder that does not count it
 	var now life
 	rate := 0
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	from := Source{Responder: serve(t, func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `# TYPE rebound_refused_total counter
 rebound_refused_total{queue="0",reason="rate"} %d
 # TYPE rebound_device_trouble_total counter
@@ -107,9 +101,7 @@ process_start_time_seconds %d
 		if now.finished >= 0 {
 			fmt.Fprintf(w, "# TYPE rebound_device_own_total counter\nrebound_device_own_total{counter=\"restarts_finished\"} %d\n", now.finished)
 		}
-	}))
-	defer s.Close()
-	from := Source{Responder: s.URL}
+	})}
 	for _, c := range []struct {
 		name          string
 		before, after life

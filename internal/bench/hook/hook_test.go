@@ -1,11 +1,9 @@
 package hook
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -36,47 +34,26 @@ func TestRun(t *testing.T) {
 
 func TestFails(t *testing.T) {
 	h := Hook{Name: "b", Command: "echo no such sysctl >&2; exit 3", Within: time.Minute}
-	if err := h.Run(); !errors.Is(err, errHook) || !strings.Contains(err.Error(), "no such sysctl") || !strings.Contains(err.Error(), "exit status 3") {
-		t.Error(err)
-	}
+	check.Fails(t, "a hook", h.Run(), errHook, "no such sysctl", "exit status 3")
 	pid := filepath.Join(t.TempDir(), "pid")
 	// The shell has to reach the sleep command, on a machine that may delay it by a second.
 	h = Hook{Name: "b", Command: "echo starting; sleep 1000 & echo $! > " + pid + "; wait", Within: 5 * time.Second}
-	if err := h.Run(); !errors.Is(err, errHook) || !strings.Contains(err.Error(), "within 5s") || !strings.Contains(err.Error(), "starting") {
-		t.Error(err)
-	}
-	b := must.Get(os.ReadFile(pid))(t)
-	id, _ := strconv.Atoi(strings.TrimSpace(string(b)))
-	await.Until(t, "what the hook started has ended", func() bool {
-		s, err := os.ReadFile("/proc/" + strconv.Itoa(id) + "/stat")
-		return err != nil || strings.Contains(string(s), ") Z ")
-	})
+	check.Fails(t, "a slow hook", h.Run(), errHook, "within 5s", "starting")
+	running := alive(t, pid)
+	await.Until(t, "what the hook started has ended", func() bool { return !running() })
 }
 
-// Run does not wait for background processes of a hook.
+// Run does not wait for background processes of a hook, which keep running: neither for their end, nor longer for their output than the
+// hook may take.
 func TestBackground(t *testing.T) {
-	pid := filepath.Join(t.TempDir(), "pid")
-	h := Hook{Command: "sleep 1000 & echo $! > " + pid, Within: time.Minute}
-	check.OK(t, h.Run())
-	killAlive(t, pid)
-}
-
-// The time limit is for the hook, not for the output of a background process, which keeps running.
-func TestBoundEndsWithHook(t *testing.T) {
 	defer func(was time.Duration) { grace = was }(grace)
-	grace = 6 * time.Second
-	pid := filepath.Join(t.TempDir(), "pid")
-	h := Hook{Command: "sleep 1000 & echo $! > " + pid, Within: 5 * time.Second}
-	check.OK(t, h.Run())
-	killAlive(t, pid)
-}
-
-// killAlive kills the process whose ID is in a file, and fails the test if it had already ended.
-func killAlive(t *testing.T, file string) {
-	t.Helper()
-	b := must.Get(os.ReadFile(file))(t)
-	id, _ := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err := unix.Kill(id, unix.SIGKILL); err != nil {
-		t.Errorf("what the hook left in the background: %v", err)
+	for _, c := range []struct{ grace, within time.Duration }{{grace, time.Minute}, {6 * time.Second, 5 * time.Second}} {
+		grace = c.grace
+		pid := filepath.Join(t.TempDir(), "pid")
+		h := Hook{Command: "sleep 1000 & echo $! > " + pid, Within: c.within}
+		check.OK(t, h.Run())
+		if err := unix.Kill(process(t, pid), unix.SIGKILL); err != nil {
+			t.Errorf("what the hook left in the background: %v", err)
+		}
 	}
 }

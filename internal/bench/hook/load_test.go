@@ -11,17 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// alive returns a function that reports whether the process whose ID is in a file runs.
-func alive(t *testing.T, file string) func() bool {
+// process returns the process ID that a command writes to a file.
+func process(t *testing.T, file string) (id int) {
 	t.Helper()
-	id := 0
-	await.Until(t, "the load has written its process ID", func() bool {
+	await.Until(t, "the command has written its process ID", func() bool {
 		b, err := os.ReadFile(file)
 		id, _ = strconv.Atoi(strings.TrimSpace(string(b)))
 		return err == nil && id > 0
 	})
+	return id
+}
+
+// alive returns a function that reports whether the process whose ID is in a file runs.
+func alive(t *testing.T, file string) func() bool {
+	t.Helper()
+	id := process(t, file)
 	return func() bool {
 		s, err := os.ReadFile("/proc/" + strconv.Itoa(id) + "/stat")
 		return err == nil && !strings.Contains(string(s), ") Z ")
@@ -35,10 +43,7 @@ func TestLoad(t *testing.T) {
 	stopWithin = 100 * time.Millisecond
 	dir := t.TempDir()
 	child, own := filepath.Join(dir, "child"), filepath.Join(dir, "own")
-	l, err := StartLoad("trap '' TERM; sleep 1000 & echo $! >"+child+"; echo $$ >"+own+"; while :; do sleep 1000; done", unix.CPUSet{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(StartLoad("trap '' TERM; sleep 1000 & echo $! >"+child+"; echo $$ >"+own+"; while :; do sleep 1000; done", unix.CPUSet{}))(t)
 	running, shell := alive(t, child), alive(t, own)
 	if how, ended := l.Ended(); ended || !running() || !shell() {
 		t.Errorf("the load has ended (%s), or what it started", how)
@@ -53,21 +58,11 @@ func TestLoad(t *testing.T) {
 
 // A load that ends without being stopped reports how.
 func TestLoadEnds(t *testing.T) {
-	l, err := StartLoad("echo cannot connect >&2; exit 3", unix.CPUSet{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var how string
-	await.Until(t, "the load has ended", func() (ended bool) { how, ended = l.Ended(); return ended })
-	if !strings.Contains(how, "exit status 3") || !strings.Contains(how, "cannot connect") {
-		t.Errorf("%q", how)
-	}
-	l.Stop()
-	if l, err = StartLoad("exit 0", unix.CPUSet{}); err != nil {
-		t.Fatal(err)
-	}
-	await.Until(t, "the load has ended", func() (ended bool) { how, ended = l.Ended(); return ended })
-	if how != "it ended with status 0" {
-		t.Errorf("%q", how)
+	for command, says := range map[string][]string{"echo cannot connect >&2; exit 3": {"exit status 3", "cannot connect"}, "exit 0": {"it ended with status 0"}} {
+		l := must.Get(StartLoad(command, unix.CPUSet{}))(t)
+		var how string
+		await.Until(t, "the load has ended", func() (ended bool) { how, ended = l.Ended(); return ended })
+		check.Contains(t, how, says...)
+		l.Stop()
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -28,9 +29,7 @@ func TestRows(t *testing.T) {
 			t.Errorf("-%s: its help does not name %s: %q", name, r.Arg, usage)
 		}
 		for _, v := range r.Values() {
-			if err := s.Set(name, v); err != nil {
-				t.Errorf("-%s %s is completed, and refused: %v", name, v, err)
-			}
+			check.OK(t, s.Set(name, v)) // what is completed is accepted
 		}
 		if err := s.Set(name, "?"); err == nil && !slices.Contains(free, name) || err != nil && !strings.HasPrefix(err.Error(), name+": ") {
 			t.Errorf("-%s ? gives %v", name, err)
@@ -42,9 +41,7 @@ func TestRows(t *testing.T) {
 		{"proto", "tcp", `proto: "tcp" is not one of icmp, udp, stamp, ud, srd, stamp-ud, stamp-srd`},
 		{"what", "1", `unknown setting "what": -ab accepts do, name, target, proto, `},
 	} {
-		if err := s.Set(c.key, c.value); err == nil || !strings.HasPrefix(err.Error(), c.want) {
-			t.Errorf("%s=%s gives %v, want %s", c.key, c.value, err, c.want)
-		}
+		check.Fails(t, c.key, s.Set(c.key, c.value), nil, c.want)
 	}
 	a := Default()
 	for _, set := range []string{"target=10.0.0.2", "rate=20k", "size=100", "dscp=46", "stamp-zero-ssid=stop", "timeout=2s"} {
