@@ -2,7 +2,6 @@ package probe_test
 
 import (
 	"bytes"
-	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/net/bpf"
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -22,8 +22,7 @@ func machine(t testing.TB, neighbours bool, flows ...probe.Flow) func([]byte) bo
 	}
 	vm := must.Get(bpf.NewVM(all))(t)
 	return func(b []byte) bool {
-		n := must.Get(vm.Run(b))(t)
-		return n > 0
+		return must.Get(vm.Run(b))(t) > 0
 	}
 }
 
@@ -68,10 +67,9 @@ func TestFilterAcceptsWhatCheckDoes(t *testing.T) {
 		alone := machine(t, false, f)
 		for n := range uint32(20000) {
 			b := c.Build(n, 0)
-			switch kind := rnd.IntN(10); kind {
-			case 0, 1:
+			if rnd.IntN(10) < 2 {
 				b = refusal(f, b, []byte{3, 11, 12, 1, 2, 4}[rnd.IntN(6)], byte(rnd.IntN(5)))
-			default:
+			} else {
 				b = answer(f, b)
 			}
 			for range rnd.IntN(4) {
@@ -104,9 +102,9 @@ func TestFilterRejectsOtherTraffic(t *testing.T) {
 		takes := machine(t, false, f)
 		c := must.Get(probe.New(f))(t)
 		good := answer(f, c.Build(1, 0))
-		l4, next := 34, 23
+		l4, next := l4(f.Src.Is6()), 23
 		if f.Src.Is6() {
-			l4, next = 54, 20
+			next = 20
 		}
 		for name, change := range map[string]func(b []byte) []byte{
 			"TCP from the target":            func(b []byte) []byte { b[next] = 6; be.PutUint32(b[l4:], 443<<16|50); return b },
@@ -171,7 +169,5 @@ func TestFilterOfNeighbours(t *testing.T) {
 }
 
 func TestFilterIsBounded(t *testing.T) {
-	if _, err := probe.Filter(make([]probe.Flow, 1000), false); !errors.Is(err, probe.ErrFilter) {
-		t.Errorf("for a thousand flows: %v", err)
-	}
+	check.Fails(t, "a thousand flows", check.Err(probe.Filter(make([]probe.Flow, 1000), false)), probe.ErrFilter)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/oracle"
 )
@@ -59,11 +60,10 @@ func l4(v6 bool) int {
 func answer(f probe.Flow, req []byte) []byte {
 	b := bytes.Clone(req)
 	v6 := f.Src.Is6()
+	l4 := l4(v6)
 	copy(b[0:6], req[6:12])
 	copy(b[6:12], req[0:6])
-	l4 := 34
 	if v6 {
-		l4 = 54
 		copy(b[22:38], req[38:54])
 		copy(b[38:54], req[22:38])
 		b[21] = 61
@@ -72,15 +72,12 @@ func answer(f probe.Flow, req []byte) []byte {
 		copy(b[30:34], req[26:30])
 		b[22] = 61
 		be.PutUint16(b[18:], 0x4711) // the host's own identification
-		b[24], b[25] = 0, 0
-		be.PutUint16(b[24:], ^oracle.Sum(b[14:34]))
 	}
-	at, next := l4+6, byte(17)
 	switch {
 	case f.Proto == probe.ICMP && v6:
-		at, next, b[l4] = l4+2, 58, 129
+		b[l4] = 129
 	case f.Proto == probe.ICMP:
-		at, next, b[l4] = l4+2, 1, 0
+		b[l4] = 0
 	default:
 		copy(b[l4:l4+2], req[l4+2:l4+4])
 		copy(b[l4+2:l4+4], req[l4:l4+2])
@@ -96,13 +93,34 @@ func answer(f probe.Flow, req []byte) []byte {
 		copy(p[36:38], q[12:14])
 		p[40] = 63
 	}
+	correct(b, f.Proto, v6)
+	return b
+}
+
+// sumAt is where a frame's segment has its checksum.
+func sumAt(p probe.Proto, v6 bool) int {
+	if p == probe.ICMP {
+		return l4(v6) + 2
+	}
+	return l4(v6) + 6
+}
+
+// correct sets the checksums of a frame.
+func correct(b []byte, p probe.Proto, v6 bool) {
+	next, at := byte(17), sumAt(p, v6)
+	if p == probe.ICMP {
+		next = map[bool]byte{false: 1, true: 58}[v6]
+	}
+	if !v6 {
+		b[24], b[25] = 0, 0
+		be.PutUint16(b[24:], ^oracle.Sum(b[14:34]))
+	}
 	b[at], b[at+1] = 0, 0
 	s := ^l4sum(b, v6, next)
 	if s == 0 && next == 17 {
 		s = 0xffff
 	}
 	be.PutUint16(b[at:], s)
-	return b
 }
 
 type kind struct {
@@ -131,9 +149,18 @@ func (k kind) codec(t testing.TB) (probe.Flow, *probe.Codec) {
 
 func (k kind) String() string { return fmt.Sprintf("%v/v6=%t/%d", k.proto, k.v6, k.size) }
 
+// verdict fails the test unless a frame has the verdict, and the wrong field, if that is not None.
+func verdict(t *testing.T, what any, c *probe.Codec, frame []byte, want probe.Verdict, field probe.Field) (r probe.Reply) {
+	t.Helper()
+	if v := c.Check(frame, &r); v != want || field != probe.None && r.Field != field {
+		t.Fatalf("%v: %v %v, want %v %v", what, v, r.Field, want, field)
+	}
+	return r
+}
+
 func TestRequestsAreValid(t *testing.T) {
 	for _, k := range kinds() {
-		c := must.Get(probe.New(flow(k.proto, k.v6, k.size)))(t)
+		_, c := k.codec(t)
 		for _, seq := range []uint32{0, 1, 0xffff, 0x10000, 0xffffffff} {
 			b := c.Build(seq, 42)
 			next := b[23]
@@ -155,9 +182,9 @@ func TestGoodReplies(t *testing.T) {
 		for _, seq := range []uint32{0, 1, 0xffff, 0x10000, 0xffffffff} {
 			reply := answer(f, c.Build(seq, 42))
 			c.Build(seq+1, 43) // a Codec keeps no state of an earlier probe
-			var r probe.Reply
-			if v := c.Check(reply, &r); v != probe.Good || !r.HasSeq || r.Seq != seq {
-				t.Fatalf("%v: seq %d: verdict %v, field %v, seq %d", k, seq, v, r.Field, r.Seq)
+			r := verdict(t, k, c, reply, probe.Good, probe.None)
+			if !r.HasSeq || r.Seq != seq {
+				t.Fatalf("%v: seq %d instead of %d", k, r.Seq, seq)
 			}
 			if k.proto == probe.STAMP && (r.Stamped.T1 != 42 || r.Stamped.T3 != 0x1122334455667788 || r.Stamped.Seq != seq || r.Stamped.TTL != 63) {
 				t.Fatalf("%v: %+v", k, r.Stamped)
@@ -203,10 +230,7 @@ func TestEveryWrongByteIsFound(t *testing.T) {
 				t.Fatalf("%v: %d of %d bytes pass as %v", k, n, len(good), v)
 			}
 		}
-		var r probe.Reply
-		if v := c.Check(append(good, 0), &r); v != probe.Corrupt || r.Field != probe.Length {
-			t.Fatalf("%v: a byte too much passes as %v %v", k, v, r.Field)
-		}
+		verdict(t, k, c, append(good, 0), probe.Corrupt, probe.Length)
 	}
 }
 
@@ -218,10 +242,7 @@ func TestPayloadOfAnotherProbe(t *testing.T) {
 		other := bytes.Clone(c.Build(8, 0))
 		req := bytes.Clone(c.Build(7, 0))
 		copy(req[l4+16:], other[l4+16:])
-		var r probe.Reply
-		if v := c.Check(answer(f, req), &r); v != probe.Corrupt || r.Field != probe.Payload {
-			t.Errorf("%v: %v %v", k, v, r.Field)
-		}
+		verdict(t, k, c, answer(f, req), probe.Corrupt, probe.Payload)
 	}
 }
 
@@ -234,15 +255,10 @@ func TestUnsummed(t *testing.T) {
 		b := answer(f, c.Build(7, 42))
 		l4 := l4(k.v6)
 		be.PutUint16(b[l4+6:], oracle.Sum(pseudo(b, k.v6, 17, len(b)-l4))) // CHECKSUM_PARTIAL as seen on a veth pair
-		var r probe.Reply
-		if v := c.Check(b, &r); v != probe.Unsummed {
-			t.Errorf("%v: partial checksum: %v %v", k, v, r.Field)
-		}
+		verdict(t, k, c, b, probe.Unsummed, probe.None)
 		if k.proto == probe.UDP && len(b) > l4+16 { // if there is a pattern: without pattern and checksum, a wrong sequence number cannot be detected
 			b[len(b)-1] ^= 1
-			if v := c.Check(b, &r); v != probe.Corrupt || r.Field != probe.Payload {
-				t.Errorf("%v: partial checksum and a wrong byte: %v %v", k, v, r.Field)
-			}
+			verdict(t, k, c, b, probe.Corrupt, probe.Payload)
 			b[len(b)-1] ^= 1
 		}
 		b[l4+6], b[l4+7] = 0, 0
@@ -250,9 +266,7 @@ func TestUnsummed(t *testing.T) {
 		if k.v6 {
 			want = probe.Corrupt // RFC 8200 §8.1
 		}
-		if v := c.Check(b, &r); v != want {
-			t.Errorf("%v: no checksum: %v, want %v", k, v, want)
-		}
+		verdict(t, k, c, b, want, probe.None)
 	}
 }
 
@@ -266,48 +280,26 @@ func TestForeign(t *testing.T) {
 	for name, g := range map[string]probe.Flow{"ping of the same host": icmp, "another port": other} {
 		d, _ := probe.New(g)
 		b := answer(g, d.Build(3, 0))
-		var r probe.Reply
 		if g.Proto == probe.UDP {
 			b = b[:90] // if both a field and the length differ, it is another flow
 		}
-		if v := c.Check(b, &r); v != probe.Foreign {
-			t.Errorf("%s: %v %v", name, v, r.Field)
-		}
+		verdict(t, name, c, b, probe.Foreign, probe.None)
 	}
-	var r probe.Reply
 	for n := range 100 {
-		if v := c.Check(make([]byte, n), &r); v != probe.Foreign {
-			t.Errorf("%d zeros: %v", n, v)
-		}
+		verdict(t, n, c, make([]byte, n), probe.Foreign, probe.None)
 	}
 }
 
 func TestRefused(t *testing.T) {
 	for _, k := range []kind{{probe.UDP, false, 100}, {probe.ICMP, false, 100}, {probe.UDP, true, 100}, {probe.STAMP, true, 150}} {
-		_, c := k.codec(t)
-		req := bytes.Clone(c.Build(1, 0))
-		l4 := l4(k.v6)
-		b := bytes.Clone(req[:l4])
-		copy(b[0:6], here[:])
+		f, c := k.codec(t)
+		l4, kind, code := l4(k.v6), byte(3), byte(3)
 		if k.v6 {
-			b[20] = 58
-			copy(b[38:54], req[22:38])
-			b = append(b, 1, 4, 0, 0, 0, 0, 0, 0)
-		} else {
-			b[23] = 1
-			copy(b[26:30], []byte{10, 0, 0, 254}) // a router
-			copy(b[30:34], req[26:30])
-			b = append(b, 3, 3, 0, 0, 0, 0, 0, 0)
+			kind, code = 1, 4
 		}
-		b = append(b, req[14:]...)
-		var r probe.Reply
-		want := uint16(0x303)
-		if k.v6 {
-			want = 0x104
-		}
-		if v := c.Check(b, &r); v != probe.Refused || r.Code != want {
-			t.Errorf("%v: %v %#x", k, v, r.Code)
-		}
+		b := refusal(f, c.Build(1, 0), kind, code)
+		r := verdict(t, k, c, b, probe.Refused, probe.None)
+		check.Equal(t, r.Code, uint16(kind)<<8|uint16(code), "refused with %#x")
 		b[l4+8+12] ^= 0xff // quotes another process's packet
 		if k.v6 {
 			b[l4+8+8] ^= 0xff
@@ -324,9 +316,7 @@ func TestSizes(t *testing.T) {
 		v6    bool
 		min   int
 	}{{probe.ICMP, false, 60}, {probe.UDP, false, 60}, {probe.ICMP, true, 70}, {probe.UDP, true, 70}, {probe.STAMP, false, 86}, {probe.STAMP, true, 106}} {
-		if got := probe.MinSize(c.proto, c.v6); got != c.min {
-			t.Errorf("MinSize(%v, %t) = %d, want %d", c.proto, c.v6, got, c.min)
-		}
+		check.Equal(t, probe.MinSize(c.proto, c.v6), c.min, fmt.Sprint(c.proto)+": %d bytes")
 		for size, ok := range map[int]bool{c.min - 1: false, c.min: true, 1514: true, 1515: false} {
 			if err := probe.CheckSize(c.proto, c.v6, size, 0, 1500); (err == nil) != ok {
 				t.Errorf("%v, v6 %t, size %d: %v", c.proto, c.v6, size, err)
@@ -361,10 +351,8 @@ func FuzzCheck(f *testing.F) {
 		case probe.Good, probe.Unsummed:
 			want := answer(fl, c.Build(r.Seq, r.Stamped.T1))
 			l4 := l4(k.v6)
-			if len(b) != len(want) || string(b[:12]) != string(want[:12]) {
-				t.Fatalf("%v: %x passes for %x", k, b, want)
-			}
-			if k.proto == probe.UDP && string(b[l4+8:]) != string(want[l4+8:]) || k.proto == probe.ICMP && string(b[l4+4:]) != string(want[l4+4:]) {
+			if len(b) != len(want) || string(b[:12]) != string(want[:12]) ||
+				k.proto == probe.UDP && string(b[l4+8:]) != string(want[l4+8:]) || k.proto == probe.ICMP && string(b[l4+4:]) != string(want[l4+4:]) {
 				t.Fatalf("%v: %x passes for %x", k, b, want)
 			}
 		}
@@ -377,18 +365,12 @@ func TestEveryWrongWordIsFound(t *testing.T) {
 	for _, k := range []kind{{probe.ICMP, false, 98}, {probe.ICMP, true, 98}, {probe.UDP, false, 99}, {probe.UDP, true, 99}} {
 		f, c := k.codec(t)
 		good := answer(f, c.Build(7, 42))
-		l4, at := 34, 24 // at: the IPv4 header checksum
 		free := map[int]bool{14: true, 18: true, 22: true}
 		if k.v6 {
-			l4, at = 54, -1
 			free = map[int]bool{14: true, 16: true, 20: true}
 		}
-		sumAt := l4 + 6
-		if k.proto == probe.ICMP {
-			sumAt = l4 + 2
-		}
 		for i := 0; i+1 < len(good); i += 2 {
-			if i == at || i == sumAt {
+			if i == 24 && !k.v6 || i == sumAt(k.proto, k.v6) { // checksums
 				continue
 			}
 			b := bytes.Clone(good)
@@ -398,16 +380,7 @@ func TestEveryWrongWordIsFound(t *testing.T) {
 				b = bytes.Clone(good)
 				b[map[int]int{14: 15, 16: 16, 18: 18, 20: 21, 22: 22}[i]] ^= 0x10
 			}
-			if at > 0 {
-				b[at], b[at+1] = 0, 0
-				be.PutUint16(b[at:], ^oracle.Sum(b[14:34]))
-			}
-			b[sumAt], b[sumAt+1] = 0, 0
-			next := b[23]
-			if k.v6 {
-				next = map[probe.Proto]byte{probe.ICMP: 58, probe.UDP: 17}[k.proto]
-			}
-			be.PutUint16(b[sumAt:], ^l4sum(b, k.v6, next))
+			correct(b, k.proto, k.v6)
 			var r probe.Reply
 			v := c.Check(b, &r)
 			if free[i] != (v == probe.Good) || !free[i] && v != probe.Corrupt && v != probe.Foreign || r.Field == probe.L4Checksum || r.Field == probe.IPChecksum {

@@ -6,10 +6,10 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -24,8 +24,7 @@ func digest(parts ...[]byte) []byte {
 func asks(t testing.TB, list ...string) (all []probe.Ask) {
 	t.Helper()
 	for _, text := range list {
-		a := must.Get(probe.ParseAsk(text))(t)
-		all = append(all, a)
+		all = append(all, must.Get(probe.ParseAsk(text))(t))
 	}
 	return all
 }
@@ -101,10 +100,9 @@ func TestEveryForgedBitIsFound(t *testing.T) {
 			r.Stamped.SSID != 0x1234 || r.Stamped.T1 != 42 || r.Stamped.T3 != 0x1122334455667788 || r.Stamped.TTL != 63 || r.Seq != 7 {
 			t.Fatalf("%v %v %+v", v, r.Field, r)
 		}
-		base := 44
-		from := base // the part that the HMAC TLV covers
+		from := 44 // the part that the HMAC TLV covers
 		if authenticated {
-			base, from = 112, 0
+			from = 0
 		}
 		for i := from; i < len(good); i++ {
 			for bit := range 8 {
@@ -132,14 +130,9 @@ func TestFlagsOfReplies(t *testing.T) {
 	for flags, want := range map[byte]string{0: "true true true false", 0x80: "true false true false", 0x40: "true false false false", 0x20: "true false true true"} {
 		b := bytes.Clone(good)
 		b[second] = flags
-		var r probe.Reply
-		if v := c.Check(b, &r); v != probe.Good {
-			t.Fatalf("flags %#x: %v %v", flags, v, r.Field)
-		}
+		r := verdict(t, flags, c, b, probe.Good, probe.None)
 		a := r.Stamped.Answers
-		if got := fmt.Sprint(a[0].Usable(), a[1].Usable(), a[2].Usable(), r.Stamped.Untrusted); got != want {
-			t.Errorf("flags %#x: usable and untrusted %s, want %s", flags, got, want)
-		}
+		check.Equal(t, fmt.Sprint(a[0].Usable(), a[1].Usable(), a[2].Usable(), r.Stamped.Untrusted), want, "usable and untrusted %s")
 	}
 }
 
@@ -148,19 +141,12 @@ func TestParseAsk(t *testing.T) {
 		"cos": "want cos:DSCP", "cos:64": "0 to 63", "cos:x": "0 to 63", "time:1": "want time alone", "access:3:1": "ID 1 for a 3GPP", "access:1": "want access:ID:CODE",
 		"access:1:256": "up to 255", "access:0:1": "ID 1", "ping": "want time, location, cos:DSCP", "": "want time", "padding": "want time",
 	} {
-		if _, err := probe.ParseAsk(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", text, err, want)
-		}
+		check.Fails(t, text, check.Err(probe.ParseAsk(text)), nil, want)
 	}
-	f := sealedFlow(t, true, 3, "time")
-	if _, err := probe.New(f); err == nil || !strings.Contains(err.Error(), "leave 3 for a padding TLV") {
-		t.Errorf("%v", err)
-	}
-	f = sealedFlow(t, true, 0)
+	check.Fails(t, "3 bytes more", check.Err(probe.New(sealedFlow(t, true, 3, "time"))), nil, "leave 3 for a padding TLV")
+	f := sealedFlow(t, true, 0)
 	f.Test.Key = nil
-	if _, err := probe.New(f); err == nil || !strings.Contains(err.Error(), "HMACs need a key") {
-		t.Errorf("%v", err)
-	}
+	check.Fails(t, "no key", check.Err(probe.New(f)), nil, "HMACs need a key")
 }
 
 func TestSealedAllocatesNothing(t *testing.T) {
