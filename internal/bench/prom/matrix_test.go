@@ -3,10 +3,10 @@ package prom
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -34,11 +34,7 @@ func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 		query := r.FormValue("query")
 		result := []any{}
 		defer func() {
-			kind := "matrix"
-			if strings.HasPrefix(query, "count") {
-				kind = "vector"
-			}
-			json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": kind, "result": result}})
+			answer(w, map[bool]string{true: "vector", false: "matrix"}[strings.HasPrefix(query, "count")], result)
 		}()
 		if missing != "" && strings.HasPrefix(query, missing+"{") {
 			return
@@ -95,7 +91,7 @@ func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 				if len(values) == 0 {
 					continue
 				}
-				if label := map[bool]string{true: "kind", false: "place"}[strings.HasPrefix(query, troubleMetric)]; strings.HasPrefix(query, troubleMetric) || strings.HasPrefix(query, placeMetric) {
+				if trouble := strings.HasPrefix(query, troubleMetric); trouble || strings.HasPrefix(query, placeMetric) {
 					for value, n := range map[string]int{"late": 7, "send_failed": 5, "here": 3, "there": 0} {
 						if !strings.Contains(query, value) {
 							continue
@@ -103,19 +99,18 @@ func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 						if from != 'a' || to != 'b' {
 							n = 0
 						}
+						labels := maps.Clone(labels)
+						labels[map[bool]string{true: "kind", false: "place"}[trouble]] = value
 						last := values[len(values)-1].([]any)[0]
-						result = append(result, map[string]any{"metric": map[string]string{"instance": string(from), "target": "icmp:" + string(to), label: value},
-							"values": []any{[]any{start, "0"}, []any{last, fmt.Sprint(n)}}})
+						result = append(result, map[string]any{"metric": labels, "values": []any{[]any{start, "0"}, []any{last, fmt.Sprint(n)}}})
 					}
 					continue
 				}
-				each := map[string]any{"metric": labels}
 				if strings.HasPrefix(query, DefaultMetric) {
-					each["histograms"] = moments
+					result = append(result, map[string]any{"metric": labels, "histograms": moments})
 				} else {
-					each["values"] = values
+					result = append(result, map[string]any{"metric": labels, "values": values})
 				}
-				result = append(result, each)
 			}
 		}
 	}))
@@ -125,6 +120,9 @@ func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 
 // anHour are the options of a matrix of the last hour, compared with the same hour of the day before.
 var anHour = MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
+
+// aToB is one path in the same hour.
+var aToB = &Source{Labels: []Label{{"instance", "a"}, {"target", "icmp:b"}}, Metric: DefaultMetric, From: now.Add(-time.Hour), To: now, Windows: 12}
 
 // matrix is that of an hour of a server.
 func matrix(t *testing.T, server *httptest.Server, o MatrixOptions) *page.Matrix {
@@ -140,15 +138,9 @@ func altered(t *testing.T, change func(query string, answer []byte) []byte) *htt
 	truth := always(t)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.FormValue("query")
-		got, err := http.Post(truth.URL+r.URL.Path, "application/x-www-form-urlencoded", strings.NewReader(r.Form.Encode()))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer got.Body.Close()
-		var answer bytes.Buffer
-		answer.ReadFrom(got.Body)
-		w.Write(change(query, answer.Bytes()))
+		got := httptest.NewRecorder()
+		truth.Config.Handler.ServeHTTP(got, r)
+		w.Write(change(query, got.Body.Bytes()))
 	}))
 	t.Cleanup(s.Close)
 	return s
@@ -179,34 +171,21 @@ func TestMatrix(t *testing.T) {
 	var html, text bytes.Buffer
 	must.OK(t, page.WriteMatrix(&html, m))
 	must.OK(t, page.PrintMatrix(&text, m))
-	for _, want := range []string{"1 of 6 paths are slower", "1 of 6 paths returned no replies", "a → icmp:c", "b → icmp:a", "100 %",
-		"at most 5 % of matrices of this size", `<th scope="col">not sent</th><th scope="col">dropped here</th><th scope="col">late</th>`, "between 0 and 3"} {
-		if !strings.Contains(html.String(), want) {
-			t.Errorf("the page does not say %q", want)
-		}
-	}
+	check.Contains(t, html.String(), "1 of 6 paths are slower", "1 of 6 paths returned no replies", "a → icmp:c", "b → icmp:a", "100 %",
+		"at most 5 % of matrices of this size", `<th scope="col">not sent</th><th scope="col">dropped here</th><th scope="col">late</th>`, "between 0 and 3")
 	for _, bad := range []string{"http://", "https://", "src=", "@import", "ZgotmplZ"} {
 		if strings.Contains(html.String(), bad) {
 			t.Errorf("the page has %q: it is to need nothing but itself", bad)
 		}
 	}
-	for _, want := range []string{"+ a -> icmp:c: p50 slower by", "! b -> icmp:a: 100 % lost (3600 of 3600)", "6 paths: 1 slower, 0 faster, 2 with no change seen, 3 without a verdict",
+	check.Contains(t, text.String(), "+ a -> icmp:c: p50 slower by", "! b -> icmp:a: 100 % lost (3600 of 3600)", "6 paths: 1 slower, 0 faster, 2 with no change seen, 3 without a verdict",
 		"! a -> icmp:b: 5 not sent, between 0 and 3 dropped here, 7 late (of 3600)", "of 6 paths, 1 slower than the baseline, 0 with loss, 1 without replies;",
-		"at most 5 % of matrices of this size show any + or -"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("no %q in\n%s", want, &text)
-		}
-	}
-	for _, c := range []struct {
-		change func(*MatrixOptions)
-		says   string
-	}{{func(o *MatrixOptions) { o.ToName = "site" }, "without the label site"}, {func(o *MatrixOptions) { o.FromName = "host" }, "has no data"}} {
-		o := anHour
-		c.change(&o)
-		if _, err := (&Server{Base: always(t).URL}).Matrix(context.Background(), o); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%v, want %s", err, c.says)
-		}
-	}
+		"at most 5 % of matrices of this size show any + or -")
+	noColumn, noRow := anHour, anHour
+	noColumn.ToName, noRow.FromName = "site", "host"
+	s := &Server{Base: always(t).URL}
+	check.Fails(t, "columns", check.Err(s.Matrix(context.Background(), noColumn)), nil, "without the label site")
+	check.Fails(t, "rows", check.Err(s.Matrix(context.Background(), noRow)), nil, "has no data")
 }
 
 // Without label names, rows are the nodes that watches report for themselves and columns are the targets' nodes, both
@@ -256,9 +235,7 @@ func TestMatrixWithoutLossCounters(t *testing.T) {
 		if c := m.Cells[page.Pair{From: "a", To: "icmp:b"}]; c.Lost != 0 || c.LostUncertain != 0 {
 			t.Errorf("without %s, every probe answered: %+v", missing, c)
 		}
-		if !slices.ContainsFunc(m.Notes, func(n string) bool { return strings.Contains(n, "6 of 6 paths have no "+missing) }) {
-			t.Errorf("no note names %s: %q", missing, m.Notes)
-		}
+		check.Contains(t, strings.Join(m.Notes, "\n"), "6 of 6 paths have no "+missing)
 	}
 }
 
@@ -266,27 +243,15 @@ func TestMatrixWithoutLossCounters(t *testing.T) {
 // Then lost probes are limited to those sent, and a note says so.
 func TestCountersDisagree(t *testing.T) {
 	s := altered(t, func(query string, text []byte) []byte {
-		var answer struct {
-			Status string `json:"status"`
-			Data   struct {
-				Type   string           `json:"resultType"`
-				Result []map[string]any `json:"result"`
-			} `json:"data"`
+		if !strings.HasPrefix(query, lostMetric+"{") {
+			return text
 		}
-		check.OK(t, json.Unmarshal(text, &answer))
-		for _, each := range answer.Data.Result {
-			values, _ := each["values"].([]any)
-			for i, v := range values {
-				if strings.HasPrefix(query, lostMetric+"{") {
-					v.([]any)[1] = fmt.Sprint(1000 * i) // faster than a probe per second
-				}
-			}
-		}
-		text, err := json.Marshal(answer)
-		if err != nil {
-			t.Error(err)
-		}
-		return text
+		i := -1
+		return regexp.MustCompile(`(\[\d+),"\d+"\]`).ReplaceAllFunc(text, func(value []byte) []byte {
+			moment, _, _ := bytes.Cut(value, []byte(","))
+			i++
+			return fmt.Appendf(nil, `%s,"%d"]`, moment, 1000*i) // faster than a probe per second
+		})
 	})
 	m := matrix(t, s, anHour)
 	for pair, c := range m.Cells {
@@ -294,11 +259,8 @@ func TestCountersDisagree(t *testing.T) {
 			t.Errorf("%v: %+v: the parts add up to %d", pair, c.Counts, parts)
 		}
 	}
-	if want := "the counters of 6 of 6 paths " + disagree; !slices.ContainsFunc(m.Notes, func(n string) bool { return strings.Contains(n, want) }) {
-		t.Errorf("no %q in %q", want, m.Notes)
-	}
-	from := &Source{Labels: []Label{{"instance", "a"}, {"target", "icmp:b"}}, Metric: DefaultMetric, From: now.Add(-time.Hour), To: now, Windows: 12}
-	l := must.Get(Load(context.Background(), &Server{Base: s.URL}, from))(t)
+	check.Contains(t, strings.Join(m.Notes, "\n"), "the counters of 6 of 6 paths "+disagree)
+	l := must.Get(Load(context.Background(), &Server{Base: s.URL}, aToB))(t)
 	if c := l.Counts; c.Sent != 3600 || c.Lost != 3588 || c.LostLeast() != 0 || c.Received != 0 || !slices.Contains(l.Notes, "the counters "+disagree+": lost is a range") {
 		t.Errorf("%+v %q", c, l.Notes)
 	}
@@ -385,9 +347,7 @@ func TestMatrixOfSeveralSeries(t *testing.T) {
 	if c := m.Cells[page.Pair{From: "a", To: "a"}]; c.Sent != 7200 || c.SendFailed != 5 || c.Late != 7 || c.DroppedHere != 3 || c.Verdict != compare.Slower {
 		t.Errorf("%+v", c)
 	}
-	if want := "3 cells have several series"; !slices.ContainsFunc(m.Notes, func(n string) bool { return strings.Contains(n, want) }) {
-		t.Errorf("no %q in %q", want, m.Notes)
-	}
+	check.Contains(t, strings.Join(m.Notes, "\n"), "3 cells have several series")
 }
 
 // If a matrix has more paths than its windows can decide, it says how many windows it needs.
@@ -409,8 +369,7 @@ func TestMatrixNeedsWindows(t *testing.T) {
 
 // A comparison loads as received only the probes that were answered in time.
 func TestLoadCountsPlaces(t *testing.T) {
-	s := &Source{Labels: []Label{{"instance", "a"}, {"target", "icmp:b"}}, Metric: DefaultMetric, From: now.Add(-time.Hour), To: now, Windows: 12}
-	l := must.Get(Load(context.Background(), &Server{Base: always(t).URL}, s))(t)
+	l := must.Get(Load(context.Background(), &Server{Base: always(t).URL}, aToB))(t)
 	if c := l.Counts; c.Sent != 3600 || c.Lost != 0 || c.Late != 7 || c.SendFailed != 5 || c.DroppedHere != 3 || c.Received != 3588 {
 		t.Errorf("%+v", c)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/page"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -37,9 +37,7 @@ func TestParseSource(t *testing.T) {
 		"prom:http://h?target=a&target=b&from=now-1h&to=now": "given 2 times", "prom:http://h?target=a&from=now-1h&to=now&a-b=1": "or the name of a label",
 		"prom:http://h?target=a&from=now-1h&to=now&metric=1x": "not the name of a metric", "prom:http://h?target=%zz&from=now-1h&to=now": "invalid URL escape",
 	} {
-		if _, err := Parse(text, now); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "want prom:http://") {
-			t.Errorf("%q: %v, want %s", text, err, says)
-		}
+		check.Fails(t, text, check.Err(Parse(text, now)), nil, says, "want prom:http://")
 	}
 	for text, want := range map[string]string{"now": "2026-11-22T12:00:00Z", "now-90m": "2026-11-22T10:30:00Z", "now-7d": "2026-11-15T12:00:00Z", "1795341600": "2026-11-22T10:00:00Z",
 		"2026-11-22": "2026-11-22T00:00:00Z", "2026-11-22T11:00:00 02:00": "2026-11-22T09:00:00Z", "now+1h": "", "now1h": "", "-5": "", "1e300": "", "nowx": "", "now-xd": "", "": ""} {
@@ -48,6 +46,11 @@ func TestParseSource(t *testing.T) {
 			t.Errorf("%q: %v, %v, want %s", text, got, err, want)
 		}
 	}
+}
+
+// answer writes a server's response.
+func answer(w http.ResponseWriter, kind string, result []any) {
+	json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": kind, "result": result}})
 }
 
 // history is a server's data: counts by bucket index with 2^5 buckets per octave, for each step.
@@ -83,35 +86,26 @@ func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 		if strings.Contains(query, "silent") { // its watch is unknown
 			labels["instance"] = "silent:9470"
 		}
-		result := []any{}
-		reply := func(kind string) {
-			json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": kind, "result": result}})
-		}
 		switch {
 		case strings.Contains(query, "refuse"):
 			w.WriteHeader(http.StatusBadRequest)
 			fmt.Fprint(w, `{"status":"error","errorType":"bad_data","error":"parse error"}`)
 			return
-		case strings.Contains(query, "elsewhere"):
-			reply("matrix")
+		case strings.Contains(query, "elsewhere"), strings.HasPrefix(query, "rebound_lost") && strings.Contains(query, "uncounted"):
+			answer(w, "matrix", []any{})
 			return
 		case strings.HasPrefix(query, "rebound_watch_info") && strings.Contains(query, "silent"):
-			reply("vector")
+			answer(w, "vector", []any{})
 			return
 		case strings.HasPrefix(query, "rebound_watch_info"):
-			result = append(result, map[string]any{"metric": map[string]string{"rate": "0.2", "size": "0", "transport": "raw", "driver": "afpacket"}, "value": []any{0, "1"}})
-			reply("vector")
+			info := map[string]string{"rate": "0.2", "size": "0", "transport": "raw", "driver": "afpacket"}
+			answer(w, "vector", []any{map[string]any{"metric": info, "value": []any{0, "1"}}})
 			return
 		case strings.HasPrefix(query, "rebound_probes_total"):
-			result = append(result, map[string]any{"metric": labels, "values": [][]any{{0, "10"}, {300, "310"}, {600, "20"}}})
-			reply("matrix")
-			return
-		case strings.HasPrefix(query, "rebound_lost") && strings.Contains(query, "uncounted"):
-			reply("matrix")
+			answer(w, "matrix", []any{map[string]any{"metric": labels, "values": [][]any{{0, "10"}, {300, "310"}, {600, "20"}}}})
 			return
 		case strings.HasPrefix(query, "rebound_lost_total"):
-			result = append(result, map[string]any{"metric": labels, "values": [][]any{{0, "0"}, {300, "3"}}})
-			reply("matrix")
+			answer(w, "matrix", []any{map[string]any{"metric": labels, "values": [][]any{{0, "0"}, {300, "3"}}}})
 			return
 		}
 		var start float64
@@ -130,11 +124,11 @@ func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 			}
 		}
 		moments = append(moments, []any{start + 300*float64(len(levels)), h.answer()})
-		result = append(result, map[string]any{"metric": labels, "histograms": moments})
+		result := []any{map[string]any{"metric": labels, "histograms": moments}}
 		if strings.Contains(query, "two") {
 			result = append(result, map[string]any{"metric": map[string]string{"instance": "b:9470"}, "histograms": moments})
 		}
-		reply("matrix")
+		answer(w, "matrix", result)
 	}))
 	t.Cleanup(s.Close)
 	return s
@@ -147,12 +141,7 @@ func load(t *testing.T, levels []float64, restart int, more string) (*Loaded, er
 	return Load(context.Background(), &Server{Base: s.Base}, s)
 }
 
-func twelve(level float64) (all []float64) {
-	for range 12 {
-		all = append(all, level)
-	}
-	return all
-}
+func twelve(level float64) []float64 { return slices.Repeat([]float64{level}, 12) }
 
 // Each window has exactly the counts of its time, and a comparison of two hours finds the actual change, and nothing
 // else.
@@ -202,46 +191,27 @@ func TestRestart(t *testing.T) {
 // placeholder for the rest.
 func TestComparisonText(t *testing.T) {
 	a := must.Get(load(t, twelve(50e-6), -1, "&instance=a:9470"))(t)
-	b, err := load(t, twelve(50e-6), 4, "&site=silent")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(load(t, twelve(50e-6), 4, "&site=silent"))(t)
 	var out strings.Builder
 	must.OK(t, page.PrintComparison(&out, compare.Reports(a.Report, b.Report)))
-	for _, want := range []string{
+	check.Contains(t, out.String(),
 		"A  icmp:10.0.0.2 instance=a:9470 2026-11-22 10:00Z, afpacket, icmp to 10.0.0.2, 60 bytes, open loop at 0.2/s, 3600 samples, 12 runs\n",
-		"B  icmp:10.0.0.2 site=silent 2026-11-22 10:00Z, icmp to 10.0.0.2, open loop, 3300 samples, 11 runs\n",
-	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no %q", want)
-		}
-	}
-	if b, err = load(t, twelve(50e-6), 4, "&site=other"); err != nil {
-		t.Fatal(err)
-	}
+		"B  icmp:10.0.0.2 site=silent 2026-11-22 10:00Z, icmp to 10.0.0.2, open loop, 3300 samples, 11 runs\n")
+	b = must.Get(load(t, twelve(50e-6), 4, "&site=other"))(t)
 	must.OK(t, page.PrintComparison(&out, compare.Reports(a.Report, b.Report)))
 	if text := out.String(); strings.Contains(text, " +0 ns") || !regexp.MustCompile(`p50 .* <1\.\d+ µs  <2\.1%  ~`).MatchString(text) {
-		t.Error("a shift within one bucket, 2.1 % wide, has a number")
-	}
-	if t.Failed() {
-		t.Log(out.String())
+		t.Errorf("a shift within one bucket, 2.1 %% wide, has a number:\n%s", text)
 	}
 }
 
 func TestErrors(t *testing.T) {
 	for more, says := range map[string]string{"&site=elsewhere": "no series", "&site=refuse": "it rejected the query: parse error", "&site=two": "instance=a:9470|b:9470"} {
-		if _, err := load(t, twelve(50e-6), -1, more); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v, want %s", more, err, says)
-		}
+		check.Fails(t, more, check.Err(load(t, twelve(50e-6), -1, more)), nil, says)
 	}
-	if _, err := load(t, nil, -1, ""); !errors.Is(err, errNothing) {
-		t.Errorf("%v", err)
-	}
+	check.Fails(t, "no levels", check.Err(load(t, nil, -1, "")), errNothing)
 	none := httptest.NewServer(http.NotFoundHandler())
 	defer none.Close()
-	if _, err := (&Server{Base: none.URL}).instant(context.Background(), "x", now); err == nil || !strings.Contains(err.Error(), "404") {
-		t.Errorf("%v", err)
-	}
+	check.Fails(t, "no server", check.Err((&Server{Base: none.URL}).instant(context.Background(), "x", now)), nil, "404")
 }
 
 // A server's counts are accepted in chronological order, or rejected with an error.
@@ -249,20 +219,17 @@ func TestImpossibleCounters(t *testing.T) {
 	for _, values := range []string{`[1,"NaN"]`, `[1,"-1"]`, `[1,"1e300"]`, `[1,"+Inf"]`, `[9,"1"],[5,"2"]`, `[5,"1"],[5,"2"]`} {
 		body := canned(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[` + values + `]}]}}`)
 		s := &Server{Base: "http://prometheus", Client: &http.Client{Transport: body}}
-		if got, err := s.Range(context.Background(), "x", now, now.Add(time.Hour), time.Minute); err == nil {
-			t.Errorf("%s: %v", values, got)
-		}
+		check.Fails(t, values, check.Err(s.Range(context.Background(), "x", now, now.Add(time.Hour), time.Minute)), nil)
 	}
 }
 
 func TestResolutionChanges(t *testing.T) {
 	fine := Moment{At: now, Count: 2, Buckets: []Bucket{{1e-6, 1.1e-6, 1}, {1.1e-6, 1.2e-6, 1}}}
 	coarse := Moment{At: now.Add(time.Minute), Count: 3, Buckets: []Bucket{{1e-6, 1.2e-6, 3}}}
-	if _, _, err := difference(&fine, &coarse); err != errCoarser {
-		t.Errorf("%v", err)
-	}
-	if _, _, err := difference(&coarse, &fine); err != errReset {
-		t.Errorf("%v", err)
+	_, _, coarser := difference(&fine, &coarse)
+	_, _, reset := difference(&coarse, &fine)
+	if coarser != errCoarser || reset != errReset {
+		t.Errorf("%v, %v", coarser, reset)
 	}
 }
 

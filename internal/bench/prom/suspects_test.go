@@ -1,7 +1,6 @@
 package prom
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -16,11 +15,11 @@ import (
 // Paths have the names and zones of prober and target, and the smaller loss of two minutes. A host is silent if its
 // watch was scraped before, is not scraped now, and others probe it.
 func TestFleet(t *testing.T) {
-	type series map[string]any
 	empty := false
-	answer := func(query string) (out []series) {
+	find := func(query string) []any {
+		out := []any{}
 		add := func(value string, labels map[string]string) {
-			out = append(out, series{"metric": labels, "value": []any{1000, value}})
+			out = append(out, map[string]any{"metric": labels, "value": []any{1000, value}})
 		}
 		self := func(node, zone string) {
 			add("1", map[string]string{"job": "w", "instance": node + ":9470", "node": node, "zone": zone})
@@ -56,11 +55,7 @@ func TestFleet(t *testing.T) {
 		return out
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		result := answer(r.FormValue("query"))
-		if result == nil {
-			result = []series{}
-		}
-		json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "vector", "result": result}})
+		answer(w, "vector", find(r.FormValue("query")))
 	}))
 	defer server.Close()
 	s := &Server{Base: server.URL}
