@@ -16,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -87,9 +88,7 @@ func TestFilesOfRealTools(t *testing.T) {
 			if r.Metric != g.metric || r.Tool != g.tool || r.Name() != g.file {
 				t.Errorf("%s of %s, named %s", r.Metric, r.Tool, r.Name())
 			}
-			if n := r.Main().Total.Count; n != g.count {
-				t.Errorf("%d samples, want %d", n, g.count)
-			}
+			check.Equal(t, r.Main().Total.Count, g.count, "%d samples")
 			if n := len(r.Runs); n != g.runs && g.runs > 1 || g.runs == 1 && r.Foreign.Single == "" && r.Foreign.Points == nil {
 				t.Errorf("%d runs (%q), want %d", n, r.Foreign.Single, g.runs)
 			}
@@ -99,9 +98,7 @@ func TestFilesOfRealTools(t *testing.T) {
 					t.Errorf("%s is %.0f ns, the tool printed %.0f ns", name, got, want)
 				}
 			}
-			if lines := strings.Join(r.Foreign.Lines(), "; "); !strings.Contains(lines, "values in ") {
-				t.Errorf("no unit in %q", lines)
-			}
+			check.Contains(t, strings.Join(r.Foreign.Lines(), "; "), "values in ")
 			if c := compare.Reports(r, r); len(c.Obstacles) > 0 {
 				t.Errorf("not comparable with itself: %q", c.Obstacles)
 			}
@@ -168,24 +165,23 @@ func TestMalformedFiles(t *testing.T) {
 		{"a row of vegeta that is cut off", "1795479891230848837,200,2313945,0,0,,,,0\n1795479891235519560,200\n", Options{}, ":2: malformed vegeta results in CSV: 2 columns"},
 		{"a log with several tags", string(content(t, "js.hlog")), Options{Unit: "ns"}, "which tag? Set -series to one of: read, write"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := Read(write(t, "x", c.text), c.o)
-			if err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("error %v, want one with %q", err, c.says)
-			}
-		})
+		check.Fails(t, c.name, check.Err(Read(write(t, "x", c.text), c.o)), nil, c.says)
 	}
 }
 
 func content(t *testing.T, name string) []byte {
 	t.Helper()
-	b := must.Get(os.ReadFile(filepath.Join("testdata", name)))(t)
-	return b
+	return must.Get(os.ReadFile(filepath.Join("testdata", name)))(t)
+}
+
+// row returns what a comparison says of a statistic.
+func row(p compare.Pair, stat string) compare.Row {
+	return p.Rows[slices.IndexFunc(p.Rows, func(r compare.Row) bool { return r.Stat.String() == stat })]
 }
 
 // Files of histograms, which have no chronological order, are runs, and get a verdict.
 func TestFolderOfRuns(t *testing.T) {
-	folder := func(shift float64) string {
+	read := func(shift float64) *report.Report {
 		dir := t.TempDir()
 		for i := range 10 {
 			text := "Value Percentile TotalCount 1/(1-Percentile)\n"
@@ -194,23 +190,16 @@ func TestFolderOfRuns(t *testing.T) {
 			}
 			must.OK(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d.hgrm", i)), []byte(text), 0o644))
 		}
-		return dir
-	}
-	read := func(shift float64) *report.Report {
-		r := must.Get(Read(folder(shift), Options{Unit: "us"}))(t)
-		return r
-	}
-	p50 := func(c *compare.Comparison) compare.Row {
-		return c.Pairs[0].Rows[slices.IndexFunc(c.Pairs[0].Rows, func(r compare.Row) bool { return r.Stat.String() == "p50" })]
+		return must.Get(Read(dir, Options{Unit: "us"}))(t)
 	}
 	a, b, same := read(1), read(1.5), read(1)
 	if len(a.Runs) != 10 || a.Main().Total.Count != 10000 {
 		t.Errorf("%d runs, %d samples", len(a.Runs), a.Main().Total.Count)
 	}
-	if v := p50(compare.Reports(a, b)); v.Verdict != compare.Slower {
+	if v := row(compare.Reports(a, b).Pairs[0], "p50"); v.Verdict != compare.Slower {
 		t.Errorf("50 %% slower: %v, %s", v.Verdict, v.Why)
 	}
-	if v := p50(compare.Reports(a, same)); v.Verdict != compare.Noise {
+	if v := row(compare.Reports(a, same).Pairs[0], "p50"); v.Verdict != compare.Noise {
 		t.Errorf("unchanged: %v, %s", v.Verdict, v.Why)
 	}
 }
@@ -227,12 +216,8 @@ func TestFolderOfTimedRuns(t *testing.T) {
 		t.Errorf("runs %v from %v, %+v, %d samples", r.Runs, r.Start, r.Counts, r.Main().Total.Count)
 	}
 	must.OK(t, os.WriteFile(filepath.Join(dir, "c"), content(t, "irtt.json"), 0o644))
-	if _, err := Read(dir, Options{}); err == nil || !strings.Contains(err.Error(), "its files differ: ping output in ms (printed on each line), irtt JSON in ns (fixed by irtt)") {
-		t.Errorf("a folder with files of two tools: %v", err)
-	}
-	if _, err := Read("testdata", Options{}); err == nil || !strings.Contains(err.Error(), "testdata/README.md: format unknown") {
-		t.Errorf("a folder with a page of text: %v", err)
-	}
+	check.Fails(t, "a folder with files of two tools", check.Err(Read(dir, Options{})), nil, "its files differ: ping output in ms (printed on each line), irtt JSON in ns (fixed by irtt)")
+	check.Fails(t, "a folder with a page of text", check.Err(Read("testdata", Options{})), nil, "testdata/README.md: format unknown")
 }
 
 // Lost, duplicate and failed probes are counted, and are not latencies.
@@ -266,11 +251,7 @@ func TestLossAndFailures(t *testing.T) {
 		{"omitted intervals of iperf3", `{"start":{},"intervals":[{"streams":[{"end":1,"rtt":900,"omitted":true}]},{"streams":[{"end":2,"rtt":5,"omitted":false}]}]}`,
 			Options{}, 1, report.Counts{}, ""},
 	} {
-		r, err := Read(write(t, "x", c.text), c.o)
-		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
-			continue
-		}
+		r := must.Get(Read(write(t, "x", c.text), c.o))(t)
 		if r.Main().Total.Count != c.values || r.Counts != c.counts || !strings.Contains(strings.Join(r.Warnings, "; "), c.warning) || c.warning == "" && len(r.Warnings) > 0 {
 			t.Errorf("%s: %d values, counts %+v, warnings %q", c.name, r.Main().Total.Count, r.Counts, r.Warnings)
 		}
@@ -292,34 +273,23 @@ func TestOrderAndUnits(t *testing.T) {
 		`{"num_threads":1,"resolution_in_ns":0,"thread":{"0":{"histogram":{"7":2},"cycles":2,"min":7,"max":7,"avg":7}}}`: 7000,
 		`{"num_threads":1,"resolution_in_ns":1,"thread":{"0":{"histogram":{"7":2},"cycles":2,"min":7,"max":7,"avg":7}}}`: 7,
 	} {
-		r, err := Read(write(t, "x", text), Options{})
-		if err != nil || r.Main().Total.Max != want {
-			t.Errorf("%s: %v, want %d ns", text, err, want)
-		}
+		check.Equal(t, must.Get(Read(write(t, "x", text), Options{}))(t).Main().Total.Max, want, "a maximum of %d ns")
 	}
 }
 
 // Data that a file lacks is unknown, and leads to no verdict.
 func TestWhatAFormatLacks(t *testing.T) {
 	read := func(name string) *report.Report {
-		r := must.Get(Read(filepath.Join("testdata", name), Options{}))(t)
-		return r
+		return must.Get(Read(filepath.Join("testdata", name), Options{}))(t)
 	}
 	for _, c := range []struct{ a, b, stat, why string }{
 		{"fortio.json", "vegeta.json", "p50", "fortio.json has percentiles only"},
 		{"cyclictest.txt", "cyclictest.json", "p50", "cyclictest.txt counts as one run (samples have no order in time)"},
 		{"iperf3.json", "iperf3.json", "p50", "12 samples are too few to divide"},
-		{"ping.txt", "irtt.json", "p50", "irtt.json has 4 runs"},
 		{"ping.txt", "netperf.txt", "mean", "netperf.txt has percentiles only"},
 	} {
 		p := compare.Reports(read(c.a), read(c.b)).Pairs[0]
-		r := p.Rows[slices.IndexFunc(p.Rows, func(r compare.Row) bool { return r.Stat.String() == c.stat })]
-		if c.a == "ping.txt" && c.b == "irtt.json" { // icmp and udp
-			if len(p.Obstacles) != 1 || !strings.HasPrefix(p.Obstacles[0], "protocol: ") {
-				t.Errorf("%s and %s: obstacles %q", c.a, c.b, p.Obstacles)
-			}
-			continue
-		}
+		r := row(p, c.stat)
 		if len(p.Obstacles) > 0 || r.Tested() || !strings.Contains(r.Why, c.why) {
 			t.Errorf("%s and %s: tested %v, %q, obstacles %q; want %q", c.a, c.b, r.Tested(), r.Why, p.Obstacles, c.why)
 		}
@@ -331,10 +301,10 @@ func TestWhatAFormatLacks(t *testing.T) {
 			}
 		}
 	}
-	for _, pair := range [][2]string{{"ping.txt", "vegeta.csv"}, {"ping.txt", "iperf3.json"}, {"pscheduler-latency.json", "pscheduler-rtt.json"}, {"cyclictest.txt", "oha.json"}} {
-		c := compare.Reports(read(pair[0]), read(pair[1]))
-		if len(c.Obstacles) == 0 || !strings.HasPrefix(c.Obstacles[0], "metric: ") {
-			t.Errorf("%s and %s measured different things, and are compared", pair[0], pair[1])
+	for _, c := range []struct{ a, b, differ string }{{"ping.txt", "vegeta.csv", "metric"}, {"ping.txt", "iperf3.json", "metric"}, {"ping.txt", "irtt.json", "protocol"},
+		{"pscheduler-latency.json", "pscheduler-rtt.json", "metric"}, {"cyclictest.txt", "oha.json", "metric"}} {
+		if o := compare.Reports(read(c.a), read(c.b)).Obstacles; len(o) == 0 || !strings.HasPrefix(o[0], c.differ+": ") {
+			t.Errorf("%s and %s measured different things, and are compared: %q", c.a, c.b, o)
 		}
 	}
 }
@@ -355,8 +325,7 @@ func TestHalvesOfOneMeasurement(t *testing.T) {
 		}
 		var sides [2]*report.Report
 		for i := range sides {
-			m := must.Get(parse("half", []byte(text[i].String()), Options{Unit: "us"}))(t)
-			sides[i] = m.report()
+			sides[i] = must.Get(parse("half", []byte(text[i].String()), Options{Unit: "us"}))(t).report()
 		}
 		if slices.ContainsFunc(compare.Reports(sides[0], sides[1]).Pairs[0].Rows, func(r compare.Row) bool { return r.Verdict > compare.Noise }) {
 			marks++
@@ -474,8 +443,7 @@ func FuzzPrometheus(f *testing.F) { fuzz(f, "prometheus.json", Options{}) }
 func FuzzWatch(f *testing.F) {
 	f.Add(watchLog(3))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		m, err := parse("f", in, Options{})
-		if err == nil && m.counts.Sent > maxCount {
+		if m, err := parse("f", in, Options{}); err == nil && m.counts.Sent > maxCount {
 			t.Errorf("%+v", m.counts)
 		}
 	})

@@ -305,8 +305,7 @@ func (b *bed) subnet(i int) (far nic.Port) {
 // station is a device's MAC.
 func station(t *testing.T, p nic.Port) [6]byte {
 	t.Helper()
-	mac := must.Get(parseMAC(p.Info().MAC))(t)
-	return mac
+	return must.Get(parseMAC(p.Info().MAC))(t)
 }
 
 // The counts match the impairment of the replies, whichever device they arrive at, and frames that the device drops for

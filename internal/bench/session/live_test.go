@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/settings"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -88,10 +88,7 @@ func TestLiveSeconds(t *testing.T) {
 	for i, s := range m.seconds {
 		got = append(got, row{s.series, s.sent, lost[i], s.p50 / 100 * 100})
 	}
-	want := []row{{0, 100, 0, 5000}, {0, 100, 3, 7000}, {1, 50, 0, 3000}, {0, 100, 0, 5000}}
-	if !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
+	check.Same(t, got, []row{{0, 100, 0, 5000}, {0, 100, 3, 7000}, {1, 50, 0, 3000}, {0, 100, 0, 5000}}, "%v")
 }
 
 // Only the last minute is kept, however many series there are.

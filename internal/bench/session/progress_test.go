@@ -1,10 +1,12 @@
 package session
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/series"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func TestLivenessReportsAnOutageOnce(t *testing.T) {
@@ -26,9 +28,7 @@ func TestLivenessReportsAnOutageOnce(t *testing.T) {
 		{21 * time.Second, 92, 20, unchanged},
 		{30 * time.Second, 92, 20, unchanged},
 	} {
-		if got := l.observe(s, o.sent, o.received, start.Add(o.at)); got != o.want {
-			t.Errorf("observation %d: %d, want %d", i, got, o.want)
-		}
+		check.Equal(t, l.observe(s, o.sent, o.received, start.Add(o.at)), o.want, fmt.Sprintf("observation %d: ", i)+"%d")
 	}
 }
 
@@ -38,8 +38,6 @@ func TestLivenessWaitsForTheTimeout(t *testing.T) {
 	s, start := &series.Series{}, time.Unix(1000, 0)
 	s.Timeout = 5 * time.Second
 	for i, want := range []int{unchanged, unchanged, unchanged, unchanged, unchanged, unchanged, unchanged, stopped} {
-		if got := l.observe(s, int64(10*i), 0, start.Add(time.Duration(i)*time.Second)); got != want {
-			t.Errorf("after %d s: %d, want %d", i, got, want)
-		}
+		check.Equal(t, l.observe(s, int64(10*i), 0, start.Add(time.Duration(i)*time.Second)), want, fmt.Sprintf("after %d s: ", i)+"%d")
 	}
 }

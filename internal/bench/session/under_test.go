@@ -3,7 +3,6 @@ package session
 import (
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/hook"
 	"github.com/rebound-nic/rebound/internal/bench/series"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -36,7 +36,5 @@ func TestPhases(t *testing.T) {
 	for _, b := range phases(3, 2) {
 		order = append(order, b.Order...)
 	}
-	if want := []int{0, 0, 1, 1, 2, 2}; !slices.Equal(order, want) {
-		t.Errorf("%v, want %v", order, want)
-	}
+	check.Same(t, order, []int{0, 0, 1, 1, 2, 2}, "%v")
 }

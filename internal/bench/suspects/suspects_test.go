@@ -78,18 +78,13 @@ func complete(f *world, r *rand.Rand) (x fault) {
 	return x
 }
 
-// deaf is a host whose own probes all fail, and which answers others.
-func deaf(f *world, r *rand.Rand) fault {
-	x := f.host(r)
-	x.Reach = Probes
-	return x
-}
-
-// mute is a host that answers no probes, and whose own work.
-func mute(f *world, r *rand.Rand) fault {
-	x := f.host(r)
-	x.Reach = Answers
-	return x
+// half is a host whose own probes all fail and which answers others, or one that answers none and whose own work.
+func half(reach Reach) plan {
+	return func(f *world, r *rand.Rand) fault {
+		x := f.host(r)
+		x.Reach = reach
+		return x
+	}
 }
 
 // partial is a host or link that loses 20 to 60 % of the probes.
@@ -111,7 +106,7 @@ func some(f *world, r *rand.Rand) fault {
 
 // anyFault is one of them.
 func anyFault(f *world, r *rand.Rand) fault {
-	return []plan{complete, deaf, mute, partial, some}[r.IntN(5)](f, r)
+	return []plan{complete, half(Probes), half(Answers), partial, some}[r.IntN(5)](f, r)
 }
 
 // includes reports whether the fault concerns a member, or for the link a pair of zones.
@@ -246,7 +241,7 @@ func plantFaults(t *testing.T, n int) {
 			plans  []plan
 			least  float64
 		}{
-			{"one complete", 500, []plan{complete}, 0.95}, {"one deaf host", 200, []plan{deaf}, 0.95}, {"one mute host", 200, []plan{mute}, 0.95}, {"one partial", 300, []plan{partial}, 0.95},
+			{"one complete", 500, []plan{complete}, 0.95}, {"one deaf host", 200, []plan{half(Probes)}, 0.95}, {"one mute host", 200, []plan{half(Answers)}, 0.95}, {"one partial", 300, []plan{partial}, 0.95},
 			{"some paths of one link", 200, []plan{some}, 0.95}, {"two complete", 500, []plan{complete, complete}, 0.8}, {"two of any kind", 500, []plan{anyFault, anyFault}, 0.8},
 		} {
 			first, either, alike, unmeasured := 0, 0, 0, 0
