@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/trend"
 	"github.com/rebound-nic/rebound/proof/browser"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
@@ -99,22 +99,14 @@ func TestPagesPassAxe(t *testing.T) {
 		once[name] = looks[len(once)%2]
 		pages[name] = func(w io.Writer) error {
 			out := filepath.Join(dir, "command.html")
-			if code, _, said := inProcess(append([]string{args[0], "-html", out}, args[1:]...)...); code != 0 {
-				return errors.New(said)
-			}
-			b, err := os.ReadFile(out)
-			if err == nil {
-				_, err = w.Write(b)
-			}
-			return err
+			inProcess(append([]string{args[0], "-html", out}, args[1:]...)...).prints(t)
+			return check.Err(io.WriteString(w, content(t, out)))
 		}
 	}
 	chromium := browser.Start(t)
 	for name, write := range pages {
 		var b bytes.Buffer
-		if err := write(&b); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		must.OK(t, write(&b))
 		one := filepath.Join(dir, "page.html")
 		must.OK(t, os.WriteFile(one, b.Bytes(), 0o644))
 		seen := looks
@@ -140,7 +132,5 @@ func TestPagesPassAxe(t *testing.T) {
 			}
 		}
 	}
-	if said := chromium.Console(); said != "" {
-		t.Errorf("console: %s", said)
-	}
+	check.Equal(t, chromium.Console(), "", "console: %s")
 }

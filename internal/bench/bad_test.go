@@ -19,9 +19,7 @@ func TestBadInput(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "never")
 	good := filepath.Join(dir, "good")
-	if r := n.bench(quick("-target", far4, "-count", "200", "-out", good)...); r.code != 0 {
-		t.Fatal(r)
-	}
+	n.bench(quick("-target", far4, "-count", "200", "-out", good)...).prints(t)
 	spoilt := func(name, file string, change func([]byte) []byte) string {
 		to := filepath.Join(dir, name)
 		must.OK(t, os.CopyFS(to, os.DirFS(good)))
@@ -120,15 +118,12 @@ func TestBadInput(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel() // most of them wait
-				r := result{}
+				run := n.bench
 				if c.code == exit.Usage { // it ends before it measures
-					r = n.inside(c.args...)
-				} else {
-					r = n.bench(c.args...)
+					run = n.inside
 				}
-				if r.code != c.code || !strings.Contains(r.errors, c.says) {
-					t.Errorf("exit %d, want %d with %q in\n%s", r.code, c.code, c.says, r.errors)
-				}
+				r := run(c.args...)
+				r.fails(t, c.code, c.says)
 				if strings.Contains(r.errors, "goroutine ") {
 					t.Error("it crashed")
 				}
@@ -142,7 +137,7 @@ func TestBadInput(t *testing.T) {
 				if c.args != nil && c.name != "unknown command" && lines > 1 {
 					t.Errorf("more than one line:\n%s", r.errors)
 				}
-				if _, err := os.Stat(out); err == nil {
+				if exists(out) {
 					t.Error("a report was written")
 					os.RemoveAll(out)
 				}
@@ -166,11 +161,9 @@ func TestShortReflector(t *testing.T) {
 	for _, transport := range []string{"raw", "socket"} {
 		dir := filepath.Join(t.TempDir(), "r")
 		r := n.bench(quick("-target", far4, "-proto", "stamp", "-transport", transport, "-count", "20", "-timeout", "200ms", "-out", dir)...)
-		if r.code != 1 || !strings.Contains(r.errors, "no usable reply") || !strings.Contains(r.errors, "38 bytes") || r.out != "" {
-			t.Errorf("%s: exit %d\n%s%s", transport, r.code, r.out, r.errors)
-		}
-		if _, err := os.Stat(dir); err == nil {
-			t.Errorf("%s: a report was written", transport)
+		r.fails(t, 1, "no usable reply", "38 bytes")
+		if r.out != "" || exists(dir) {
+			t.Errorf("%s: a report was written: %s", transport, r.out)
 		}
 	}
 }
@@ -181,15 +174,9 @@ func TestReplace(t *testing.T) {
 	n := newNetwork(t)
 	dir := filepath.Join(t.TempDir(), "r")
 	args := quick("-target", far4, "-count", "20", "-size", "60,100", "-out", dir)
-	if r := n.bench(args...); r.code != 0 {
-		t.Fatal(r)
-	}
-	if r := n.bench(args...); r.code != 2 || !strings.Contains(r.errors, "01-size-60") {
-		t.Errorf("exit %d: %s", r.code, r.errors)
-	}
-	if r := n.bench(append(args, "-replace")...); r.code != 0 {
-		t.Errorf("with -replace: %+v", r)
-	}
+	n.bench(args...).prints(t)
+	n.bench(args...).fails(t, 2, "01-size-60")
+	n.bench(append(args, "-replace")...).prints(t)
 }
 
 // As an ordinary user, the bench reports the missing privileges, and the socket transport works.
@@ -205,10 +192,7 @@ func TestNoRights(t *testing.T) {
 		return c.begin().wait()
 	}
 	for _, driver := range []string{"afpacket", "afxdp", "auto"} {
-		r := asNobody(quick("-target", far4, "-count", "10", "-driver", driver, "-out", filepath.Join(dir, driver))...)
-		if r.code != 1 || !strings.Contains(r.errors, "CAP_") {
-			t.Errorf("%s: exit %d: %s", driver, r.code, r.errors)
-		}
+		asNobody(quick("-target", far4, "-count", "10", "-driver", driver, "-out", filepath.Join(dir, driver))...).fails(t, 1, "CAP_")
 	}
 	for _, proto := range []string{"udp", "icmp"} {
 		to := filepath.Join(dir, proto)

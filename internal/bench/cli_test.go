@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -11,32 +12,43 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/session"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
-func inProcess(args ...string) (code int, stdout, stderr string) {
+// inProcess runs a bench in the test's process.
+func inProcess(args ...string) result {
 	var out, err bytes.Buffer
-	code = bench(args, &out, &err)
-	return code, out.String(), err.String()
+	code := bench(args, &out, &err)
+	return result{args: args, code: code, out: out.String(), errors: err.String()}
+}
+
+// content returns what a file has.
+func content(t *testing.T, file string) string {
+	t.Helper()
+	return string(must.Get(os.ReadFile(file))(t))
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
 func TestHelpFitsOneScreen(t *testing.T) {
 	for _, args := range [][]string{{"-h"}, {"help"}, {"run", "-h"}, {"watch", "-h"}, {"compare", "--help"}, {"report", "-h"}, {"history", "-h"}, {"matrix", "-h"}, {"suspects", "-h"},
 		{"demo", "-help"}} {
-		code, out, said := inProcess(args...)
-		if n := strings.Count(out, "\n"); code != 0 || n < 5 || n > 40 || !strings.Contains(out, "bench") || said != "" {
-			t.Errorf("bench %s: exit status %d, %d lines; want at most 40; on stderr %q", strings.Join(args, " "), code, n, said)
+		r := inProcess(args...)
+		if n := strings.Count(r.out, "\n"); r.code != 0 || n < 5 || n > 40 || !strings.Contains(r.out, "bench") || r.errors != "" {
+			t.Errorf("bench %s: exit status %d, %d lines; want at most 40; on stderr %q", strings.Join(args, " "), r.code, n, r.errors)
 		}
 	}
-	if _, out, _ := inProcess("run", "-help-all"); !strings.Contains(out, "-stamp-zero-ssid") || !strings.Contains(out, "-duration") {
-		t.Error("bench run -help-all does not list every flag")
-	}
+	inProcess("run", "-help-all").prints(t, "-stamp-zero-ssid", "-duration")
 }
 
 func TestShortHelpNamesFlagsThatExist(t *testing.T) {
 	for command, short := range map[string]string{"run": runShortHelp, "watch": watchShortHelp} {
-		_, all, _ := inProcess(command, "-help-all")
+		all := inProcess(command, "-help-all").out
 		for line := range strings.Lines(short) {
 			if flag, ok := strings.CutPrefix(line, "  -"); ok {
 				if name := strings.Fields(flag)[0]; !regexp.MustCompile(`\n  -` + regexp.QuoteMeta(name) + `\s`).MatchString(all) {
@@ -49,9 +61,7 @@ func TestShortHelpNamesFlagsThatExist(t *testing.T) {
 
 func TestVersionFlags(t *testing.T) {
 	for _, arg := range []string{"version", "-version", "--version"} {
-		if code, out, _ := inProcess(arg); code != 0 || !strings.HasPrefix(out, "rebound-bench ") {
-			t.Errorf("bench %s: exit status %d, %q", arg, code, out)
-		}
+		inProcess(arg).prints(t, "rebound-bench ")
 	}
 }
 
@@ -68,11 +78,7 @@ func TestTargetsArePositional(t *testing.T) {
 		{"10.0.0.1 -rate 20k 10.0.0.2", "10.0.0.1 10.0.0.2"},
 		{"-- 10.0.0.1", "10.0.0.1"},
 	} {
-		o, err := new(env).runFlags(strings.Fields(c.args))
-		if err != nil {
-			t.Errorf("%s: %v", c.args, err)
-			continue
-		}
+		o := must.Get(new(env).runFlags(strings.Fields(c.args)))(t)
 		var targets []string
 		for _, v := range o.Variants {
 			targets = append(targets, v.Target.String())
@@ -90,9 +96,7 @@ func TestTargetsArePositional(t *testing.T) {
 		"":                     "-target",
 		"10.0.0.1 -nosuchflag": "nosuchflag",
 	} {
-		if _, err := new(env).runFlags(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: error %v, want %q in it", args, err, want)
-		}
+		check.Fails(t, args, check.Err(new(env).runFlags(strings.Fields(args))), nil, want)
 	}
 }
 
@@ -137,9 +141,7 @@ func TestPlanIsChecked(t *testing.T) {
 
 func TestTargetInPlaceOfCommand(t *testing.T) {
 	for word, want := range map[string]bool{"10.0.0.1": true, "fd00::1": true, "host.example.org": true, "run": false, "-h": false, "out/a.b": false} {
-		if isTarget(word) != want {
-			t.Errorf("isTarget(%q) is %v", word, !want)
-		}
+		check.Equal(t, isTarget(word), want, word+": %v")
 	}
 }
 
@@ -185,9 +187,7 @@ func TestTablesShowPlacesOfLoss(t *testing.T) {
 			}
 		}
 	}
-	if first := tables()[0]; !strings.Contains(first, "; 0 of 2 points lost probes, 1 more may have\n") {
-		t.Errorf("a point that may have lost a probe:\n%s", first)
-	}
+	check.Contains(t, tables()[0], "; 0 of 2 points lost probes, 1 more may have\n")
 }
 
 // The rate on the wire includes a VLAN tag, and is not stated for messages.
@@ -197,9 +197,7 @@ func TestOnTheWire(t *testing.T) {
 		want string
 	}{{report.Traffic{FrameSize: 60, Rate: 1e6}, " (672.0 Mbit/s on the wire with FCS, preamble and gap)"}, {report.Traffic{FrameSize: 60, Rate: 1e6, VLAN: 7}, " (704.0 Mbit/s on the wire with FCS, preamble and gap)"},
 		{report.Traffic{FrameSize: 60, Rate: 1e6, Transport: "message"}, ""}} {
-		if got := onTheWire(&c.of); got != c.want {
-			t.Errorf("%+v: %q, want %q", c.of, got, c.want)
-		}
+		check.Equal(t, onTheWire(&c.of), c.want, "%q")
 	}
 }
 
@@ -211,10 +209,8 @@ func TestSweepAnswer(t *testing.T) {
 	must.OK(t, sweepTable(&out, []*report.Report{b, a}))
 	a.Warnings, a.Traffic.Rate = []string{"this host could not keep to the rate asked for"}, 0.4
 	out.Reset()
-	if err := sweepTable(&out, []*report.Report{b, a}); err != nil || !strings.Contains(out.String(), "\nwarning: 1k/s: this host could not keep to the rate asked for\n") ||
-		!strings.Contains(out.String(), " 0.4 ") {
-		t.Errorf("%v; a warning, or the rate of 0.4 probes a second, is left out:\n%s", err, &out)
-	}
+	must.OK(t, sweepTable(&out, []*report.Report{b, a}))
+	check.Contains(t, out.String(), "\nwarning: 1k/s: this host could not keep to the rate asked for\n", " 0.4 ")
 	if first, _, _ := strings.Cut(out.String(), "\n"); !regexp.MustCompile(`^p50 from \S+ µs \(1k/s\) to \S+ µs \(10k/s\); 1 of 2 points lost probes$`).MatchString(first) {
 		t.Errorf("the first line is %q", first)
 	}

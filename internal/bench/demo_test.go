@@ -149,10 +149,7 @@ func alive(pid int) bool {
 func TestUnused(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "bench-20261122-090727")
 	for _, want := range []string{name, name + "-2", name + "-3"} {
-		got := unused(name)
-		if got != want {
-			t.Fatalf("unused gives %s, want %s", got, want)
-		}
-		must.OK(t, os.Mkdir(got, 0o755))
+		must.Equal(t, unused(name), want, "unused gives %s")
+		must.OK(t, os.Mkdir(want, 0o755))
 	}
 }

@@ -1,10 +1,11 @@
 package bench
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func TestComparesAndReportsOtherToolsFiles(t *testing.T) {
@@ -34,17 +35,11 @@ func TestComparesAndReportsOtherToolsFiles(t *testing.T) {
 		{"report foreign/testdata/none", 1, []string{"foreign/testdata/none is no report"}},
 		{"report foreign", 1, []string{"format unknown"}},
 	} {
-		code, out, err := inProcess(strings.Fields(c.args)...)
-		if code != c.code {
-			t.Errorf("bench %s: exit status %d, want %d\n%s%s", c.args, code, c.code, out, err)
-		}
-		for _, text := range c.says {
-			if !strings.Contains(out+err, text) {
-				t.Errorf("bench %s: %q is not in\n%s%s", c.args, text, out, err)
-			}
-		}
+		r := inProcess(strings.Fields(c.args)...)
+		r.fails(t, c.code)
+		check.Contains(t, r.out+r.errors, c.says...)
 	}
-	if b, err := os.ReadFile(page); err != nil || !strings.Contains(string(b), "table.csv") || strings.Contains(string(b), "Over time") {
-		t.Errorf("page: %v, %d bytes; it names the file, and draws nothing over time", err, len(b))
+	if text := content(t, page); !strings.Contains(text, "table.csv") || strings.Contains(text, "Over time") {
+		t.Errorf("page: %d bytes; it names the file, and draws nothing over time", len(text))
 	}
 }

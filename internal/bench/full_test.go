@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
@@ -10,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +18,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/foreign"
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/disk"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
@@ -45,19 +46,13 @@ func wholeFiles(t *testing.T, dir string) (files int) {
 				t.Errorf("%s has no end", path)
 			}
 		case d.Name() == report.ReportFile:
-			if _, err := report.Read(filepath.Dir(path)); err != nil {
-				t.Error(err)
-			}
+			check.OK(t, check.Err(report.Read(filepath.Dir(path))))
 		case strings.HasPrefix(d.Name(), "20") && filepath.Ext(path) == ".hlog":
-			if _, err := foreign.Read(path, foreign.Options{}); err != nil {
-				t.Error(err)
-			}
+			check.OK(t, check.Err(foreign.Read(path, foreign.Options{})))
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return files
 }
 
@@ -65,11 +60,10 @@ func wholeFiles(t *testing.T, dir string) (files int) {
 // its result.
 func saysFull(t *testing.T, r result, dir, want string) {
 	t.Helper()
-	if r.code != 1 || !strings.Contains(r.errors, "no space left on device") || !strings.Contains(r.errors, dir) || strings.Contains(r.errors, "goroutine ") {
-		t.Errorf("exit %d, want 1, the reason and %s\n%s", r.code, dir, r.errors)
-	}
-	if !strings.Contains(r.out, want) {
-		t.Errorf("the result has no %q:\n%s%s", want, r.out, r.errors)
+	r.fails(t, 1, "no space left on device", dir)
+	check.Contains(t, r.out, want)
+	if strings.Contains(r.errors, "goroutine ") {
+		t.Errorf("it crashed: %s", r.errors)
 	}
 }
 
@@ -119,9 +113,8 @@ func TestFullDiskRun(t *testing.T) {
 		c := n.prepare(append([]string{"-c", `ulimit -f 8; exec "$0" "$@"`, self}, quick("-target", far4, "-driver", "afpacket", "-count", "200", "-runs", "4", "-out", out)...)...)
 		c.Path = "/bin/sh"
 		r := c.begin().wait()
-		if r.code != 1 || !strings.Contains(r.errors, "file too large") || !strings.Contains(r.errors, out) || !strings.Contains(r.out, "sent 800") {
-			t.Errorf("exit %d, want 1, the reason, %s, and the result\n%s%s", r.code, out, r.out, r.errors)
-		}
+		r.fails(t, 1, "file too large", out)
+		check.Contains(t, r.out, "sent 800")
 		wholeFiles(t, filepath.Dir(out))
 	})
 }
@@ -152,8 +145,8 @@ func TestFullDiskPages(t *testing.T) {
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		now := float64(time.Now().Unix())
-		json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "matrix", "result": []any{map[string]any{
-			"metric": map[string]string{"target": "icmp:10.0.0.2", "instance": "here"}, "values": [][2]any{{now - 1800, "10"}, {now - 60, "20"}}}}}})
+		answer(w, "success", "", "matrix", []any{map[string]any{
+			"metric": map[string]string{"target": "icmp:10.0.0.2", "instance": "here"}, "values": [][2]any{{now - 1800, "10"}, {now - 60, "20"}}}})
 	}))
 	defer server.Close()
 	for _, c := range []struct {
@@ -178,11 +171,9 @@ func TestFullDiskPages(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", c.name, free), func(t *testing.T) {
 				dir := disk.Small(t, 1000)
 				file := filepath.Join(dir, c.file)
-				args := append([]string(nil), c.args...)
-				for i := range args {
-					if args[i] == "FILE" {
-						args[i] = file
-					}
+				args := slices.Clone(c.args)
+				if i := slices.Index(args, "FILE"); i >= 0 {
+					args[i] = file
 				}
 				if c.file != "page.html" {
 					for _, name := range []string{"one", "two"} {
@@ -200,10 +191,10 @@ func TestFullDiskPages(t *testing.T) {
 					os.Remove(file)
 				}
 				disk.Fill(t, dir, free)
-				code, stdout, stderr := inProcess(args...)
-				saysFull(t, result{code: code, out: stdout, errors: stderr}, dir, c.prints)
-				if c.name == "report" && strings.Count(stdout, "p99.9 ") < 2 {
-					t.Errorf("the second report is not printed:\n%s", stdout)
+				r := inProcess(args...)
+				saysFull(t, r, dir, c.prints)
+				if c.name == "report" && strings.Count(r.out, "p99.9 ") < 2 {
+					t.Errorf("the second report is not printed:\n%s", r.out)
 				}
 				if now, _ := os.ReadFile(file); !bytes.Equal(now, old) {
 					t.Errorf("%s was changed: %d bytes, %d before", file, len(now), len(old))
@@ -226,18 +217,15 @@ func TestFullOutput(t *testing.T) {
 	for _, args := range [][]string{{"report", dir}, {"report", "-json", dir}, {"compare", dir, dir}, {"compare", "-v", dir, dir}, {"history", "-out", filepath.Join(t.TempDir(), "h"), dir},
 		{"version"}, {"config"}, {"manual"}, {"completion", "bash"}, {"-h"}, {"run", "-h"}, {"run", "-help-all"}} {
 		var stderr bytes.Buffer
-		if code := bench(args, full, &stderr); code != 1 || !strings.Contains(stderr.String(), "/dev/full: no space left on device") {
-			t.Errorf("%q: exit %d\n%s", args, code, &stderr)
-		}
+		code := bench(args, full, &stderr)
+		result{args: args, code: code, errors: stderr.String()}.fails(t, 1, "/dev/full: no space left on device")
 	}
 	n := newNetwork(t)
 	out := filepath.Join(t.TempDir(), "r")
 	c := n.prepare(quick("-target", far4, "-driver", "afpacket", "-count", "200", "-out", out)...)
 	c.Stdout = full
-	r := c.begin().wait()
-	if _, err := report.Read(out); err != nil || r.code != 1 || !strings.Contains(r.errors, "no space left on device") {
-		t.Errorf("exit %d, want 1, a report and the reason: %v\n%s", r.code, err, r.errors)
-	}
+	c.begin().wait().fails(t, 1, "no space left on device")
+	check.OK(t, check.Err(report.Read(out)))
 }
 
 // A watch continues to measure, reports once that it cannot write, and ends with exit code 1 if its last interval is

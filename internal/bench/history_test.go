@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -33,31 +33,27 @@ func nights(t *testing.T, dir string, n int, change func(i int, r *report.Report
 		if change != nil {
 			change(i, r)
 		}
-		if err := report.Write(filepath.Join(dir, fmt.Sprintf("n%02d", (i*11)%n)), r, page.Report); err != nil { // the names are not in chronological order
-			t.Fatal(err)
-		}
+		must.OK(t, report.Write(filepath.Join(dir, fmt.Sprintf("n%02d", (i*11)%n)), r, page.Report)) // the names are not in chronological order
 	}
 }
 
 func TestHistory(t *testing.T) {
-	history := func(args ...string) (code int, out, errors string) {
-		var stdout, stderr bytes.Buffer
-		code = bench(append([]string{"history", "-out", filepath.Join(t.TempDir(), "h.html")}, args...), &stdout, &stderr)
-		return code, stdout.String(), stderr.String()
+	history := func(args ...string) result {
+		return inProcess(append([]string{"history", "-out", filepath.Join(t.TempDir(), "h.html")}, args...)...)
 	}
 	dir := t.TempDir()
 	nights(t, dir, 25, nil)
 	must.OK(t, os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("no report"), 0o644))
 	html := filepath.Join(t.TempDir(), "history.html")
-	code, out, errors := history(dir, "-out", html)
+	r := history(dir, "-out", html)
+	r.prints(t, "6.1.0-28", "6.12.5")
 	first := regexp.MustCompile(`^p(50|99) rose by 1\d(\.\d+)? % \(.* µs to .* µs\) with n\d\d of 2026-11-13, the last of 2 changes\n`)
-	if code != 0 || !first.MatchString(out) || !strings.Contains(out, "6.1.0-28") || !strings.Contains(out, "6.12.5") || strings.Count(out, "2026-11-13") != 3 {
-		t.Errorf("exit %d\n%s%s", code, out, errors)
+	if !first.MatchString(r.out) || strings.Count(r.out, "2026-11-13") != 3 {
+		t.Error(r.out)
 	}
-	b, err := os.ReadFile(html)
-	if err != nil || strings.Count(string(b), `class="rule"`) != 4 || !strings.Contains(string(b), "6.12.5") { // two figures, for desktop and phone
-		t.Errorf("%v: %d lines mark a change", err, strings.Count(string(b), `class="rule"`))
-	}
+	text := content(t, html)
+	check.Contains(t, text, "6.12.5")
+	check.Equal(t, strings.Count(text, `class="rule"`), 4, "%d lines mark a change") // two figures, for desktop and phone
 	for _, c := range []struct {
 		name string
 		n    int
@@ -73,10 +69,9 @@ func TestHistory(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		nights(t, dir, c.n, c.do)
-		code, out, errors := history(append(c.args, dir)...)
-		if code != 0 || !strings.Contains(out, c.want) || strings.ContainsAny(out, "\x1b\a") {
-			t.Errorf("%s: exit %d, want %q\n%s%s", c.name, code, c.want, out, errors)
-		}
+		r := history(append(c.args, dir)...)
+		r.prints(t, c.want)
+		harmlessText(t, r)
 	}
 	for _, c := range []struct {
 		args []string
@@ -88,9 +83,7 @@ func TestHistory(t *testing.T) {
 		{[]string{filepath.Join(dir, "gone")}, 1, "gone"},
 		{[]string{"-stat", "p101", dir}, 2, "-stat"},
 	} {
-		if code, out, errors := history(c.args...); code != c.code || !strings.Contains(errors, c.want) {
-			t.Errorf("%v: exit %d, want %d and %q\n%s%s", c.args, code, c.code, c.want, out, errors)
-		}
+		history(c.args...).fails(t, c.code, c.want)
 	}
 }
 
@@ -104,8 +97,6 @@ func TestHistoryOfOtherTools(t *testing.T) {
 		}
 		must.OK(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d.txt", i)), []byte(b.String()), 0o644))
 	}
-	code, stdout, stderr := inProcess("history", "-unit", "us", "-stat", "p50", "-out", filepath.Join(dir, "h.html"), dir)
-	if code != 0 || !strings.Contains(stdout, "p50 rose by 9.8 % (102.0 µs to 112.1 µs) with 10.txt") || !strings.Contains(stdout, "in the order in which they were named") {
-		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
-	}
+	inProcess("history", "-unit", "us", "-stat", "p50", "-out", filepath.Join(dir, "h.html"), dir).
+		prints(t, "p50 rose by 9.8 % (102.0 µs to 112.1 µs) with 10.txt", "in the order in which they were named")
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // A report says how its probes were spread, unless evenly; without a rate, a replay has the rate of its file.
@@ -42,14 +44,10 @@ func TestArrivals(t *testing.T) {
 		if rep.Traffic.Arrivals != x.arrivals || rep.Traffic.Rate < x.rate-1e-6 || rep.Traffic.Rate > x.rate+1e-6 || rep.Traffic.Mode != "open" || rep.Counts.Sent != 200 {
 			t.Errorf("%v: %+v, %d sent", x.args, rep.Traffic, rep.Counts.Sent)
 		}
-		if said := rep.Traffic.Spread(); !strings.Contains(r.out, said) {
-			t.Errorf("%v: no %q in %s", x.args, said, r.out)
-		}
+		r.prints(t, rep.Traffic.Spread())
 	}
 	for _, args := range [][]string{{"-arrivals", "poisson"}, {"-arrivals", "burst:8", "-closed"}, {"-arrivals", "replay:/no/such"}, {"-lossless", "1M", "-arrivals", "poisson"}} {
-		if r := n.inside(append([]string{"run", "-target", far4, "-out", filepath.Join(t.TempDir(), "r")}, args...)...); r.code != 2 {
-			t.Errorf("%v: exit %d, %s", args, r.code, r.errors)
-		}
+		n.inside(append([]string{"run", "-target", far4, "-out", filepath.Join(t.TempDir(), "r")}, args...)...).fails(t, 2)
 	}
 }
 
@@ -60,31 +58,15 @@ func TestUnder(t *testing.T) {
 	dir := t.TempDir()
 	pid, out := filepath.Join(dir, "pid"), filepath.Join(dir, "r")
 	r := n.bench(quick("-target", far4, "-duration", "200ms", "-runs", "2", "-out", out, "-under", "echo $$ >"+pid+"; exec sleep 1000")...)
-	if r.code != 0 {
-		t.Fatalf("exit %d: %s", r.code, r.errors)
-	}
 	for i, phase := range []string{"before", "during", "after"} {
 		rep := read(t, filepath.Join(out, []string{"01-", "02-", "03-"}[i]+phase), r)
 		if rep.Label != phase || len(rep.Runs) != 2 || len(rep.Warnings) > 0 || !strings.Contains(strings.Join(rep.Notes, "\n"), "measured "+phase+" the load: echo") {
 			t.Errorf("%s: %d runs, warnings %q, notes %q", rep.Label, len(rep.Runs), rep.Warnings, rep.Notes)
 		}
-		if !strings.Contains(r.out, phase+" ") {
-			t.Errorf("no line for %q in %s", phase, r.out)
-		}
+		r.prints(t, phase+" ")
 	}
-	if page, err := os.ReadFile(filepath.Join(out, "index.html")); err != nil || !bytes.Contains(page, []byte("before against during against after")) {
-		t.Errorf("index.html: %v", err)
-	}
-	b, err := os.ReadFile(pid)
-	n.must(err)
-	id, _ := strconv.Atoi(strings.TrimSpace(string(b)))
-	if !await.Holds(func() bool {
-		s, err := os.ReadFile("/proc/" + strconv.Itoa(id) + "/stat")
-		return err != nil || strings.Contains(string(s), ") Z ")
-	}) {
-		t.Errorf("the load, process %d, still runs", id)
-	}
-	if r := n.inside("run", "-target", far4, "-rate", "1k,2k", "-under", "true", "-out", filepath.Join(dir, "no")); r.code != 2 {
-		t.Errorf("-under with a sweep: exit %d", r.code)
-	}
+	check.Contains(t, content(t, filepath.Join(out, "index.html")), "before against during against after")
+	id := must.Get(strconv.Atoi(strings.TrimSpace(content(t, pid))))(t)
+	await.Until(t, "the load has ended", func() bool { return !alive(id) })
+	n.inside("run", "-target", far4, "-rate", "1k,2k", "-under", "true", "-out", filepath.Join(dir, "no")).fails(t, 2)
 }

@@ -29,6 +29,7 @@ type impairer struct {
 
 	got, lost, twice, swapped, corrupt int64
 	held                               []reply
+	done                               chan struct{}
 }
 
 type reply struct {
@@ -70,50 +71,60 @@ func (i *impairer) send(r reply) {
 // serve answers until the connection is closed. Of every 100 probes one is lost, and if all is set, one is answered
 // twice, one after the next, and one with a wrong bit; from the probe numbered hold on, each replies are held back
 // until release is called.
-func (i *impairer) serve(all bool, hold, each int64, release func()) (done chan struct{}) {
-	done = make(chan struct{})
+func (i *impairer) serve(all bool, hold, each int64, release func()) {
+	var swap *reply
+	i.answer(func(r reply) {
+		holding := hold > 0 && i.got > hold && int64(len(i.held)) < each
+		switch kind := binary.BigEndian.Uint32(r.b[4:]) % 100; {
+		case kind == 10:
+			i.lost++
+			return
+		case holding:
+			i.held = append(i.held, r)
+			if int64(len(i.held)) == each {
+				release()
+			}
+			return
+		case all && kind == 20:
+			i.twice++
+			i.send(r)
+		case all && kind == 30:
+			i.swapped++
+			swap = &r
+			return
+		case all && kind == 40:
+			i.corrupt++
+			r.b[len(r.b)-1] ^= 4
+		}
+		i.send(r)
+		if swap != nil {
+			i.send(*swap)
+			swap = nil
+		}
+	})
+}
+
+// answer calls f with the reply to each probe until the connection is closed.
+func (i *impairer) answer(f func(reply)) {
+	i.done = make(chan struct{})
 	go func() {
-		defer close(done)
+		defer close(i.done)
 		buf := make([]byte, 1<<16)
-		var swap *reply
 		for {
 			k, from, err := i.conn.ReadFromUDPAddrPort(buf)
 			if err != nil {
 				return
 			}
-			r := reply{bytes.Clone(buf[:k]), from}
-			number := i.got
 			i.got++
-			holding := hold > 0 && number >= hold && int64(len(i.held)) < each
-			switch kind := binary.BigEndian.Uint32(r.b[4:]) % 100; {
-			case kind == 10:
-				i.lost++
-				continue
-			case holding:
-				i.held = append(i.held, r)
-				if int64(len(i.held)) == each {
-					release()
-				}
-				continue
-			case all && kind == 20:
-				i.twice++
-				i.send(r)
-			case all && kind == 30:
-				i.swapped++
-				swap = &r
-				continue
-			case all && kind == 40:
-				i.corrupt++
-				r.b[len(r.b)-1] ^= 4
-			}
-			i.send(r)
-			if swap != nil {
-				i.send(*swap)
-				swap = nil
-			}
+			f(reply{bytes.Clone(buf[:k]), from})
 		}
 	}()
-	return done
+}
+
+// end closes the connection, and returns when the last probe has been answered.
+func (i *impairer) end() {
+	i.conn.Close()
+	<-i.done
 }
 
 // The report matches the impairment of the replies, with every transport.
@@ -127,15 +138,14 @@ func TestImpairmentIsCounted(t *testing.T) {
 			// On a busy machine the bench may drop replies itself, which is TestDroppedHere's subject.
 			for tries := 0; tries == 0 || c.DroppedHere > 0 && tries < 10; tries++ {
 				i = n.newImpairer()
-				done := i.serve(true, 0, 0, nil)
+				i.serve(true, 0, 0, nil)
 				dir := filepath.Join(t.TempDir(), "out")
 				args := i.probes(dir, 1000, 2000, "-size", "100")
 				if !slices.Contains(how, "socket") { // a kernel socket has no ring
 					args = append(args, "-ring-size", "2048")
 				}
 				r = n.bench(slices.Concat(args, how)...)
-				i.conn.Close()
-				<-done
+				i.end()
 				c = readReport(t, dir, r).Counts
 			}
 			spoiled := i.corrupt // answered by a corrupt reply only: not lost
@@ -163,7 +173,7 @@ func TestDroppedHere(t *testing.T) {
 			}
 			c := n.prepare(slices.Concat(i.probes(dir, 4000, 5000), how, ring)...)
 			const held = 2000
-			done := i.serve(false, 100, held, func() {
+			i.serve(false, 100, held, func() {
 				check.OK(t, stopProcess(c.Process.Pid))
 				before := n.arrived()
 				for k, r := range i.held {
@@ -176,41 +186,18 @@ func TestDroppedHere(t *testing.T) {
 				check.OK(t, c.Process.Signal(syscall.SIGCONT))
 			})
 			r := c.begin().wait()
-			i.conn.Close()
-			<-done
-			rep := readReport(t, dir, r)
-			n := rep.Counts
+			i.end()
+			n := readReport(t, dir, r).Counts
 			if n.Sent != 4000 || i.got != 4000 || i.lost != 40 {
 				t.Fatalf("%+v; %d arrived there, %d lost", n, i.got, i.lost)
 			}
 			if missing := n.Sent - n.Received - n.Late; n.DroppedHere != missing-i.lost || n.DroppedHere < 500 || n.Lost != i.lost || n.LostUncertain != 0 {
 				t.Errorf("%+v: %d are missing, %d were lost\n%s", n, missing, i.lost, r.out)
 			}
-			for _, want := range []string{"lost " + n.LostText() + "  ", "dropped here " + n.AtText(report.DroppedHere, func(n int64) string { return fmt.Sprint(n) })} {
-				if !strings.Contains(r.out, want) {
-					t.Errorf("no %q in\n%s", want, r.out)
-				}
-			}
-			html, err := os.ReadFile(filepath.Join(dir, report.HTMLFile))
-			if err != nil || !bytes.Contains(html, []byte("Dropped here: ")) {
-				t.Errorf("the page does not say what was dropped here: %v", err)
-			}
+			check.Contains(t, r.out, "lost "+n.LostText()+"  ", "dropped here "+n.AtText(report.DroppedHere, func(n int64) string { return fmt.Sprint(n) }))
+			check.Contains(t, content(t, filepath.Join(dir, report.HTMLFile)), "Dropped here: ")
 		})
 	}
-}
-
-func (n *network) arrived() (count int64) {
-	n.must(n.near.Do(func() error {
-		b, err := os.ReadFile("/proc/thread-self/net/dev")
-		for _, line := range strings.Split(string(b), "\n") {
-			if name, rest, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == nearIface {
-				var bytes int64
-				_, err = fmt.Sscan(rest, &bytes, &count)
-			}
-		}
-		return err
-	}))
-	return count
 }
 
 func stopProcess(pid int) error {
@@ -245,23 +232,13 @@ func TestRefusedThere(t *testing.T) {
 	for _, how := range ways {
 		t.Run(strings.Join(how, " "), func(t *testing.T) {
 			i := n.newImpairer()
-			var before int64
-			n.must(n.far.Do(func() (err error) {
-				before, err = noPorts()
-				return err
-			}))
-			done := i.serve(false, 500, 1, func() { i.conn.Close() })
+			before := n.noPorts(n.far)
+			i.serve(false, 500, 1, func() { i.conn.Close() })
 			dir := filepath.Join(t.TempDir(), "out")
 			r := n.bench(i.probes(dir, 1000, 2000, how...)...)
-			<-done
-			rep := readReport(t, dir, r)
-			var refused int64 // fewer than 505 if some waited in the socket when it was closed
-			n.must(n.far.Do(func() (err error) {
-				refused, err = noPorts()
-				return err
-			}))
-			refused -= before
-			c := rep.Counts
+			i.end()
+			refused := n.noPorts(n.far) - before // fewer than 505 if some waited in the socket when it was closed
+			c := readReport(t, dir, r).Counts
 			if answered := c.Received + c.Late; answered > 495 || answered+c.DroppedHere < 495 {
 				t.Errorf("495 were answered: %+v\n%s", c, r.out)
 			}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
@@ -55,64 +56,86 @@ func needRoot(t *testing.T) {
 func newNetwork(t *testing.T) *network {
 	needRoot(t)
 	n := &network{t: t}
-	for _, side := range []**testbed.Namespace{&n.near, &n.far} {
-		s := must.Get(testbed.NewNamespace())(t)
-		t.Cleanup(s.Close)
-		*side = s
+	n.near, n.far = n.namespace("ipv4/ping_group_range=0 2147483647"), n.namespace("ipv4/ping_group_range=0 2147483647")
+	n.connect(n.near, nearIface, n.far, farIface)
+	for _, side := range []struct {
+		in                *testbed.Namespace
+		iface, ipv4, ipv6 string
+	}{{n.near, nearIface, near4, near6}, {n.far, farIface, far4, far6}} {
+		n.link(side.in, side.iface, func(l netlink.Link) error {
+			return errors.Join(address(l, side.ipv4+"/24"), address(l, side.ipv6+"/64"), netlink.LinkSetUp(l))
+		})
 	}
-	n.must(n.near.Do(func() error {
-		pair := netlink.NewVeth(netlink.LinkAttrs{Name: nearIface})
-		pair.PeerName, pair.PeerNamespace = farIface, netlink.NsFd(n.far.FD)
+	await.Until(t, "the veth pair is up", func() (up bool) {
+		n.link(n.near, nearIface, func(l netlink.Link) error { up = l.Attrs().OperState == netlink.OperUp; return nil })
+		return up
+	})
+	return n
+}
+
+// namespace creates a network namespace with a loopback interface and settings below /proc/sys/net.
+func (n *network) namespace(settings ...string) *testbed.Namespace {
+	n.t.Helper()
+	in := must.Get(testbed.NewNamespace())(n.t)
+	n.t.Cleanup(in.Close)
+	n.link(in, "lo", netlink.LinkSetUp)
+	// Tests that share a network also share its rate limit for errors.
+	for _, key := range append(settings, "ipv4/icmp_ratelimit=0", "ipv6/icmp/ratelimit=0") {
+		name, value, _ := strings.Cut(key, "=")
+		n.must(in.Do(func() error { return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0) }))
+	}
+	return in
+}
+
+// connect joins two namespaces by a veth pair.
+func (n *network) connect(a *testbed.Namespace, name string, b *testbed.Namespace, peer string) {
+	n.t.Helper()
+	n.must(a.Do(func() error {
+		pair := netlink.NewVeth(netlink.LinkAttrs{Name: name})
+		pair.PeerName, pair.PeerNamespace = peer, netlink.NsFd(b.FD)
 		return netlink.LinkAdd(pair)
 	}))
-	up := func(name string, prefixes ...string) func() error {
-		return func() error {
-			for _, each := range []string{name, "lo"} {
-				l, err := netlink.LinkByName(each)
-				if err != nil {
-					return err
-				}
-				for _, p := range prefixes {
-					a, err := netlink.ParseAddr(p)
-					if err != nil {
-						return err
-					}
-					a.Flags = unix.IFA_F_NODAD
-					if err := netlink.AddrAdd(l, a); each == name && err != nil {
-						return err
-					}
-				}
-				if err := netlink.LinkSetUp(l); err != nil {
-					return err
-				}
-				prefixes = nil
-			}
-			// Tests that share a network also share its rate limit for errors.
-			return errors.Join(os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0),
-				os.WriteFile("/proc/sys/net/ipv4/icmp_ratelimit", []byte("0"), 0), os.WriteFile("/proc/sys/net/ipv6/icmp/ratelimit", []byte("0"), 0))
+}
+
+// link calls f with an interface of a namespace, in that namespace.
+func (n *network) link(in *testbed.Namespace, name string, f func(netlink.Link) error) {
+	n.t.Helper()
+	n.must(in.Do(func() error {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
 		}
-	}
-	n.must(n.near.Do(up(nearIface, near4+"/24", near6+"/64")))
-	n.must(n.far.Do(up(farIface, far4+"/24", far6+"/64")))
-	n.must(n.near.Do(func() error {
-		var err error
-		if !await.Holds(func() bool {
-			var l netlink.Link
-			l, err = netlink.LinkByName(nearIface)
-			return err != nil || l.Attrs().OperState == netlink.OperUp
-		}) {
-			err = errors.New("the veth pair does not come up")
-		}
-		return err
+		return f(l)
 	}))
-	return n
+}
+
+func address(l netlink.Link, prefix string) error {
+	a, err := netlink.ParseAddr(prefix)
+	if err != nil {
+		return err
+	}
+	a.Flags = unix.IFA_F_NODAD
+	return netlink.AddrAdd(l, a)
+}
+
+// route adds a route by gateways, which have equal costs.
+func (n *network) route(in *testbed.Namespace, to string, via ...string) {
+	n.t.Helper()
+	_, dst, err := net.ParseCIDR(to)
+	n.must(err)
+	r := &netlink.Route{Dst: dst}
+	for _, v := range via {
+		r.MultiPath = append(r.MultiPath, &netlink.NexthopInfo{Gw: net.ParseIP(v)})
+	}
+	if len(via) == 1 {
+		r.Gw, r.MultiPath = net.ParseIP(via[0]), nil
+	}
+	n.must(in.Do(func() error { return netlink.RouteAdd(r) }))
 }
 
 func (n *network) must(err error) {
 	n.t.Helper()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.OK(n.t, err)
 }
 
 func command(args ...string) *exec.Cmd {
@@ -123,9 +146,28 @@ func command(args ...string) *exec.Cmd {
 }
 
 type result struct {
+	args        []string
 	code        int
 	out, errors string
 	peak        int64 // of the process's resident memory, in KiB
+}
+
+// prints fails the test unless a bench succeeded and printed each of the texts.
+func (r result) prints(t *testing.T, texts ...string) {
+	t.Helper()
+	if r.code != 0 {
+		t.Errorf("bench %.200q: exit %d\n%s", r.args, r.code, r.errors)
+	}
+	check.Contains(t, r.out, texts...)
+}
+
+// fails fails the test unless a bench ended with the exit status and an error with each of the texts.
+func (r result) fails(t *testing.T, code int, texts ...string) {
+	t.Helper()
+	if r.code != code {
+		t.Errorf("bench %.200q: exit %d, want %d\n%s", r.args, r.code, code, r.errors)
+	}
+	check.Contains(t, r.errors, texts...)
 }
 
 // running is a bench process, with what it has printed so far.
@@ -163,7 +205,7 @@ func (r *running) wait() result {
 	if err != nil && !errors.As(err, &exit) {
 		r.n.t.Fatal(err)
 	}
-	res := result{code: r.ProcessState.ExitCode(), out: r.out.String(), errors: r.said.String()}
+	res := result{args: r.Args[1:], code: r.ProcessState.ExitCode(), out: r.out.String(), errors: r.said.String()}
 	if u, ok := r.ProcessState.SysUsage().(*syscall.Rusage); ok {
 		res.peak = u.Maxrss
 	}
@@ -181,10 +223,7 @@ func (n *network) bench(args ...string) result {
 // inside is bench in this process, for arguments with which it starts nothing.
 func (n *network) inside(args ...string) (r result) {
 	n.t.Helper()
-	n.must(n.near.Do(func() error {
-		r.code, r.out, r.errors = inProcess(args...)
-		return nil
-	}))
+	n.must(n.near.Do(func() error { r = inProcess(args...); return nil }))
 	return r
 }
 
@@ -218,15 +257,8 @@ func (n *network) udpServer(port int, answer func([]byte) []byte) {
 func serveUDP(t *testing.T, in *testbed.Namespace, address string, answer func(b []byte, from netip.AddrPort) []byte) {
 	t.Helper()
 	var conn *net.UDPConn
-	if err := in.Do(func() error {
-		at, err := net.ResolveUDPAddr("udp", address)
-		if err == nil {
-			conn, err = net.ListenUDP("udp", at)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	at := must.Get(net.ResolveUDPAddr("udp", address))(t)
+	must.OK(t, in.Do(func() (err error) { conn, err = net.ListenUDP("udp", at); return err }))
 	t.Cleanup(func() { conn.Close() })
 	go func() {
 		buf := make([]byte, 1<<16)
@@ -242,31 +274,25 @@ func serveUDP(t *testing.T, in *testbed.Namespace, address string, answer func(b
 	}()
 }
 
-func (n *network) received() (count uint64) {
-	n.must(n.far.Do(func() error {
-		l, err := netlink.LinkByName(farIface)
-		if err == nil {
-			count = l.Attrs().Statistics.RxPackets
-		}
-		return err
-	}))
+// received and arrived return the number of frames that the far and the near interface have received.
+func (n *network) received() uint64 { return n.frames(n.far, farIface) }
+func (n *network) arrived() uint64  { return n.frames(n.near, nearIface) }
+
+func (n *network) frames(in *testbed.Namespace, iface string) (count uint64) {
+	n.link(in, iface, func(l netlink.Link) error { count = l.Attrs().Statistics.RxPackets; return nil })
 	return count
 }
 
 // startResponder builds and starts the responder in the target's namespace on addresses that its kernel does not have.
 func (n *network) startResponder(t *testing.T, driver string, addresses ...string) (pid int) {
 	t.Helper()
-	var sets []string // those of addresses that are settings
-	addresses = slices.DeleteFunc(slices.Clone(addresses), func(a string) bool {
+	var sets, quoted []string // some addresses are settings
+	for _, a := range addresses {
 		if strings.Contains(a, "=") {
 			sets = append(sets, "-set", a)
-			return true
+		} else {
+			quoted = append(quoted, strconv.Quote(a))
 		}
-		return false
-	})
-	quoted := make([]string, len(addresses))
-	for i, a := range addresses {
-		quoted[i] = fmt.Sprintf("%q", a)
 	}
 	cores, err := affinity.Choose(-1)
 	n.must(err)
@@ -280,12 +306,4 @@ func (n *network) startResponder(t *testing.T, driver string, addresses ...strin
 	}
 	t.Cleanup(func() { _ = c.Process.Signal(unix.SIGTERM); _ = c.Wait() })
 	return c.Process.Pid
-}
-
-func deleteLink(name string) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	return netlink.LinkDel(l)
 }

@@ -1,14 +1,12 @@
 package bench
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -20,9 +18,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // Replies that arrive after the timeout are late, not lost.
@@ -33,28 +32,17 @@ func TestLate(t *testing.T) {
 			const first, held, timeout = 100, 50, 2 * time.Second
 			i := n.newImpairer()
 			var answered, released atomic.Int64
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				buf := make([]byte, 1<<16)
-				for {
-					k, from, err := i.conn.ReadFromUDPAddrPort(buf)
-					if err != nil {
-						return
-					}
-					i.got++
-					r := reply{bytes.Clone(buf[:k]), from}
-					if i.got <= first || i.got > first+held {
-						i.send(r)
-						answered.Add(1)
-						continue
-					}
-					time.AfterFunc(timeout, func() { // from its arrival: later than its timeout
-						i.send(r)
-						released.Add(1)
-					})
+			i.answer(func(r reply) {
+				if i.got <= first || i.got > first+held {
+					i.send(r)
+					answered.Add(1)
+					return
 				}
-			}()
+				time.AfterFunc(timeout, func() { // from its arrival: later than its timeout
+					i.send(r)
+					released.Add(1)
+				})
+			})
 			dir := filepath.Join(t.TempDir(), "out")
 			c := n.prepare(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-duration", "1h", "-rate", "500",
 				"-warmup", "0s", "-timeout", timeout.String(), "-out", dir), how)...).begin()
@@ -63,18 +51,15 @@ func TestLate(t *testing.T) {
 			holds = holds && await.Holds(func() bool { return answered.Load() > before+100 }) // probes that the bench sent since
 			n.must(c.Process.Signal(unix.SIGINT))
 			r := c.wait()
-			i.conn.Close()
-			<-done
-			rep := readReport(t, dir, r)
+			i.end()
+			counts := readReport(t, dir, r).Counts
 			if !holds {
 				t.Fatalf("%d released\n%s", released.Load(), r.errors)
 			}
-			if c := rep.Counts; c.Late < held || c.Lost != 0 || c.Sent != i.got || c.Received+c.Late != c.Sent {
-				t.Errorf("%+v; %d of %d replies were late\n%s", c, held, i.got, r.out)
+			if counts.Late < held || counts.Lost != 0 || counts.Sent != i.got || counts.Received+counts.Late != counts.Sent {
+				t.Errorf("%+v; %d of %d replies were late\n%s", counts, held, i.got, r.out)
 			}
-			if !strings.Contains(r.out, fmt.Sprintf("late %d", rep.Counts.Late)) {
-				t.Errorf("no late replies in\n%s", r.out)
-			}
+			check.Contains(t, r.out, fmt.Sprintf("late %d", counts.Late))
 		})
 	}
 }
@@ -104,7 +89,7 @@ func TestDroppedThere(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "out")
 			c := n.startCounting(dir)
 			n.must(stopProcess(pid))
-			c.sent()
+			await.Until(t, "all probes", func() bool { return n.received() >= c.start+counted })
 			n.must(syscall.Kill(pid, syscall.SIGCONT))
 			r, arrived := c.end()
 			n.wantThere(dir, r, report.DroppedThere, "responder: rx_dropped", arrived)
@@ -116,35 +101,21 @@ func TestDroppedThere(t *testing.T) {
 // dropped there. A veth pair drops them when the XDP program at its other end is removed.
 func TestReplyDroppedThere(t *testing.T) {
 	n := newNetwork(t)
-	detach := n.passXDP()
+	pass := must.Get(ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}}))(t) // XDP_PASS
+	defer pass.Close()
+	var attached link.Link
+	n.link(n.near, nearIface, func(l netlink.Link) (err error) {
+		attached, err = link.AttachXDP(link.XDPOptions{Program: pass, Interface: l.Attrs().Index, Flags: link.XDPDriverMode})
+		return err
+	})
 	n.startResponder(t, "xdp", "10.98.0.3/24", "stats.listen="+far4+":9470", "guard.rate=0")
 	dir := filepath.Join(t.TempDir(), "out")
 	c := n.startCounting(dir)
-	detach()
+	n.must(attached.Close())
 	r, arrived := c.end()
 	// A veth pair counts these frames at both ends.
 	n.wantThere(dir, r, report.DroppedThere, "responder: interface_tx_dropped", arrived, "interface "+nearIface+": rx_dropped")
-}
-
-// passXDP attaches an XDP program that passes everything to the near interface.
-func (n *network) passXDP() (detach func()) {
-	n.t.Helper()
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}}) // XDP_PASS
-	n.must(err)
-	n.t.Cleanup(func() { p.Close() })
-	var l link.Link
-	n.must(n.near.Do(func() error {
-		i, err := net.InterfaceByName(nearIface)
-		if err != nil {
-			return err
-		}
-		l, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: i.Index, Flags: link.XDPDriverMode})
-		return err
-	}))
-	detach = sync.OnceFunc(func() { l.Close() })
-	n.t.Cleanup(detach)
-	return detach
 }
 
 // counting is a bench that sends probes to the responder and reads its counters.
@@ -162,12 +133,6 @@ func (n *network) startCounting(dir string) *counting {
 	c.running = n.startAsking("-target", "10.98.0.3", "-proto", "udp", "-driver", "afpacket", "-count", fmt.Sprint(counted), "-runs", "1", "-rate", "3000",
 		"-timeout", "2s", "-responder-metrics", "http://"+far4+":9470/metrics", "-out", dir)
 	return c
-}
-
-// sent waits until the responder's interface has received all probes.
-func (c *counting) sent() {
-	c.n.t.Helper()
-	await.Until(c.n.t, "all probes", func() bool { return c.n.received() >= c.start+counted })
 }
 
 // end waits for the bench, and returns how many frames the responder's interface received meanwhile.
@@ -196,9 +161,7 @@ func (n *network) wantThere(dir string, r result, at report.Place, by string, ar
 	if missing == 0 || frames < missing || frames > missing+int64(arrived)-c.Sent || c.Lost != missing || c.LostLeast() != 0 || own != 0 {
 		n.t.Errorf("%+v: %d are missing, %q counts %d; %d frames arrived there\n%s", c, missing, by, frames, arrived, r.out)
 	}
-	if !strings.Contains(strings.Join(rep.ByCounter(), "\n"), string(at)+": ") {
-		n.t.Errorf("%q is not in %q", at, rep.ByCounter())
-	}
+	check.Contains(n.t, strings.Join(rep.ByCounter(), "\n"), string(at)+": ")
 }
 
 // Probes that the queueing discipline of the bench's interface drops did not leave this host, although the sender sees
@@ -207,29 +170,21 @@ func TestNotSent(t *testing.T) {
 	n := newNetwork(t)
 	n.knowNeighbours()
 	i := n.newImpairer()
-	done := i.serve(false, 0, 0, nil)
-	dropped := func() (frames int64) {
-		n.must(n.near.Do(func() error {
-			l, err := netlink.LinkByName(nearIface)
-			if err != nil {
-				return err
-			}
-			all, err := netlink.QdiscList(l)
-			for _, q := range all {
-				if q.Attrs().Parent == netlink.HANDLE_ROOT && q.Attrs().Statistics.Queue != nil {
-					frames = int64(q.Attrs().Statistics.Queue.Drops)
-				}
-			}
-			return err
-		}))
-		return frames
-	}
+	i.serve(false, 0, 0, nil)
 	n.limitQueue()
 	dir := filepath.Join(t.TempDir(), "out")
 	r := n.bench(i.probes(dir, 1000, 2000, "-transport", "socket", "-size", "100")...)
-	truth := dropped()
-	i.conn.Close()
-	<-done
+	var truth int64
+	n.link(n.near, nearIface, func(l netlink.Link) error {
+		all, err := netlink.QdiscList(l)
+		for _, q := range all {
+			if q.Attrs().Parent == netlink.HANDLE_ROOT && q.Attrs().Statistics.Queue != nil {
+				truth = int64(q.Attrs().Statistics.Queue.Drops)
+			}
+		}
+		return err
+	})
+	i.end()
 	c := readReport(t, dir, r).Counts
 	if c.Sent != 1000 || c.Received+c.Late+c.DroppedHere != i.got-i.lost || c.SendFailed < 1000-i.got || c.SendFailed > truth || truth == 0 {
 		t.Errorf("%+v: %d probes arrived, %d replies were lost, %d frames dropped\n%s", c, i.got, i.lost, truth, r.out)
@@ -239,39 +194,28 @@ func TestNotSent(t *testing.T) {
 	}
 }
 
+// knowNeighbours gives each side the other one's MAC address.
 func (n *network) knowNeighbours() {
-	macs := map[string]net.HardwareAddr{}
-	for range 2 {
-		for _, each := range []struct {
-			in                 *testbed.Namespace
-			iface, other, addr string
-		}{{n.near, nearIface, farIface, far4}, {n.far, farIface, nearIface, near4}} {
-			n.must(each.in.Do(func() error {
-				l, err := netlink.LinkByName(each.iface)
-				if err != nil {
-					return err
-				}
-				macs[each.iface] = l.Attrs().HardwareAddr
-				if macs[each.other] == nil {
-					return nil
-				}
-				return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(each.addr), HardwareAddr: macs[each.other]})
-			}))
-		}
-	}
+	var near, far *netlink.LinkAttrs
+	n.link(n.near, nearIface, func(l netlink.Link) error { near = l.Attrs(); return nil })
+	n.link(n.far, farIface, func(l netlink.Link) error {
+		far = l.Attrs()
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: far.Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(near4), HardwareAddr: near.HardwareAddr})
+	})
+	n.must(n.near.Do(func() error {
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: near.Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(far4), HardwareAddr: far.HardwareAddr})
+	}))
 }
 
 // limitQueue gives the bench's interface a queue of two frames that sends 1000 bytes per second, after a burst of about
 // 700 frames.
 func (n *network) limitQueue() {
 	n.t.Helper()
-	err := n.near.Do(func() error {
-		l, err := netlink.LinkByName(nearIface)
-		if err != nil {
-			return err
-		}
-		return netlink.QdiscAdd(&netlink.Tbf{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0),
+	var err error
+	n.link(n.near, nearIface, func(l netlink.Link) error {
+		err = netlink.QdiscAdd(&netlink.Tbf{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0),
 			Parent: netlink.HANDLE_ROOT}, Rate: 1000, Limit: 250, Buffer: 1 << 30})
+		return nil
 	})
 	if errors.Is(err, unix.ENOENT) {
 		n.t.Skipf("the kernel has no sch_tbf: %v", err)

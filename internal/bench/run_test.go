@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -15,10 +16,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -46,9 +49,7 @@ func read(t *testing.T, dir string, r result) *report.Report {
 	if c.Sent == 0 || c.Received != c.Sent || c.Lost != 0 || c.Corrupt != 0 || c.Duplicates != 0 || rep.Main().Total.Count != c.Received {
 		t.Errorf("%s: %+v, %d recorded\n%s", dir, c, rep.Main().Total.Count, r.errors)
 	}
-	if !strings.Contains(r.out, "report "+dir) {
-		t.Errorf("the report's folder is not named:\n%s", r.out)
-	}
+	check.Contains(t, r.out, "report "+dir)
 	return rep
 }
 
@@ -157,9 +158,7 @@ func TestInterrupted(t *testing.T) {
 		c := n.startAsking("-target", far4, "-duration", "1h", "-out", dir, load)
 		n.must(c.Process.Signal(sig))
 		rep := read(t, dir, c.wait())
-		if !strings.Contains(strings.Join(rep.Warnings, " "), "interrupted") {
-			t.Errorf("%v %s: notes %v", sig, load, rep.Notes)
-		}
+		check.Contains(t, strings.Join(rep.Warnings, " "), "interrupted")
 	}
 }
 
@@ -182,14 +181,9 @@ func TestInterfaceVanishes(t *testing.T) {
 		n := newNetwork(t)
 		dir := filepath.Join(t.TempDir(), "r")
 		c := n.startAsking("-target", far4, "-duration", "1h", "-out", dir, "-timeout", "200ms", "-driver", driver)
-		n.must(n.far.Do(func() error { return deleteLink(farIface) }))
-		r := c.wait()
-		if r.code != 1 || !strings.Contains(r.errors, nearIface) {
-			t.Errorf("%s: exit %d: %s", driver, r.code, r.errors)
-		}
-		if rep, err := report.Read(dir); err != nil {
-			t.Errorf("%s: %v\n%s", driver, err, r.errors)
-		} else if rep.Counts.Received < 100 {
+		n.link(n.far, farIface, netlink.LinkDel)
+		c.wait().fails(t, 1, nearIface)
+		if rep := must.Get(report.Read(dir))(t); rep.Counts.Received < 100 {
 			t.Errorf("%s: the report has %d replies", driver, rep.Counts.Received)
 		}
 	}
@@ -201,84 +195,48 @@ func TestKernelStaysSilent(t *testing.T) {
 	n := newNetwork(t)
 	n.udpEcho(7, 0)
 	n.measure(t, "-target", far4, "-proto", "udp", "-driver", "afpacket", "-count", "100")
-	n.must(n.near.Do(func() error {
-		refused, err := noPorts()
-		if err == nil && refused != 0 {
-			err = fmt.Errorf("the kernel refused %d replies", refused)
-		}
-		return err
-	}))
+	check.Equal(t, n.noPorts(n.near), 0, "the kernel refused %d replies")
 }
 
-// noPorts returns the number of UDP datagrams to a closed port in the thread's network namespace.
-func noPorts() (count int64, err error) {
-	b, err := os.ReadFile("/proc/thread-self/net/snmp")
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(b), "\nUdp: InDatagrams NoPorts ")
-	_, values, _ := strings.Cut(rest, "\nUdp: ")
-	var received int64
-	_, err = fmt.Sscan(values, &received, &count)
-	return count, err
+// noPorts returns the number of UDP datagrams to a closed port in a network namespace.
+func (n *network) noPorts(in *testbed.Namespace) (count int64) {
+	n.t.Helper()
+	n.must(in.Do(func() error {
+		b, err := os.ReadFile("/proc/thread-self/net/snmp")
+		if err != nil {
+			return err
+		}
+		_, rest, _ := strings.Cut(string(b), "\nUdp: InDatagrams NoPorts ")
+		_, values, _ := strings.Cut(rest, "\nUdp: ")
+		var received int64
+		_, err = fmt.Sscan(values, &received, &count)
+		return err
+	}))
+	return count
 }
 
 // The target is not on the link, so probes are sent to the next hop's MAC. Also tests a link-local target.
 func TestThroughRouter(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
-	n.must(n.far.Do(func() error {
-		l, err := netlink.LinkByName("lo")
-		if err != nil {
-			return err
-		}
-		for _, p := range []string{"10.97.0.1/32", "fd97::1/128"} {
-			a, err := netlink.ParseAddr(p)
-			if err != nil {
-				return err
-			}
-			if err := netlink.AddrAdd(l, a); err != nil {
-				return err
-			}
-		}
-		return os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0)
-	}))
-	n.must(n.near.Do(func() error {
-		l, err := netlink.LinkByName(nearIface)
-		if err != nil {
-			return err
-		}
-		for dst, gw := range map[string]string{"10.97.0.0/24": far4, "fd97::/64": far6} {
-			to, err := netlink.ParseIPNet(dst)
-			if err != nil {
-				return err
-			}
-			if err := netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: to, Gw: net.ParseIP(gw)}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
+	n.link(n.far, "lo", func(lo netlink.Link) error {
+		return errors.Join(address(lo, "10.97.0.1/32"), address(lo, "fd97::1/128"), os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0))
+	})
+	n.route(n.near, "10.97.0.0/24", far4)
+	n.route(n.near, "fd97::/64", far6)
 	var local string
-	n.must(n.far.Do(func() error {
-		l, err := netlink.LinkByName(farIface)
-		if err != nil {
-			return err
-		}
-		if !await.Holds(func() bool { // until duplicate address detection has completed
-			var all []netlink.Addr
-			all, err = netlink.AddrList(l, netlink.FAMILY_V6)
+	await.Until(t, "the link-local address, after duplicate address detection", func() bool {
+		n.link(n.far, farIface, func(l netlink.Link) error {
+			all, err := netlink.AddrList(l, netlink.FAMILY_V6)
 			for _, a := range all {
 				if a.IP.IsLinkLocalUnicast() && a.Flags&unix.IFA_F_TENTATIVE == 0 {
 					local = a.IP.String()
 				}
 			}
-			return err != nil || local != ""
-		}) {
-			err = fmt.Errorf("%s got no link-local address", farIface)
-		}
-		return err
-	}))
+			return err
+		})
+		return local != ""
+	})
 	for _, args := range [][]string{
 		{"-target", "10.97.0.1"},
 		{"-target", "10.97.0.1", "-source", "10.98.0.77"},
@@ -309,11 +267,10 @@ func TestTargetThatStopsAnswering(t *testing.T) {
 		}
 	}()
 	dir := filepath.Join(t.TempDir(), "r")
-	code, stdout, stderr := inProcess("run", "127.0.0.1", "-transport", "socket", "-proto", "udp", "-port", strconv.Itoa(c.LocalAddr().(*net.UDPAddr).Port),
+	r := inProcess("run", "127.0.0.1", "-transport", "socket", "-proto", "udp", "-port", strconv.Itoa(c.LocalAddr().(*net.UDPAddr).Port),
 		"-rate", "1k", "-count", "200", "-runs", "3", "-warmup", "0s", "-timeout", "1s", "-out", dir)
-	if code != exit.Failed || !strings.Contains(stdout, "the target stopped answering") || !strings.Contains(stderr, "none of the last run") {
-		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
-	}
+	r.fails(t, exit.Failed, "none of the last run")
+	check.Contains(t, r.out, "the target stopped answering")
 	rep := must.Get(report.Read(dir))(t)
 	if rep.Counts.Sent != 600 || rep.Counts.Received+rep.Counts.Late != 300 {
 		t.Errorf("counts %+v", rep.Counts)

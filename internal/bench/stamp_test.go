@@ -4,12 +4,15 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/programs"
 )
 
 func keyFile(t *testing.T) string {
@@ -62,22 +65,17 @@ func TestReflector(t *testing.T) {
 				if w := rep.Find(name); w == nil || w.Total.Count == 0 || w.Total.Quantile(0.5) > rep.Main().Total.Max {
 					t.Errorf("%s: %+v", name, w)
 				}
-				if !strings.Contains(r.out, strings.ReplaceAll(name, "_", " ")+" ± 8.0") {
-					t.Errorf("%s is not printed with its error:\n%s", name, r.out)
-				}
+				r.prints(t, strings.ReplaceAll(name, "_", " ")+" ± 8.0")
 			}
-			if strings.Contains(name, "TLVs") && !strings.Contains(strings.Join(rep.Notes, "\n"), "TLV location: ") {
-				t.Errorf("%q", rep.Notes)
+			if strings.Contains(name, "TLVs") {
+				check.Contains(t, strings.Join(rep.Notes, "\n"), "TLV location: ")
 			}
 		})
 	}
 	t.Run("another key", func(t *testing.T) {
 		r := n.bench("run", "-self-test", "0s", "-warmup", "0s", "-timeout", "200ms", "-target", "10.98.0.3", "-proto", "stamp", "-port", "863", "-stamp-key", keyFile(t),
 			"-count", "3", "-out", filepath.Join(t.TempDir(), "r"))
-		if r.code != 1 || !strings.Contains(r.errors, "no usable reply") ||
-			!strings.Contains(r.errors, "a reflector is silent if its key differs: compare -stamp-key with the reflector's (respond.stamp_key)") {
-			t.Error(r)
-		}
+		r.fails(t, 1, "no usable reply", "a reflector is silent if its key differs: compare -stamp-key with the reflector's (respond.stamp_key)")
 	})
 	t.Run("no clock's error", func(t *testing.T) {
 		rep, r := n.measure(t, "-target", "10.98.0.3", "-proto", "stamp", "-count", "20")
@@ -85,4 +83,32 @@ func TestReflector(t *testing.T) {
 			t.Errorf("%+v\n%s", o, r.out)
 		}
 	})
+}
+
+// A third-party STAMP reflector, scapy's layers (Debian: python3-scapy), parses our probes with their TLVs, and its
+// replies are accepted: it keeps sessions, and does not support TLVs.
+func TestReflectorOfScapy(t *testing.T) {
+	// Scapy 2.5 parses TLVs only below its own UDP header.
+	if err := exec.Command("python3", "-c", "import scapy.contrib.stamp as s; s.STAMPSessionSenderTestUnauthenticated(bytes(44) + bytes([128, 3, 0, 0]))").Run(); err != nil {
+		t.Skip("needs python3 with scapy 2.6 or later (package python3-scapy, from Debian 13)")
+	}
+	n := newNetwork(t)
+	reflector := programs.Start(t, exec.Command("python3", "testdata/scapy_reflector.py", far4, "8620"), n.far.Do)
+	if reflector.Ready != "ready\n" {
+		t.Fatal(reflector.Ready)
+	}
+	rep, _ := n.measure(t, "-proto", "stamp", "-target", far4, "-port", "8620", "-count", "100", "-stamp-ssid", "7", "-stamp-tlv", "time+location+direct", "-clock-error", "5us")
+	line, _ := reflector.Lines.ReadString('\n')
+	if want := "ssid 7 Z 0 tlvs 3:80:4 2:80:"; !strings.HasPrefix(line, want) {
+		t.Errorf("scapy reads %q, want %q...", line, want)
+	}
+	s := rep.STAMP
+	if s == nil || !s.Stateful || s.ZeroSSID || rep.Counts.Received == 0 || rep.Counts.Corrupt != 0 || rep.Counts.Lost != 0 {
+		t.Fatalf("%+v, %+v, notes %q", s, rep.Counts, rep.Notes)
+	}
+	for _, v := range s.TLVs {
+		if v.Answered != 0 || v.Unrecognized == 0 {
+			t.Errorf("%+v: a reflector without TLVs", v)
+		}
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/session"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -69,14 +70,9 @@ func TestKilled(t *testing.T) {
 				t.Errorf("the device counted %d frames of %d, order %+v: not those of the last part", n, rep.Counts.Sent, rep.Order)
 			}
 			want := fmt.Sprintf("unfinished: %d of ", was)
-			for _, args := range [][]string{{"report", dir}, {"compare", dir, dir}} {
-				if code, stdout, stderr := inProcess(args...); code != 0 || !strings.Contains(stdout, want) {
-					t.Errorf("%s: exit %d, want 0 and %q\n%s%s", args[0], code, want, stdout, stderr)
-				}
-			}
-			if page, err := os.ReadFile(filepath.Join(dir, report.HTMLFile)); err != nil || !strings.Contains(string(page), "Unfinished: ") {
-				t.Errorf("the page does not say it: %v", err)
-			}
+			inProcess("report", dir).prints(t, want)
+			inProcess("compare", dir, dir).prints(t, want)
+			check.Contains(t, content(t, filepath.Join(dir, report.HTMLFile)), "Unfinished: ")
 		})
 	}
 }
@@ -96,21 +92,15 @@ func TestKilledSearch(t *testing.T) {
 	cmd := n.prepare(quick("-target", far4, "-proto", "udp", "-transport", "socket", "-lossless", "1k", "-duration", "1s", "-warmup", "0s", "-timeout", "1s", "-out", dir)...).begin()
 	await.Until(t, "a trial", func() bool { return strings.Contains(cmd.said.String(), "msg=trial ") }, cmd.said.String)
 	whole.Store(true)
-	await.Until(t, "a rate without loss", func() bool {
-		_, err := os.Stat(filepath.Join(dir, report.ReportFile))
-		return err == nil
-	}, cmd.said.String)
+	await.Until(t, "a rate without loss", func() bool { return exists(filepath.Join(dir, report.ReportFile)) }, cmd.said.String)
 	n.must(cmd.Process.Kill())
 	_ = cmd.Wait()
 	rep := must.Get(report.Read(dir))(t)
 	if rep.Traffic.Rate == 0 || rep.Counts.Lost != 0 || !slices.Contains(rep.Warnings, session.Unended) {
 		t.Errorf("rate %v, %+v, warnings %q", rep.Traffic.Rate, rep.Counts, rep.Warnings)
 	}
-	for _, args := range [][]string{{"report", dir}, {"compare", dir, dir}} {
-		if code, stdout, stderr := inProcess(args...); code != 0 || args[0] == "report" && !strings.Contains(stdout, session.Unended) {
-			t.Errorf("%s: exit %d\n%s%s", args[0], code, stdout, stderr)
-		}
-	}
+	inProcess("report", dir).prints(t, session.Unended)
+	inProcess("compare", dir, dir).prints(t)
 }
 
 // A watch that is killed at any moment leaves logs that can be read and compared, with all intervals written before.
@@ -118,9 +108,9 @@ func TestKilledSearch(t *testing.T) {
 func TestKilledWatch(t *testing.T) {
 	n := newNetwork(t)
 	logs := filepath.Join(t.TempDir(), "logs")
+	files := func() []string { found, _ := filepath.Glob(filepath.Join(logs, "*.hlog")); return found }
 	intervals := func() (sum int) { // lines: a log starts with only its header
-		found, _ := filepath.Glob(filepath.Join(logs, "*.hlog"))
-		for _, f := range found {
+		for _, f := range files() {
 			b, _ := os.ReadFile(f)
 			sum += bytes.Count(b, []byte("\nTag="))
 		}
@@ -128,8 +118,7 @@ func TestKilledWatch(t *testing.T) {
 	}
 	trips := func() (sum int64) {
 		t.Helper()
-		found, _ := filepath.Glob(filepath.Join(logs, "*.hlog"))
-		for _, f := range found {
+		for _, f := range files() {
 			rep, err := foreign.Read(f, foreign.Options{Series: "icmp:" + far4})
 			if err != nil {
 				if strings.Contains(err.Error(), "no intervals") { // an hour that has just started
@@ -159,17 +148,13 @@ func TestKilledWatch(t *testing.T) {
 		} else {
 			written = now
 		}
-		n.must(n.near.Do(func() error {
-			l, err := netlink.LinkByName(nearIface)
-			if err == nil && l.Attrs().Xdp != nil && l.Attrs().Xdp.Attached {
-				err = fmt.Errorf("%s: an XDP program is left", driver)
+		n.link(n.near, nearIface, func(l netlink.Link) error {
+			if x := l.Attrs().Xdp; x != nil && x.Attached {
+				t.Errorf("%s: an XDP program is left", driver)
 			}
-			return err
-		}))
+			return nil
+		})
 	}
-	for _, args := range [][]string{{"report", "-series", "icmp:" + far4, logs}, {"compare", "-series", "icmp:" + far4, logs, logs}} {
-		if code, stdout, stderr := inProcess(args...); code != 0 {
-			t.Errorf("%s: exit %d\n%s%s", args[0], code, stdout, stderr)
-		}
-	}
+	inProcess("report", "-series", "icmp:"+far4, logs).prints(t)
+	inProcess("compare", "-series", "icmp:"+far4, logs, logs).prints(t)
 }

@@ -2,8 +2,6 @@ package bench
 
 import (
 	"bytes"
-	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -57,23 +55,15 @@ func TestSuspects(t *testing.T) {
 				}
 			}
 		}
-		json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "vector", "result": result}})
+		answer(w, "success", "", "vector", result)
 	}))
 	defer server.Close()
-	var stdout, stderr bytes.Buffer
 	const line = "3 paths of 9 fail, 1 host silent: 1 suspect\n  host d: all its paths down; explains 4 failures; 0 of these paths work\n"
-	if code := bench([]string{"suspects", "-prom", server.URL}, &stdout, &stderr); code != 0 || stdout.String() != line {
-		t.Errorf("exit %d\n%s\n%s", code, &stdout, &stderr)
-	}
+	dead := inProcess("suspects", "-prom", server.URL)
+	dead.prints(t)
+	check.Equal(t, dead.out, line, "%q")
 	var log bytes.Buffer
 	j := &judge{server: &prom.Server{Base: server.URL}, log: slog.New(slog.NewTextHandler(&log, nil))}
-	r := prometheus.NewRegistry()
-	r.MustRegister(j)
-	page := func() string {
-		w := httptest.NewRecorder()
-		promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-		return w.Body.String()
-	}
 	for i, step := range []struct{ state, logs, shows, not string }{
 		{"dead", `level=WARN msg=suspect kind=host suspect="host d" fault="all its paths down" explains=4 working=0 failing=3 lossy=0 silent=1 unexplained=0`, `rebound_suspect{kind="host",suspect="host d",zone="z"} 4`, ""},
 		{"dead", "", `rebound_fleet_paths{state="working"} 6`, ""},
@@ -88,7 +78,7 @@ func TestSuspects(t *testing.T) {
 		if got := log.String(); !strings.Contains(got, step.logs) || step.logs == "" && got != "" {
 			t.Errorf("step %d: the log has %q, want %q", i, got, step.logs)
 		}
-		if got := page(); !strings.Contains(got, step.shows) || step.not != "" && strings.Contains(got, step.not) {
+		if got := metricsOf(j); !strings.Contains(got, step.shows) || step.not != "" && strings.Contains(got, step.not) {
 			t.Errorf("step %d: %s\nwant %s, not %s", i, got, step.shows, step.not)
 		}
 	}
@@ -100,16 +90,20 @@ func TestSuspects(t *testing.T) {
 		{[]string{"-prom", server.URL, "-label", "9=x"}, "not the name of a label"}, {[]string{"-prom", server.URL, "x"}, "left over"},
 		{[]string{"-prom", server.URL, "-listen", "nowhere"}, "-listen"},
 	} {
-		stderr.Reset()
-		if code := bench(append([]string{"suspects"}, c.args...), &stdout, &stderr); code != 2 || !strings.Contains(stderr.String(), c.says) {
-			t.Errorf("%v: exit %d, %s", c.args, code, &stderr)
-		}
+		inProcess(append([]string{"suspects"}, c.args...)...).fails(t, 2, c.says)
 	}
 	state = "broken"
-	stderr.Reset()
-	if code := bench([]string{"suspects", "-prom", server.URL}, &stdout, &stderr); code != 1 || strings.Count(stderr.String(), "\n") != 1 {
-		t.Errorf("a broken Prometheus: exit %d, %s", code, fmt.Sprint(&stderr))
-	}
+	r := inProcess("suspects", "-prom", server.URL)
+	r.fails(t, 1)
+	check.Equal(t, strings.Count(r.errors, "\n"), 1, "%d lines of errors")
+}
+
+// metricsOf is the metrics page of a judge.
+func metricsOf(j *judge) string {
+	r, w := prometheus.NewRegistry(), httptest.NewRecorder()
+	r.MustRegister(j)
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	return w.Body.String()
 }
 
 // What the measurements do not distinguish is printed, and counted on the metrics page.
@@ -122,10 +116,5 @@ func TestOtherExplanations(t *testing.T) {
 	if err := printVerdict(&out, v); err != nil || out.String() != want {
 		t.Errorf("%v\n%s", err, &out)
 	}
-	j := &judge{verdict: &v}
-	r := prometheus.NewRegistry()
-	r.MustRegister(j)
-	w := httptest.NewRecorder()
-	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-	check.Contains(t, w.Body.String(), "rebound_fleet_other_explanations 1\n", `rebound_fleet_paths{state="working"} 4`+"\n")
+	check.Contains(t, metricsOf(&judge{verdict: &v}), "rebound_fleet_other_explanations 1\n", `rebound_fleet_paths{state="working"} 4`+"\n")
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -19,6 +18,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/schedule"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -63,11 +63,8 @@ func TestSeries(t *testing.T) {
 	t.Run("sweep and runs", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
 		r := n.bench(quick("-target", far4, "-rate", "1k,4k", "-size", "60,1514", "-count", "20", "-runs", "3", "-out", dir)...)
-		if r.code != 0 {
-			t.Fatal(r)
-		}
 		for i, name := range []string{"rate-1k-size-60", "rate-1k-size-1514", "rate-4k-size-60", "rate-4k-size-1514"} {
-			rep := must.Get(report.Read(filepath.Join(dir, fmt.Sprintf("%02d-%s", i+1, name))))(t)
+			rep := readReport(t, filepath.Join(dir, fmt.Sprintf("%02d-%s", i+1, name)), r)
 			if len(rep.Runs) != 3 || rep.Counts.Sent != 60 || !strings.Contains(r.out, name) {
 				t.Errorf("%s: %d runs, %d sent", name, len(rep.Runs), rep.Counts.Sent)
 			}
@@ -82,11 +79,9 @@ func TestSeries(t *testing.T) {
 				break
 			}
 		}
-		if r.code != 0 || !strings.Contains(r.out, "probes per second without loss") {
-			t.Fatal(r)
-		}
-		if rep, err := report.Read(dir); err != nil || rep.Counts.Lost != 0 || rep.Traffic.Rate > 2000 || rep.Traffic.Rate < 1 {
-			t.Errorf("%+v %v", rep, err)
+		r.prints(t, "probes per second without loss")
+		if rep := readReport(t, dir, r); rep.Counts.Lost != 0 || rep.Traffic.Rate > 2000 || rep.Traffic.Rate < 1 {
+			t.Errorf("%+v", rep)
 		}
 	})
 	t.Run("anonymous", func(t *testing.T) {
@@ -102,19 +97,14 @@ func TestSeries(t *testing.T) {
 		if was := read(t, plain, n.bench(quick("-target", far4, "-count", "20", "-out", plain)...)); was.Host.Hostname != host || was.Device.MAC == "" || len(was.Args) == 0 {
 			t.Errorf("without -anonymous: %+v", was)
 		}
-		if r := n.inside("report", "-anonymous", plain); r.code != 0 || !strings.Contains(r.out, "page "+plain) {
-			t.Error(r)
+		n.inside("report", "-anonymous", plain).prints(t, "page "+plain)
+		if is := must.Get(report.Read(plain))(t); !is.Anonymous || is.Host.Hostname+is.Host.Cmdline+is.Device.MAC != "" || is.Main().Total.Count != 20 {
+			t.Errorf("%+v", is)
 		}
-		is, err := report.Read(plain)
-		if err != nil || !is.Anonymous || is.Host.Hostname+is.Host.Cmdline+is.Device.MAC != "" || is.Main().Total.Count != 20 {
-			t.Errorf("%+v %v", is, err)
+		if page := content(t, filepath.Join(plain, "report.html")); strings.Contains(page, host) || !strings.Contains(page, "Left out") {
+			t.Errorf("the page still names %s, or says nothing of it", host)
 		}
-		if page, err := os.ReadFile(filepath.Join(plain, "report.html")); err != nil || bytes.Contains(page, []byte(host)) || !bytes.Contains(page, []byte("Left out")) {
-			t.Errorf("the page still names %s, or says nothing of it: %v", host, err)
-		}
-		if r := n.inside("compare", "-v", plain, filepath.Join(dir, "01-to--address-")); r.code != 0 || !strings.Contains(r.out, "machine unnamed") {
-			t.Error(r)
-		}
+		n.inside("compare", "-v", plain, filepath.Join(dir, "01-to--address-")).prints(t, "machine unnamed")
 	})
 }
 
@@ -160,14 +150,9 @@ func TestHooks(t *testing.T) {
 			t.Errorf("pair %d has the same hook twice: %q", i/2, said)
 		}
 	}
-	if last := "last hook stays active\" variant=" + strings.TrimSuffix(order[15], ","); !strings.Contains(r.errors, last) {
-		t.Errorf("no %q in %s", last, r.errors)
-	}
-	out2 := filepath.Join(dir, "fails")
-	r = run(out2, "-ab", "name=quick,"+hook, "-ab", "name=slow,do=echo no such setting; exit 7")
-	if r.code != 1 || !strings.Contains(r.errors, "no such setting") || !strings.Contains(r.errors, "exit status 7") || !strings.Contains(r.errors, "variant=slow") {
-		t.Errorf("a hook that fails: exit %d, %s", r.code, r.errors)
-	}
+	check.Contains(t, r.errors, "last hook stays active\" variant="+strings.TrimSuffix(order[15], ","))
+	run(filepath.Join(dir, "fails"), "-ab", "name=quick,"+hook, "-ab", "name=slow,do=echo no such setting; exit 7").
+		fails(t, 1, "no such setting", "exit status 7", "variant=slow")
 }
 
 // One measurement is divided into the runs that a comparison needs, if they are long enough.
@@ -186,12 +171,8 @@ func TestRunsByDefault(t *testing.T) {
 		"-count 900":        {1, 900, 0},
 		"-count 30 -runs 2": {2, 30, 0},
 	} {
-		o, err := new(env).runFlags(strings.Fields("10.0.0.1 " + args))
-		if err != nil {
-			t.Errorf("%q: %v", args, err)
-		} else if got := (runs{o.Runs, o.Count, o.Duration}); got != want {
-			t.Errorf("%q: %+v, want %+v", args, got, want)
-		}
+		o := must.Get(new(env).runFlags(strings.Fields("10.0.0.1 " + args)))(t)
+		check.Equal(t, runs{o.Runs, o.Count, o.Duration}, want, args+": %+v")
 	}
 }
 
@@ -205,7 +186,7 @@ func TestJSON(t *testing.T) {
 		}
 		Trials []json.RawMessage
 	}
-	check := func(r result, reports int) (p printed) {
+	reports := func(r result, reports int) (p printed) {
 		t.Helper()
 		if err := json.Unmarshal([]byte(r.out), &p); err != nil || r.code != 0 || len(p.Reports) != reports {
 			t.Fatalf("%v, exit %d, %d reports\n%s\n%s", err, r.code, len(p.Reports), r.out, r.errors)
@@ -213,32 +194,27 @@ func TestJSON(t *testing.T) {
 		return p
 	}
 	dir := filepath.Join(t.TempDir(), "r")
-	p := check(n.bench(quick("-target", far4, "-count", "20", "-json", "-out", dir)...), 1)
+	p := reports(n.bench(quick("-target", far4, "-count", "20", "-json", "-out", dir)...), 1)
 	if p.Reports[0].Dir != dir || p.Reports[0].Report.Counts.Received != 20 || p.Reports[0].Report.Find(latency.MainSeries).Summary.P50 == 0 {
 		t.Errorf("%+v", p.Reports[0])
 	}
-	check(n.inside("report", "-json", dir, dir), 2)
-	check(n.bench(quick("-target", far4, "-count", "20", "-size", "60,100", "-json", "-out", dir+"-sweep")...), 2)
-	check(n.bench(quick("-ab", "size=60,target="+far4, "-ab", "size=100,target="+far4, "-slice", "10ms", "-count", "60", "-json", "-out", dir+"-ab")...), 2)
+	reports(n.inside("report", "-json", dir, dir), 2)
+	reports(n.bench(quick("-target", far4, "-count", "20", "-size", "60,100", "-json", "-out", dir+"-sweep")...), 2)
+	reports(n.bench(quick("-ab", "size=60,target="+far4, "-ab", "size=100,target="+far4, "-slice", "10ms", "-count", "60", "-json", "-out", dir+"-ab")...), 2)
 }
 
 // hasIndex fails unless a command printed and wrote the page index.html with that text and a link to each of n reports.
 func hasIndex(t *testing.T, r result, dir, text string, n int) {
 	t.Helper()
 	path := filepath.Join(dir, "index.html")
-	html, err := os.ReadFile(path)
-	if err != nil || !bytes.Contains(html, []byte(text)) || !strings.Contains(r.out, "page "+path+"\n") {
-		t.Fatalf("%v; %q is in the page: %t, the page is printed: %t", err, text, bytes.Contains(html, []byte(text)), strings.Contains(r.out, "page "+path))
-	}
-	links := regexp.MustCompile(`<a href="([^"]+)"`).FindAllSubmatch(html, -1)
+	r.prints(t, "page "+path+"\n")
+	html := content(t, path)
+	check.Contains(t, html, text)
+	links := regexp.MustCompile(`<a href="([^"]+)"`).FindAllStringSubmatch(html, -1)
 	for _, l := range links {
-		if _, err := os.Stat(filepath.Join(dir, string(l[1]))); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, check.Err(os.Stat(filepath.Join(dir, l[1]))))
 	}
-	if len(links) != n {
-		t.Errorf("%d links, want %d", len(links), n)
-	}
+	check.Equal(t, len(links), n, "%d links")
 }
 
 // A comparison beyond its limits exits with 3, an undecided one with 1.
@@ -249,9 +225,6 @@ func TestWorse(t *testing.T) {
 	// 20 ms is longer than a busy machine deschedules a thread; ten probes per slice are enough for p50 with ten pairs.
 	dir := t.TempDir()
 	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4, "-count", "200", "-slice", "20ms", "-out", dir)...)
-	if r.code != 0 {
-		t.Fatal(r)
-	}
 	hasIndex(t, r, dir, "<p class=\"lede\">c is ", 2)
 	a, c := filepath.Join(dir, "01-a"), filepath.Join(dir, "02-c")
 	for _, limit := range []struct {
@@ -264,13 +237,10 @@ func TestWorse(t *testing.T) {
 		{"p99>+5%+200ns", exit.Failed, "p99 needs 1000 samples"},
 	} {
 		page := filepath.Join(t.TempDir(), "c.html")
-		code, out, said := inProcess("compare", "-html", page, "-fail-if", limit.text, a, c)
-		if code != limit.code || !strings.Contains(out+said, limit.says) {
-			t.Errorf("%s: exit %d, want %d\n%s%s", limit.text, code, limit.code, out, said)
-		}
-		if html, err := os.ReadFile(page); err != nil || !bytes.Contains(html, []byte("<svg")) {
-			t.Errorf("%v, %d bytes", err, len(html))
-		}
+		r := inProcess("compare", "-html", page, "-fail-if", limit.text, a, c)
+		r.fails(t, limit.code)
+		check.Contains(t, r.out+r.errors, limit.says)
+		check.Contains(t, content(t, page), "<svg")
 	}
 }
 
@@ -282,14 +252,13 @@ func TestAutoEnds(t *testing.T) {
 	n.udpEcho(8, 5*time.Millisecond)
 	dir := t.TempDir()
 	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4, "-auto", "p50", "-slice", "25ms", "-out", dir)...)
-	if r.code != 0 || !strings.HasPrefix(r.out, "c is ") || !strings.Contains(r.out, " slower at p50") {
-		t.Fatal(r)
+	if !strings.HasPrefix(r.out, "c is ") || !strings.Contains(r.out, " slower at p50") {
+		t.Error(r)
 	}
 	for _, name := range []string{"01-a", "02-c"} {
-		rep, err := report.Read(filepath.Join(dir, name))
-		if err != nil || rep.Schedule == nil || rep.Schedule.Looks != 11 || len(rep.Runs) >= 6000 || len(rep.Schedule.Places) != len(rep.Runs) {
-			t.Fatalf("%v: %+v", err, rep.Schedule)
+		rep := readReport(t, filepath.Join(dir, name), r)
+		if s := rep.Schedule; s == nil || s.Looks != 11 || len(rep.Runs) >= 6000 || len(s.Places) != len(rep.Runs) {
+			t.Errorf("%d slices, %+v", len(rep.Runs), s)
 		}
-		t.Logf("%d slices", len(rep.Runs))
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,11 +12,10 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/proof/await"
-	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // fork is a network with two equal-cost paths: near, a router that chooses one of two others by a hash of the ports, and
@@ -38,92 +36,44 @@ func newFork(t *testing.T) *fork {
 	needRoot(t)
 	f := &fork{network: &network{t: t}}
 	for _, s := range []**testbed.Namespace{&f.near, &f.router, &f.a, &f.b, &f.far} {
-		n := must.Get(testbed.NewNamespace())(t)
-		t.Cleanup(n.Close)
-		*s = n
-		f.must(n.Do(func() error {
-			lo, err := netlink.LinkByName("lo")
-			err = errors.Join(err, netlink.LinkSetUp(lo))
-			for _, key := range []string{"ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1", "ipv4/conf/all/rp_filter=0", "ipv4/conf/default/rp_filter=0", "ipv4/icmp_ratelimit=0",
-				"ipv6/icmp/ratelimit=0", "ipv4/fib_multipath_hash_policy=1", "ipv6/fib_multipath_hash_policy=1"} {
-				name, value, _ := strings.Cut(key, "=")
-				err = errors.Join(err, os.WriteFile("/proc/sys/net/"+name, []byte(value), 0))
-			}
-			return err
-		}))
+		*s = f.namespace("ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1", "ipv4/conf/all/rp_filter=0", "ipv4/conf/default/rp_filter=0",
+			"ipv4/fib_multipath_hash_policy=1", "ipv6/fib_multipath_hash_policy=1")
 	}
 	// Link i has the subnets 10.98.i.0/24 and fd98:i::/64. Its first side has .1, the second .2.
 	for i, link := range [][2]*testbed.Namespace{{f.near, f.router}, {f.router, f.a}, {f.router, f.b}, {f.a, f.far}, {f.b, f.far}} {
 		i++
-		f.must(link[0].Do(func() error {
-			pair := netlink.NewVeth(netlink.LinkAttrs{Name: fmt.Sprintf("l%d", i)})
-			pair.PeerName, pair.PeerNamespace = pair.Name, netlink.NsFd(link[1].FD)
-			return netlink.LinkAdd(pair)
-		}))
+		name := fmt.Sprint("l", i)
+		f.connect(link[0], name, link[1], name)
 		for side, n := range link {
-			f.must(n.Do(func() error {
-				l, err := netlink.LinkByName(fmt.Sprintf("l%d", i))
-				if err != nil {
-					return err
-				}
+			f.link(n, name, func(l netlink.Link) error {
 				return errors.Join(address(l, fmt.Sprintf("10.98.%d.%d/24", i, side+1)), address(l, fmt.Sprintf("fd98:%d::%d/64", i, side+1)), netlink.LinkSetUp(l))
-			}))
+			})
 		}
 	}
-	f.must(f.far.Do(func() error {
-		lo, err := netlink.LinkByName("lo")
-		return errors.Join(err, address(lo, forkFar4+"/32"), address(lo, forkFar6+"/128"))
-	}))
-	route := func(n *testbed.Namespace, to string, via ...string) {
-		f.must(n.Do(func() error {
-			_, dst, err := net.ParseCIDR(to)
-			if err != nil {
-				return err
-			}
-			r := &netlink.Route{Dst: dst}
-			for _, v := range via {
-				r.MultiPath = append(r.MultiPath, &netlink.NexthopInfo{Gw: net.ParseIP(v)})
-			}
-			if len(via) == 1 {
-				r.Gw, r.MultiPath = net.ParseIP(via[0]), nil
-			}
-			return netlink.RouteAdd(r)
-		}))
-	}
+	f.link(f.far, "lo", func(lo netlink.Link) error {
+		return errors.Join(address(lo, forkFar4+"/32"), address(lo, forkFar6+"/128"))
+	})
 	for far, mid := range map[string]string{forkFar4 + "/32": "10.98.%d.%d", forkFar6 + "/128": "fd98:%d::%d"} {
 		at := func(link, side int) string { return fmt.Sprintf(mid, link, side) }
-		route(f.near, far, at(1, 2))
-		route(f.router, far, at(2, 2), at(3, 2))
-		route(f.a, far, at(4, 2))
-		route(f.b, far, at(5, 2))
+		f.route(f.near, far, at(1, 2))
+		f.route(f.router, far, at(2, 2), at(3, 2))
+		f.route(f.a, far, at(4, 2))
+		f.route(f.b, far, at(5, 2))
 		back := "10.98.1.0/24"
 		if strings.Contains(far, ":") {
 			back = "fd98:1::/64"
 		}
-		route(f.far, back, at(4, 1))
-		route(f.a, back, at(2, 1))
-		route(f.b, back, at(3, 1))
+		f.route(f.far, back, at(4, 1))
+		f.route(f.a, back, at(2, 1))
+		f.route(f.b, back, at(3, 1))
 	}
 	return f
-}
-
-func address(l netlink.Link, prefix string) error {
-	a, err := netlink.ParseAddr(prefix)
-	if err != nil {
-		return err
-	}
-	a.Flags = unix.IFA_F_NODAD
-	return netlink.AddrAdd(l, a)
 }
 
 // drop makes b send all packets to a MAC address that far does not have; restore removes that.
 func (f *fork) drop(restore bool) {
 	f.t.Helper()
-	f.must(f.b.Do(func() error {
-		l, err := netlink.LinkByName("l5")
-		if err != nil {
-			return err
-		}
+	f.link(f.b, "l5", func(l netlink.Link) (err error) {
 		for _, next := range []string{"10.98.5.2", "fd98:5::2"} {
 			n := &netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(next), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}}
 			if restore {
@@ -133,7 +83,7 @@ func (f *fork) drop(restore bool) {
 			}
 		}
 		return err
-	}))
+	})
 }
 
 // byPort returns the values of a metric of a target, by source port.
@@ -211,10 +161,8 @@ func testPaths(t *testing.T, user uint32, traced bool, args ...string) {
 			for port, up := range byPort(v, "rebound_path_up", target) {
 				if up == 0 {
 					named[target] = append(named[target], port)
-				} else if lost[port] > 0 {
-					return false
 				}
-				if up == 0 && lost[port] < 5 {
+				if up != 0 && lost[port] > 0 || up == 0 && lost[port] < 5 {
 					return false
 				}
 			}
@@ -226,30 +174,20 @@ func testPaths(t *testing.T, user uint32, traced bool, args ...string) {
 		return true
 	})
 	for target, hop := range map[string]string{udp: bHop4, stamp: bHop6} {
-		router := routerHop4
-		if target == stamp {
-			router = routerHop6
-		}
-		hops := byPortHop(v, target)
-		if !traced {
+		router := map[string]string{udp: routerHop4, stamp: routerHop6}[target]
+		if traced {
+			w.says(`result="nothing answers after hop 2, ` + hop + `"`)
+			w.says(`hops="` + router + " " + hop + `"`)
+		} else {
 			w.says("no trace of the source port")
 		}
-		for port, at := range hops {
+		for port, at := range byPortHop(v, target) {
 			if !slices.Contains(named[target], port) || at != hop+" 2" {
 				t.Errorf("%s: the trace of port %d ends after hop %s, want %s 2", target, port, at, hop)
 			}
 		}
-		for _, says := range []string{`result="nothing answers after hop 2, ` + hop + `"`, `hops="` + router + " " + hop + `"`} {
-			if traced {
-				w.says(says)
-			}
-		}
-		if all, lost := v[of("rebound_lost_total", target)], sum(byPort(v, "rebound_path_lost_total", target)); all != lost {
-			t.Errorf("%s: %v lost, %v by port", target, all, lost)
-		}
-		if all, sent := v[of("rebound_probes_total", target)], sum(byPort(v, "rebound_path_probes_total", target)); all != sent {
-			t.Errorf("%s: %v sent, %v by port", target, all, sent)
-		}
+		check.Equal(t, sum(byPort(v, "rebound_path_lost_total", target)), v[of("rebound_lost_total", target)], target+": %v lost by port")
+		check.Equal(t, sum(byPort(v, "rebound_path_probes_total", target)), v[of("rebound_probes_total", target)], target+": %v sent by port")
 		if v[of("rebound_target_up", target)] != 1 || v[of("rebound_replies_trouble_total", target, `kind="corrupt"`)]+v[of("rebound_replies_trouble_total", target, `kind="duplicate"`)]+
 			v[of("rebound_replies_trouble_total", target, `kind="icmp_error"`)] != 0 {
 			t.Errorf("%s: %v", target, v)

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -195,13 +194,12 @@ func TestWatch(t *testing.T) {
 		t.Errorf("lost on the way there %d of %d, on the way back %d of %d", f, there.Load(), b, back.Load())
 	}
 
-	before := logged(t, logs)
+	before := logged(t, logs, "stamp-10-98-0-2-862-")
 	w = n.watch(9470, args...)
 	w.until("there is more for the log", func(v map[string]float64) bool { return v[trips] >= 20 })
 	w.end()
-	after := logged(t, logs)
-	if tag := "stamp-10-98-0-2-862-"; count(before, tag) < 20 || count(after, tag) < count(before, tag)+20 {
-		t.Errorf("%d round trips of STAMP in the logs, then %d", count(before, tag), count(after, tag))
+	if after := logged(t, logs, "stamp-10-98-0-2-862-"); before < 20 || after < before+20 {
+		t.Errorf("%d round trips of STAMP in the logs, then %d", before, after)
 	}
 }
 
@@ -238,36 +236,26 @@ func TestWatchAuthenticated(t *testing.T) {
 	w.end()
 }
 
-func count(all map[string]int64, prefix string) int64 {
-	for tag, n := range all {
-		if strings.HasPrefix(tag, prefix) {
-			return n
-		}
-	}
-	return 0
-}
-
-func logged(t *testing.T, dir string) map[string]int64 {
+// logged returns the number of round trips in the logs whose tag begins with a text.
+func logged(t *testing.T, dir, tag string) (trips int64) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.hlog"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no log in %s: %v", dir, err)
 	}
-	out := map[string]int64{}
 	for _, f := range files {
 		if !regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d\.hlog$`).MatchString(filepath.Base(f)) {
 			t.Errorf("%s is no hour", f)
 		}
-		b := must.Get(os.ReadFile(f))(t)
-		_, series, err := report.ReadHlog(bytes.NewReader(b), f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		_, series, err := report.ReadHlog(strings.NewReader(content(t, f)), f)
+		must.OK(t, err)
 		for _, s := range series {
-			out[s.Name] += s.Total.Count
+			if strings.HasPrefix(s.Name, tag) {
+				trips += s.Total.Count
+			}
 		}
 	}
-	return out
+	return trips
 }
 
 // Through the kernel's sockets, and from an address that the kernel does not have: each finds its path, and a target without a host is reported as unreachable.
@@ -335,9 +323,70 @@ func TestWatchBadInput(t *testing.T) {
 		{[]string{"-dns", "tcp:x"}, "targets.dns"},
 		{[]string{"10.0.0.2", "10.0.0"}, `-target: targets.list: target "10.0.0"`},
 	} {
-		code, out, said := inProcess(append([]string{"watch"}, c.args...)...)
-		if code != exit.Usage || out != "" || !strings.Contains(said, c.says) || strings.Count(said, "\n") != 1 {
-			t.Errorf("%q: exit %d, %s%s; want %s", c.args, code, out, said, c.says)
+		r := inProcess(append([]string{"watch"}, c.args...)...)
+		r.fails(t, exit.Usage, c.says)
+		if r.out != "" || strings.Count(r.errors, "\n") != 1 {
+			t.Errorf("%q: %s%s", c.args, r.out, r.errors)
 		}
 	}
+}
+
+// A watch in a fleet probes its peers only, follows changes of the fleet, says who it is, and gives each target the
+// interval, size and DSCP of its labels.
+func TestWatchFleet(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	marks := n.markServer(4100)
+	sd := filepath.Join(t.TempDir(), "fleet.yml")
+	write := func(members int) {
+		t.Helper()
+		text := "- {targets: ['" + near4 + "'], labels: {node: h0, zone: a, rack: r1}}\n" +
+			"- {targets: ['udp:" + far4 + ":4100'], labels: {node: h1, zone: b, __param_interval: 20ms, __param_size: '500', __param_dscp: '46'}}\n" +
+			"- {targets: ['udp:[" + far6 + "]:4100'], labels: {node: h2, zone: b}}\n"
+		for i := range members {
+			text += fmt.Sprintf("- {targets: [10.98.0.%d], labels: {node: p%d, zone: c%d}}\n", 100+i, i, i%2)
+		}
+		n.replaceFile(sd, text)
+	}
+	write(0)
+	for i, transport := range [][]string{{"-driver", "afpacket"}, {"-transport", "socket"}} {
+		w := n.watch(9495+i, append(transport, "-file-sd", sd, "-peers", "8", "-self", "h0", "-rate", "5")...)
+		often := `rebound_probes_total{node="h1",proto="udp",target="udp:` + far4 + `:4100",zone="b"}`
+		seldom := `rebound_probes_total{node="h2",proto="udp",target="udp:[` + far6 + `]:4100",zone="b"}`
+		first := w.until("both are probed", func(v map[string]float64) bool { return v[often] > 0 && v[seldom] > 0 })
+		v := w.until("both have 20 more probes", func(v map[string]float64) bool { return v[seldom] > first[seldom]+20 })
+		if a, b := v[often]-first[often], v[seldom]-first[seldom]; a < 7*b || a > 13*b {
+			t.Errorf("%v: 50 and 5 probes a second: %v and %v were sent", transport, a, b)
+		}
+		if v[`rebound_fleet_self_info{node="h0",rack="r1",zone="a"}`] != 1 || v["rebound_fleet_members"] != 3 || v["rebound_watch_targets"] != 2 {
+			t.Errorf("%v: %v", transport, v)
+		}
+		write(60)
+		w.until("8 of 63 are probed", func(v map[string]float64) bool {
+			return v["rebound_fleet_members"] == 63 && v["rebound_watch_targets"] >= 8 && v["rebound_watch_targets"] < 12
+		})
+		write(0)
+		gone := `rebound_target_up{node="p`
+		w.until("the fleet is small again", func(v map[string]float64) bool {
+			return v["rebound_fleet_members"] == 3 && v["rebound_watch_targets"] == 2
+		})
+		for name := range w.page() {
+			if strings.HasPrefix(name, gone) {
+				t.Errorf("a target that left has a state: %s", name)
+			}
+		}
+		w.end()
+		marks.mu.Lock()
+		if marks.tos[46<<2] < 50 || marks.tos[0] < 10 || len(marks.tos) != 2 {
+			t.Errorf("%v: the targets saw TOS %v", transport, marks.tos)
+		}
+		clear(marks.tos)
+		marks.mu.Unlock()
+	}
+	w := n.watch(9497, "-driver", "afpacket", "-file-sd", sd, "-peers", "2", "-self", "elsewhere")
+	w.says("no target is this host")
+	if v := w.page(); len(v) > 0 && !strings.Contains(fmt.Sprint(v), `rebound_fleet_self_info{node="elsewhere"`) {
+		t.Errorf("%v", v)
+	}
+	w.end()
 }
