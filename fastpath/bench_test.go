@@ -1,10 +1,8 @@
 package fastpath
 
 import (
-	"bytes"
 	"fmt"
 	"testing"
-	"unsafe"
 )
 
 func TestZeroAllocations(t *testing.T) {
@@ -87,37 +85,5 @@ func BenchmarkSlow(b *testing.B) {
 				benchmark(b, config(Strict), find(name, tags), slowly)
 			})
 		}
-	}
-}
-
-// BenchmarkEcho4 is the pass as a driver makes it.
-func BenchmarkEcho4(b *testing.B) {
-	r := responder(b, config(Strict))
-	req := find("ping", 0)
-	var frames [ringFrames][]byte
-	for i := range frames {
-		frames[i] = inBuffer(req)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		for i := range frames {
-			copy(frames[i][:64], req)
-		}
-		sent := 0
-		for _, frame := range frames {
-			n := len(frame)
-			h, m := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame))), n
-			if !r.Reply(h, n) {
-				m = r.Slow(h, n)
-			}
-			sent += m
-		}
-		if sent != ringFrames*len(req) {
-			b.Fatal("refused")
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/ringFrames, "ns/frame")
-	if s := r.Stats(); s[AnsweredICMPv4] == 0 || !bytes.Equal(frames[0][34:36], []byte{0, 0}) {
-		b.Fatal("not answered")
 	}
 }

@@ -86,18 +86,15 @@ func TestAddressTables(t *testing.T) {
 				b := p.Addr().AsSlice()
 				b[len(b)-1] ^= change
 				a, _ := netip.AddrFromSlice(b)
-				var f []byte
+				packet := icmp6(their6, a, 64, echo(128, 56))
 				if a.Is4() {
-					f = eth(ourMAC, theirMAC, 0, 0x0800, icmp4(netip.MustParseAddr("192.0.2.9"), a, 56))
-				} else {
-					f = eth(ourMAC, theirMAC, 0, 0x86dd, icmp6(their6, a, 64, echo(128, 56)))
+					packet = icmp4(netip.MustParseAddr("192.0.2.9"), a, 56)
 				}
-				must.OK(t, judge(&c, r, r, f))
+				must.OK(t, judge(&c, r, r, toUs(0, packet)))
 			}
 		}
 		for _, a := range broadcasts {
-			f := eth(ourMAC, theirMAC, 0, 0x0800, icmp4(a, c.Addresses[0].Addr(), 56))
-			if poll(r, f) != 0 {
+			if poll(r, toUs(0, icmp4(a, c.Addresses[0].Addr(), 56))) != 0 {
 				t.Fatalf("answered the broadcast address %s", a)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // All test packets of one pass have the time of its Departing. If there are more than can wait, Slow answers the rest,
@@ -20,15 +21,8 @@ func TestDeparting(t *testing.T) {
 		var frames [][]byte
 		start := r.Loop.Begin()
 		for i := range n {
-			packet := udp(their4, our4, 40000, 862, testPacket(44+i))
-			if i%3 == 1 {
-				packet = udp(their6, our6, 40000, 862, testPacket(44+i))
-			}
-			typ := uint16(0x0800)
-			if i%3 == 1 {
-				typ = 0x86dd
-			}
-			f := inBuffer(eth(ourMAC, theirMAC, i%2, typ, packet))
+			from, to := hosts(i%3 == 1)
+			f := inBuffer(toUs(i%2, udp(from, to, 40000, 862, testPacket(44+i))))
 			h := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(f)))
 			if fast := r.Reply(h, len(f)); fast != (i < maxStamps) || !fast && r.Slow(h, len(f)) == 0 {
 				t.Fatalf("packet %d of %d: by Reply %v", i, n, fast)
@@ -59,9 +53,8 @@ func TestDeparting(t *testing.T) {
 			if want := bytes.Repeat([]byte{0xa5}, 64); !bytes.Equal(f[len(f):cap(f)][:64], want) {
 				t.Errorf("packet %d: written behind its end", i)
 			}
-			if v6 := i%3 == 1; v6 && l4sum(our6.AsSlice(), their6.AsSlice(), 17, d) != 0xffff || !v6 && l4sum(our4.AsSlice(), their4.AsSlice(), 17, d) != 0xffff {
-				t.Errorf("packet %d: wrong checksum", i)
-			}
+			from, to := hosts(i%3 == 1)
+			check.Equal(t, l4sum(to.AsSlice(), from.AsSlice(), 17, d), 0xffff, "a reply sums to %#04x")
 		}
 		was := bytes.Clone(frames[0])
 		if r.Departing(); !bytes.Equal(was, frames[0]) {
@@ -74,23 +67,16 @@ func TestDeparting(t *testing.T) {
 func TestVerified(t *testing.T) {
 	c := config(Strict)
 	c.ChecksumBytes = DefaultChecksumBytes
-	for name, packet := range map[string]func(n int) (uint16, []byte){
-		"ping":  func(n int) (uint16, []byte) { return 0x0800, icmp4Of(data(n)) },
-		"ping6": func(n int) (uint16, []byte) { return 0x86dd, icmp6(their6, our6, 64, append(echo(128, 0), data(n)...)) },
-		"udp":   func(n int) (uint16, []byte) { return 0x0800, udp(their4, our4, 40000, 7, data(n)) },
-		"stamp": func(n int) (uint16, []byte) { return 0x0800, udp(their4, our4, 40000, 862, data(n)) },
-		"udp6":  func(n int) (uint16, []byte) { return 0x86dd, udp(their6, our6, 40000, 7, data(n)) },
-	} {
+	for _, k := range kinds {
 		for _, n := range []int{50, wideBytes - 1, wideBytes, 1400} {
 			for tags := range 3 {
-				typ, p := packet(n)
-				f := eth(ourMAC, theirMAC, tags, typ, p)
+				f := toUs(tags, k.packet(n))
 				f[len(f)-2] ^= 4
 				r := responder(t, c)
 				r.Verified = true
-				want := n >= wideBytes && tags < 2 && name != "ping" && name != "ping6"
+				want := n >= wideBytes && tags < 2 && k.kind != AnsweredICMPv4 && k.kind != AnsweredICMPv6
 				if got := poll(r, inBuffer(f)) != 0; got != want || !want && r.Stats()[RefusedChecksum] != 1 {
-					t.Errorf("%s with %d bytes under %d tags, one of them wrong: answered %v, counted %v", name, n, tags, got, r.Stats())
+					t.Errorf("%s with %d bytes under %d tags, one of them wrong: answered %v, counted %v", k.kind, n, tags, got, r.Stats())
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -37,8 +38,7 @@ func config(m Mode) Config {
 
 func responder(t testing.TB, c Config) *Responder {
 	t.Helper()
-	r := must.Get(New(c))(t)
-	return r
+	return must.Get(New(c))(t)
 }
 
 func naiveSum(parts ...[]byte) uint16 { return oracle.Sum(slices.Concat(parts...)) }
@@ -71,6 +71,25 @@ func requests(tags int) (all []request) {
 		all = append(all, request{q.Name, q.Frame, kind})
 	}
 	return all
+}
+
+// hosts returns the addresses of the client and of the responder.
+func hosts(v6 bool) (from, to netip.Addr) {
+	if v6 {
+		return their6, our6
+	}
+	return their4, our4
+}
+
+// toUs is a frame to the responder with a packet of either IP version.
+func toUs(tags int, packet []byte) []byte {
+	return eth(ourMAC, theirMAC, tags, map[byte]uint16{4: 0x0800, 6: 0x86dd}[packet[0]>>4], packet)
+}
+
+// fixHeader corrects the checksum of the IPv4 header at the start of b.
+func fixHeader(b []byte) {
+	b[10], b[11] = 0, 0
+	be.PutUint16(b[10:], ^naiveSum(b[:20]))
 }
 
 // inBuffer returns a copy of f at the start of a receive buffer with old data.

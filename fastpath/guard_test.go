@@ -45,16 +45,12 @@ func echoService(f []byte) []byte {
 
 // Two responders, and a responder with a foreign service. Whatever starts the exchange, it does not continue forever.
 func TestLoopsEnd(t *testing.T) {
-	peer := func(ports, stamp []uint16) Config {
-		c := config(Strict)
-		c.MAC, c.Addresses, c.UDPPorts, c.STAMPPorts = theirMAC, []netip.Prefix{netip.PrefixFrom(their4, 24), netip.PrefixFrom(their6, 64)}, ports, stamp
-		return c
-	}
 	us := func(ports, stamp []uint16) Config {
-		c := peer(ports, stamp)
-		c.MAC, c.Addresses = ourMAC, []netip.Prefix{netip.PrefixFrom(our4, 24), netip.PrefixFrom(our6, 64)}
+		c := config(Strict)
+		c.UDPPorts, c.STAMPPorts = ports, stamp
 		return c
 	}
+	peer := func(ports, stamp []uint16) Config { return peerOf(us(ports, stamp)) }
 	for _, c := range []struct {
 		name         string
 		us, they     Config
@@ -77,24 +73,19 @@ func TestLoopsEnd(t *testing.T) {
 				if v6 && c.othersSocket {
 					continue
 				}
-				from, to := their4, our4
-				typ := uint16(0x0800)
-				if v6 {
-					from, to, typ = their6, our6, 0x86dd
-				}
 				ends := [2]func([]byte) []byte{answers(responder(t, c.us)), answers(responder(t, c.they))}
 				if c.othersSocket {
 					ends[1] = echoService
 				}
+				from, to := hosts(v6)
 				p := udp(from, to, c.from, c.to, c.payload)
 				if v6 {
 					p[7] = 255
 				} else {
 					p[8] = 255
-					p[10], p[11] = 0, 0
-					be.PutUint16(p[10:], ^naiveSum(p[:20]))
+					fixHeader(p)
 				}
-				if n := bounce(ends, eth(ourMAC, theirMAC, 0, typ, p), 1000); n < c.least || n > c.most {
+				if n := bounce(ends, toUs(0, p), 1000); n < c.least || n > c.most {
 					t.Errorf("IPv6 %v: %d replies, want %d to %d", v6, n, c.least, c.most)
 				}
 			}
@@ -110,13 +101,9 @@ func limited(t *testing.T, rate, burst uint64) *Responder {
 
 // The limit equals that of a bucket of Burst tokens, filled at Rate, in Reply and in Slow and for both IP versions.
 func TestLimit(t *testing.T) {
-	ping := eth(ourMAC, theirMAC, 0, 0x0800, icmp4(their4, our4, 8))
-	ping6 := eth(ourMAC, theirMAC, 0, 0x86dd, icmp6(their6, our6, 64, echo(128, 8)))
-	udp4 := eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40000, 9000, nil))
-	udp6 := eth(ourMAC, theirMAC, 0, 0x86dd, udp(their6, our6, 40000, 9000, nil))
-	test := eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40000, 862, testPacket(44)))
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for _, f := range [][]byte{ping, ping6, udp4, udp6, test} {
+	for _, name := range []string{"ping", "ping6", "udp", "udp6", "stamp"} {
+		f := find(name, 0)
 		for way, do := range map[string]func(*Responder, []byte) int{"snippet": poll, "Slow": slowly} {
 			r := limited(t, 1000, 10)                                        // one reply per 1000 ticks
 			ticks, last, refused := uint64(10_000), uint64(1<<40), uint64(0) // tokens in the bucket, in ticks
@@ -132,11 +119,11 @@ func TestLimit(t *testing.T) {
 					refused++
 				}
 				if got := do(r, inBuffer(f)) != 0; got != want {
-					t.Fatalf("%s: answered %v, want %v, %d ticks left", way, got, want, ticks)
+					t.Fatalf("%s, %s: answered %v, want %v, %d ticks left", name, way, got, want, ticks)
 				}
 			}
 			if s := r.Stats(); s[RefusedRate] == 0 || s[RefusedRate] != refused || s.Answered()+s[RefusedRate] != 10_000 {
-				t.Errorf("%s: counted %v, want %d refused for their rate", way, s, refused)
+				t.Errorf("%s, %s: counted %v, want %d refused for their rate", name, way, s, refused)
 			}
 		}
 	}
@@ -147,7 +134,7 @@ func TestLimitOfEachSource(t *testing.T) {
 	r := limited(t, 1000, 10)
 	send := func(a netip.Addr, n int) (answered int) {
 		for range n {
-			if poll(r, inBuffer(eth(ourMAC, theirMAC, 0, 0x0800, icmp4(a, our4, 8)))) != 0 {
+			if poll(r, inBuffer(toUs(0, icmp4(a, our4, 8)))) != 0 {
 				answered++
 			}
 		}
@@ -168,7 +155,7 @@ func TestLimitOfEachSource(t *testing.T) {
 	}
 	// A request refused for another reason is not charged.
 	r = limited(t, 1000, 10)
-	bad := eth(ourMAC, theirMAC, 0, 0x0800, icmp4(their4, our4, 8))
+	bad := find("ping", 0)
 	bad[40] ^= 1
 	for range 100 {
 		poll(r, inBuffer(bad))
@@ -182,20 +169,24 @@ func TestLimitOfEachSource(t *testing.T) {
 	}
 }
 
+// requestFrom are requests from any IPv4 address, or from an IPv6 address that ends in it.
+var requestFrom = map[string]func(netip.Addr) []byte{
+	"ping": func(a netip.Addr) []byte { return toUs(0, icmp4(a, our4, 8)) },
+	"udp":  func(a netip.Addr) []byte { return toUs(0, udp(a, our4, 40000, 9000, nil)) },
+	"ping6": func(a netip.Addr) []byte {
+		b := a.As4()
+		from := netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 12: b[0], 13: b[1], 14: b[2], 15: b[3]})
+		return toUs(0, icmp6(from, our6, 64, echo(128, 8)))
+	},
+}
+
 // A flood from random sources, far above the total rate of all places, does not reduce the rate of senders that were
 // there before, in Reply or Slow, and does not get more replies than the places permit.
 func TestFloodSparesKnownSources(t *testing.T) {
 	const second = 1_000_000 // ticks
 	rnd := rand.New(rand.NewPCG(3, 4))
-	ping := func(a netip.Addr) []byte { return eth(ourMAC, theirMAC, 0, 0x0800, icmp4(a, our4, 8)) }
-	datagram := func(a netip.Addr) []byte { return eth(ourMAC, theirMAC, 0, 0x0800, udp(a, our4, 40000, 9000, nil)) }
-	ping6 := func(a netip.Addr) []byte {
-		b := a.As4()
-		from := netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 12: b[0], 13: b[1], 14: b[2], 15: b[3]})
-		return eth(ourMAC, theirMAC, 0, 0x86dd, icmp6(from, our6, 64, echo(128, 8)))
-	}
 	const known = 100
-	for name, request := range map[string]func(netip.Addr) []byte{"ping": ping, "udp": datagram, "ping6": ping6} {
+	for name, request := range requestFrom {
 		r := limited(t, 100, 20) // each of them sends 10 requests per second
 		r.Loop.Start = 1 << 40
 		ask := func() (refused int) {
@@ -282,11 +273,8 @@ func TestSTAMPBase(t *testing.T) {
 	for tags := range 3 {
 		for n := range 60 {
 			for _, v6 := range []bool{false, true} {
-				from, to, typ := their4, our4, uint16(0x0800)
-				if v6 {
-					from, to, typ = their6, our6, 0x86dd
-				}
-				f := pad(eth(ourMAC, theirMAC, tags, typ, udp(from, to, 40000, 862, slices.Concat(testPacket(14), bytes.Repeat([]byte{0xee}, 60))[:n])), 60)
+				from, to := hosts(v6)
+				f := pad(toUs(tags, udp(from, to, 40000, 862, slices.Concat(testPacket(14), bytes.Repeat([]byte{0xee}, 60))[:n])), 60)
 				for _, base := range []bool{false, true} {
 					c := config(Strict)
 					c.STAMPBase = base
@@ -312,7 +300,7 @@ func TestSTAMPBase(t *testing.T) {
 // results.
 func BenchmarkChecksum(b *testing.B) {
 	for _, n := range []int{46, 84, 128, 256, 512, 1500} {
-		f := pad(eth(ourMAC, theirMAC, 0, 0x0800, icmp4(their4, our4, n-28)), 60)
+		f := pad(toUs(0, icmp4(their4, our4, n-28)), 60)
 		for _, limit := range []int{0, 1500} {
 			c := config(Strict)
 			c.ChecksumBytes = limit
@@ -336,21 +324,12 @@ func BenchmarkLimit(b *testing.B) {
 
 // BenchmarkFlood measures requests from new sources.
 func BenchmarkFlood(b *testing.B) {
-	for _, name := range []string{"ping", "udp", "ping6"} {
-		c := config(Strict)
-		c.Rate, c.Burst, c.TicksPerSecond = DefaultRate, DefaultBurst, 2_000_000_000
+	c := config(Strict)
+	c.Rate, c.Burst, c.TicksPerSecond = DefaultRate, DefaultBurst, 2_000_000_000
+	for name, request := range requestFrom {
 		var frames [1 << 14][]byte
 		for i := range frames {
-			a := netip.AddrFrom4([4]byte{11, byte(i >> 8), byte(i), 9})
-			p := udp(a, our4, 40000, 9000, []byte("payload!"))
-			if name == "ping" {
-				p = icmp4(a, our4, 8)
-			}
-			frames[i] = pad(eth(ourMAC, theirMAC, 0, 0x0800, p), 60)
-			if name == "ping6" {
-				from := netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 14: byte(i >> 8), 15: byte(i)})
-				frames[i] = eth(ourMAC, theirMAC, 0, 0x86dd, icmp6(from, our6, 64, echo(128, 8)))
-			}
+			frames[i] = pad(request(netip.AddrFrom4([4]byte{11, byte(i >> 8), byte(i), 9})), 60)
 		}
 		b.Run(name, func(b *testing.B) {
 			r, f, i := responder(b, c), inBuffer(frames[0]), 0

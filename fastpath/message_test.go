@@ -1,17 +1,16 @@
 package fastpath
 
 import (
-	"errors"
 	"sync/atomic"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func messages(t *testing.T, c Config) *Responder {
 	t.Helper()
-	r := must.Get(NewMessages(c))(t)
-	return r
+	return must.Get(NewMessages(c))(t)
 }
 
 func TestMessage(t *testing.T) {
@@ -100,16 +99,8 @@ func TestReflectMessage(t *testing.T) {
 			}
 		})
 	}
-	if r := messages(t, Config{}); r.ReflectMessage(make([]byte, 64), 44, 1, 0) != 0 {
-		t.Error("answered without a clock")
-	}
-	if _, err := NewMessages(Config{Rate: 1}); !errors.Is(err, ErrConfig) {
-		t.Errorf("a rate without ticks: %v", err)
-	}
-	if _, err := NewMessages(Config{Mode: 9}); !errors.Is(err, ErrConfig) {
-		t.Errorf("mode 9: %v", err)
-	}
-	if _, err := NewMessages(reflector(1)); !errors.Is(err, ErrConfig) {
-		t.Errorf("authenticated ports: %v", err)
+	check.Equal(t, messages(t, Config{}).ReflectMessage(make([]byte, 64), 44, 1, 0), 0, "answered without a clock, with %d bytes")
+	for what, c := range map[string]Config{"a rate without ticks": {Rate: 1}, "mode 9": {Mode: 9}, "authenticated ports": reflector(1)} {
+		check.Fails(t, what, check.Err(NewMessages(c)), ErrConfig)
 	}
 }

@@ -7,23 +7,26 @@ import (
 	"github.com/rebound-nic/rebound/proof/corpus"
 )
 
-func ipoib(r *Responder, f []byte) (m int) {
-	n := len(f)
+// pingPacket4 has PingPacket4 or AnswerPacket answer the packet of a frame, whose MACs they do not read.
+func pingPacket4(r *Responder, f []byte) bool {
+	h, head := (*[64]byte)(f[:cap(f)]), bytes.Clone(f[:14])
 	to, from := NewLinkAddress([6]byte(f)), NewLinkAddress([6]byte(f[6:]))
-	head := bytes.Clone(f[:14])
-	f[10], f[11], f[12], f[13] = f[12], f[13], 0, 0 // the encapsulation
-	for i := range 10 {
-		f[i] = 0xEE // not read by any leaf
+	copy(f, bytes.Repeat([]byte{0xEE}, 10))
+	copy(f[10:], []byte{head[12], head[13], 0, 0}) // the encapsulation
+	ok := r.PingPacket4(h, len(f), to, from) || r.AnswerPacket(h, len(f), to, from)
+	copy(f, head)
+	if ok { // as Slow would leave it
+		copy(f, head[6:12])
+		copy(f[6:], head[:6])
 	}
-	h := (*[64]byte)(f[:cap(f)])
-	if !r.PingPacket4(h, n, to, from) && !r.AnswerPacket(h, n, to, from) {
-		copy(f, head)
-		return r.Slow(h, n)
+	return ok
+}
+
+func ipoib(r *Responder, f []byte) (m int) {
+	if pingPacket4(r, f) {
+		return len(f)
 	}
-	copy(f, head[6:12]) // as Slow would leave it
-	copy(f[6:], head[:6])
-	copy(f[12:], head[12:])
-	return n
+	return slowly(r, f)
 }
 
 // Packets without an Ethernet header are answered, refused and counted like the frames that represent them, in both

@@ -11,6 +11,7 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/corpus"
 	"github.com/rebound-nic/rebound/proof/must"
 )
@@ -29,9 +30,8 @@ func sameButZero(a, b []byte) bool {
 	if len(at) != 2 || at[1] != at[0]+1 || at[0]&1 != 0 {
 		return false
 	}
-	x, y := a[at[0]:at[0]+2], b[at[0]:at[0]+2]
-	zero, ones := []byte{0, 0}, []byte{0xff, 0xff}
-	return bytes.Equal(x, zero) && bytes.Equal(y, ones) || bytes.Equal(x, ones) && bytes.Equal(y, zero)
+	x, y := be.Uint16(a[at[0]:]), be.Uint16(b[at[0]:])
+	return min(x, y) == 0 && max(x, y) == 0xffff
 }
 
 func judge(c *Config, fast, slow *Responder, f []byte) error {
@@ -108,31 +108,27 @@ func TestReplies(t *testing.T) {
 
 func reply(t *testing.T, c *Config, f []byte) []byte {
 	t.Helper()
-	g := inBuffer(f)
-	n := poll(responder(t, *c), g)
-	if n == 0 {
+	g := answers(responder(t, *c))(f)
+	if g == nil {
 		t.Fatal("no reply")
 	}
-	return g[:n]
+	return g
 }
 
 // A reply is not a request, neither to us nor to a responder at the other end that answers for its addresses.
 func TestReplyDrawsNoReply(t *testing.T) {
 	each(t, func(t *testing.T, c *Config, q request) {
 		g := reply(t, c, q.frame)
-		if n := poll(responder(t, *c), inBuffer(g)); n != 0 {
-			t.Errorf("we answer our own reply")
-		}
-		peer := *c
-		peer.MAC = theirMAC
-		peer.Addresses = append(peer.Addresses[:0:0], prefix(their4, 24), prefix(their6, 64))
-		if n := poll(responder(t, peer), inBuffer(g)); n != 0 {
-			t.Errorf("a peer answers the reply")
-		}
+		check.Equal(t, poll(responder(t, *c), inBuffer(g)), 0, "we answer our own reply with %d bytes")
+		check.Equal(t, poll(responder(t, peerOf(*c)), inBuffer(g)), 0, "a peer answers the reply with %d bytes")
 	})
 }
 
-func prefix(a netip.Addr, bits int) netip.Prefix { return netip.PrefixFrom(a, bits) }
+// peerOf is the configuration of a responder with the client's addresses.
+func peerOf(c Config) Config {
+	c.MAC, c.Addresses = theirMAC, []netip.Prefix{netip.PrefixFrom(their4, 24), netip.PrefixFrom(their6, 64)}
+	return c
+}
 
 // gopacket, a third-party decoder, must decode every reply completely and find no wrong checksum.
 func TestRepliesDecoded(t *testing.T) {

@@ -18,20 +18,6 @@ func replies(r *Responder, frame []byte) bool {
 	return ok
 }
 
-// pingPacket4 has PingPacket4 answer the packet of a frame.
-func pingPacket4(r *Responder, frame []byte) bool {
-	to, from, head := NewLinkAddress([6]byte(frame)), NewLinkAddress([6]byte(frame[6:])), slices.Clone(frame[:14])
-	copy(frame[10:], []byte{8, 0, 0, 0})
-	h := (*[64]byte)(unsafe.Pointer(unsafe.SliceData(frame)))
-	ok := r.PingPacket4(h, len(frame), to, from) || r.AnswerPacket(h, len(frame), to, from)
-	copy(frame, head)
-	if ok {
-		copy(frame, head[6:12])
-		copy(frame[6:], head[:6])
-	}
-	return ok
-}
-
 // lengths are payload lengths that cover each branch of the sum, around the limits of a part that is summed at once.
 func lengths() (all []int) {
 	for n := range 300 {
@@ -69,24 +55,32 @@ func answersLikeSlow(t *testing.T, fast func(*Responder, []byte) bool, r, other 
 	}
 }
 
+// kinds are requests with n bytes of data, where their transport header is in an untagged frame, and their verdict.
+var kinds = []struct {
+	packet func(n int) []byte
+	l4     int
+	kind   Verdict
+}{
+	{func(n int) []byte { return icmp4Of(data(n)) }, 34, AnsweredICMPv4},
+	{func(n int) []byte { return udp(their4, our4, 40000, 7, data(n)) }, 34, AnsweredUDPv4},
+	{func(n int) []byte { return udp(their4, our4, 40000, 862, data(n)) }, 34, AnsweredSTAMPv4},
+	{func(n int) []byte { return icmp6(their6, our6, 64, append(echo(128, 0), data(n)...)) }, 54, AnsweredICMPv6},
+	{func(n int) []byte { return udp(their6, our6, 40000, 7, data(n)) }, 54, AnsweredUDPv6},
+	{func(n int) []byte { return udp(their6, our6, 40000, 862, data(n)) }, 54, AnsweredSTAMPv6},
+}
+
+func icmp4Of(data []byte) []byte {
+	m := append([]byte{8, 0, 0, 0, 1, 2, 3, 4}, data...)
+	be.PutUint16(m[2:], ^oracle.Sum(m))
+	return ip4(their4, our4, 1, m)
+}
+
 // Requests of every kind and length, untagged and tagged: Reply verifies the checksum over exactly the segment, makes
 // the same reply as Slow, and leaves refused frames unchanged.
 func TestReplyLengths(t *testing.T) {
-	for _, k := range []struct {
-		name   string
-		packet func(n int) []byte
-		l4     int
-		kind   Verdict
-	}{
-		{"ping", func(n int) []byte { return icmp4Of(data(n)) }, 34, AnsweredICMPv4},
-		{"udp", func(n int) []byte { return udp(their4, our4, 40000, 7, data(n)) }, 34, AnsweredUDPv4},
-		{"stamp", func(n int) []byte { return udp(their4, our4, 40000, 862, data(n)) }, 34, AnsweredSTAMPv4},
-		{"ping6", func(n int) []byte { return icmp6(their6, our6, 64, append(echo(128, 0), data(n)...)) }, 54, AnsweredICMPv6},
-		{"udp6", func(n int) []byte { return udp(their6, our6, 40000, 7, data(n)) }, 54, AnsweredUDPv6},
-		{"stamp6", func(n int) []byte { return udp(their6, our6, 40000, 862, data(n)) }, 54, AnsweredSTAMPv6},
-	} {
+	for _, k := range kinds {
 		for tags := range 2 {
-			t.Run(fmt.Sprintf("%s/%d tags", k.name, tags), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/%d tags", k.kind, tags), func(t *testing.T) {
 				c := config(Strict)
 				c.ChecksumBytes = DefaultChecksumBytes
 				r, other := responder(t, c), responder(t, c)
@@ -95,11 +89,7 @@ func TestReplyLengths(t *testing.T) {
 					if n < stampLength && k.kind >= AnsweredSTAMPv4 {
 						continue
 					}
-					typ := uint16(0x0800)
-					if k.l4 == 54 {
-						typ = 0x86dd
-					}
-					f := eth(ourMAC, theirMAC, tags, typ, k.packet(n))
+					f := toUs(tags, k.packet(n))
 					answersLikeSlow(t, replies, r, other, f, n, k.l4+4*tags+8, 1+n/300)
 					answered++
 				}
@@ -111,19 +101,13 @@ func TestReplyLengths(t *testing.T) {
 	}
 }
 
-func icmp4Of(data []byte) []byte {
-	m := append([]byte{8, 0, 0, 0, 1, 2, 3, 4}, data...)
-	be.PutUint16(m[2:], ^oracle.Sum(m))
-	return ip4(their4, our4, 1, m)
-}
-
 // The same for PingPacket4 and AnswerPacket, with the echo requests of every length that IPoIB supports.
 func TestPingPacketLengths(t *testing.T) {
 	c := config(Strict)
 	c.ChecksumBytes = DefaultChecksumBytes
 	r, other := responder(t, c), responder(t, c)
 	for n := range 1500 {
-		f := eth(ourMAC, theirMAC, 0, 0x0800, icmp4Of(data(n)))
+		f := toUs(0, icmp4Of(data(n)))
 		answersLikeSlow(t, pingPacket4, r, other, f, n, 42, 1+n/100)
 	}
 	if a, b := r.Stats(), other.Stats(); a[AnsweredICMPv4] != 1500 || a != b {

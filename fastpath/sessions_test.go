@@ -2,7 +2,6 @@ package fastpath
 
 import (
 	"bytes"
-	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -21,13 +20,13 @@ func TestSessionsNumberReplies(t *testing.T) {
 		if poll(r, g) == 0 {
 			t.Fatal("refused")
 		}
-		return binary.BigEndian.Uint32(g[42:])
+		return be.Uint32(g[42:])
 	}
 	frames := map[string][]byte{
 		"base":            datagram(862, open(500, 0)),
-		"another port":    eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, our4, 40001, 862, open(500, 0))),
-		"another address": eth(ourMAC, theirMAC, 0, 0x0800, udp(netip.MustParseAddr("10.1.2.10"), our4, 40000, 862, open(500, 0))),
-		"to our other":    eth(ourMAC, theirMAC, 0, 0x0800, udp(their4, netip.MustParseAddr("192.0.2.77"), 40000, 862, open(500, 0))),
+		"another port":    toUs(0, udp(their4, our4, 40001, 862, open(500, 0))),
+		"another address": toUs(0, udp(netip.MustParseAddr("10.1.2.10"), our4, 40000, 862, open(500, 0))),
+		"to our other":    toUs(0, udp(their4, netip.MustParseAddr("192.0.2.77"), 40000, 862, open(500, 0))),
 		"an SSID":         datagram(862, open(500, 1)),
 		"another SSID":    datagram(862, open(500, 0xffff)),
 		"sealed":          datagram(authPort, sealed(500, 0)),
@@ -193,7 +192,7 @@ func TestFloodSparesAuthenticated(t *testing.T) {
 	for range 100_000 {
 		a := netip.AddrFrom4([4]byte{10, 1, byte(rnd.Uint32()), byte(1 + rnd.IntN(200))})
 		p := open(0, uint16(rnd.Uint32()))
-		poll(r, inBuffer(eth(ourMAC, theirMAC, 0, 0x0800, udp(a, our4, uint16(2000+rnd.IntN(60_000)), 862, p))))
+		poll(r, inBuffer(toUs(0, udp(a, our4, uint16(2000+rnd.IntN(60_000)), 862, p))))
 	}
 	if ask(authPort, 1) == 0 || ask(authPort, 2) == 0 {
 		t.Errorf("an authenticated sender is refused: %v", r.Stats())
