@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,24 +9,14 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestPortFails(t *testing.T) {
 	for _, rate := range []float64{0, 10000} {
-		f := &fake{}
-		f.onSend = func(n int, b []byte) error {
-			if n == 10 {
-				return nic.ErrGone
-			}
-			f.reply(b, 0)
-			return nil
-		}
-		s, rec := stream(t, f, rate, 50*time.Millisecond, nil)
-		var stop atomic.Bool
-		if err := s.Run(Limit{Count: 20}, &stop); !errors.Is(err, nic.ErrGone) {
-			t.Errorf("rate %v: %v", rate, err)
-		}
+		s, rec := stream(t, &fake{fail: failsAt(10, nic.ErrGone)}, rate, 50*time.Millisecond, nil)
+		check.Fails(t, "Run", s.Run(Limit{Count: 20}, new(atomic.Bool)), nic.ErrGone)
 		if n := series(rec)(latency.MainSeries).Count; n < 9 {
 			t.Errorf("rate %v: %d recorded", rate, n)
 		}
@@ -36,20 +25,14 @@ func TestPortFails(t *testing.T) {
 
 // Probes that are outstanding when the port fails are not lost: they are no longer in Sent.
 func TestPortFailsWhileWaiting(t *testing.T) {
-	f := &fake{}
-	f.onSend = func(n int, b []byte) error {
-		switch {
-		case n == 10:
-			return nic.ErrGone
-		case n < 7:
+	f := &fake{fail: failsAt(10, nic.ErrGone)}
+	f.onSend = func(n int, b []byte) {
+		if n < 7 {
 			f.reply(b, 0)
 		}
-		return nil
 	}
 	s, _ := stream(t, f, 100000, time.Minute, nil)
-	if err := s.Run(Limit{Count: 20}, new(atomic.Bool)); !errors.Is(err, nic.ErrGone) {
-		t.Fatal(err)
-	}
+	check.Fails(t, "Run", s.Run(Limit{Count: 20}, new(atomic.Bool)), nic.ErrGone)
 	if c := s.Counts(); c.Unanswered() != 0 || c.Abandoned != 3 || c.Sent != 8 || c.Unsent != 1 {
 		t.Errorf("%+v", c)
 	}
@@ -60,10 +43,7 @@ func TestPortFailsWhileWaiting(t *testing.T) {
 func TestAwayAtTheEnd(t *testing.T) {
 	for _, rate := range []float64{0, 1000} {
 		f := &fake{}
-		f.onSend = func(n int, b []byte) error {
-			f.reply(b, polling.TSC()+testClock.Ticks(time.Millisecond))
-			return nil
-		}
+		f.onSend = func(n int, b []byte) { f.reply(b, polling.TSC()+testClock.Ticks(time.Millisecond)) }
 		away := false
 		f.onRecv = func(int) {
 			if f.sent > 0 && !away {
@@ -79,41 +59,25 @@ func TestAwayAtTheEnd(t *testing.T) {
 	}
 }
 
+// A stopped run ends at once. A probe whose reply could still come is neither sent nor lost.
 func TestStop(t *testing.T) {
 	for _, rate := range []float64{0, 100000} {
-		f := &fake{}
-		var stop atomic.Bool
-		f.onSend = func(n int, b []byte) error {
-			if n == 100 {
-				stop.Store(true)
+		for _, answered := range []bool{true, false} {
+			f := &fake{}
+			var stop atomic.Bool
+			f.onSend = func(n int, b []byte) {
+				if n < 100 || answered {
+					f.reply(b, 0)
+				}
+				stop.Store(n == 100)
 			}
-			f.reply(b, 0)
-			return nil
-		}
-		s, rec := stream(t, f, rate, 20*time.Second, nil)
-		must.OK(t, s.Run(Limit{}, &stop))
-		if n := series(rec)(latency.MainSeries).Count; n != 101 || s.window.counts.Unanswered() != 0 {
-			t.Errorf("rate %v: %d recorded, %+v", rate, n, s.Counts())
-		}
-	}
-}
-
-func TestStopWhileWaiting(t *testing.T) {
-	for _, rate := range []float64{0, 100000} {
-		f := &fake{}
-		var stop atomic.Bool
-		f.onSend = func(n int, b []byte) error {
-			if n == 100 {
-				stop.Store(true)
-			} else {
-				f.reply(b, 0)
+			s, rec := stream(t, f, rate, time.Minute, nil)
+			must.OK(t, s.Run(Limit{}, &stop))
+			recorded := map[bool]int64{true: 101, false: 100}[answered]
+			if c := s.Counts(); c.Unanswered() != 0 || c.Abandoned != 101-recorded || c.Sent != recorded || c.Received != recorded ||
+				series(rec)(latency.MainSeries).Count != recorded {
+				t.Errorf("rate %v, the last probe is answered: %t: %+v", rate, answered, c)
 			}
-			return nil
-		}
-		s, _ := stream(t, f, rate, time.Minute, nil)
-		must.OK(t, s.Run(Limit{}, &stop))
-		if c := s.Counts(); c.Unanswered() != 0 || c.Abandoned != 1 || c.Received != c.Sent {
-			t.Errorf("rate %v: %+v", rate, c)
 		}
 	}
 }
@@ -124,7 +88,7 @@ func TestCorruptInWarmup(t *testing.T) {
 		f := &fake{}
 		var s *Stream
 		warm := int64(0)
-		f.onSend = func(n int, b []byte) error {
+		f.onSend = func(n int, b []byte) {
 			if !s.measured {
 				warm++
 			}
@@ -133,7 +97,6 @@ func TestCorruptInWarmup(t *testing.T) {
 				b[len(b)-1] ^= 4
 			}
 			f.reply(b, 0)
-			return nil
 		}
 		s, _ = stream(t, f, rate, 50*time.Millisecond, nil)
 		must.OK(t, s.Run(Limit{Warmup: 5 * time.Millisecond, Count: 20}, new(atomic.Bool)))

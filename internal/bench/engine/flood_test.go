@@ -1,9 +1,9 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
-	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,7 +14,7 @@ import (
 
 // turned is the reply to a UDP frame over IPv4.
 func turned(b []byte) []byte {
-	r := append([]byte(nil), b...)
+	r := bytes.Clone(b)
 	copy(r, b[6:12])
 	copy(r[6:], b[:6])
 	copy(r[26:], b[30:34])
@@ -32,20 +32,17 @@ func TestFlood(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for _, rate := range []float64{0, 20_000} {
 		f := &fake{}
-		flow := probe.Flow{Proto: probe.UDP, SrcMAC: [6]byte{2, 0, 0, 0, 0, 1}, DstMAC: [6]byte{2, 0, 0, 0, 0, 2}, Src: netip.MustParseAddr("10.0.0.1"),
-			Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 50000, DstPort: 7, Run: 1, Size: 90}
-		codec := must.Get(probe.New(flow))(t)
 		question := make([]byte, 60)
 		questions, answers, corrupt := 0, 0, 0
 		var earlier [][]byte
-		f.onSend = func(n int, b []byte) error {
+		f.onSend = func(n int, b []byte) {
 			if string(b) == "answer" {
 				answers++
-				return nil
+				return
 			}
 			good := turned(b)
 			for i := range each {
-				g := append([]byte(nil), good...)
+				g := bytes.Clone(good)
 				switch i % 6 {
 				case 0: // from any host, to another port
 					binary.BigEndian.PutUint32(g[26:], rnd.Uint32())
@@ -78,16 +75,12 @@ func TestFlood(t *testing.T) {
 			}
 			f.reply(good, 0)
 			earlier = append(earlier, good)
-			return nil
 		}
 		s, rec := stream(t, f, rate, time.Minute, func(o *Options) {
-			o.Codec = codec
-			o.Answer = func(b []byte) []byte {
-				if len(b) == len(question) {
-					return []byte("answer")
-				}
-				return nil
-			}
+			o.Codec = codec(t, func(f *probe.Flow) {
+				f.Layer, f.SrcMAC, f.DstMAC, f.Size = probe.Frame, [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 2}, 90
+			})
+			o.Answer = answerTo(question)
 		})
 		must.OK(t, s.Run(Limit{Count: probes}, new(atomic.Bool)))
 		c := s.Counts()

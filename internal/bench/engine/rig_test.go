@@ -15,14 +15,14 @@ import (
 
 // fake is a port whose peer does what the test scripts. Replies are UDP payloads, which are returned as they were sent.
 type fake struct {
-	sent    int
-	queue   []reply // in order of arrival
-	onSend  func(n int, frame []byte) error
-	onRecv  func(n int) // called for polls that found nothing
-	looks   int
-	waiting []byte
-	stamp   nic.Timestamp
-	tx      []txStamp
+	sent   int
+	queue  []reply                   // in order of arrival
+	fail   func(n int) error         // why frame n cannot be sent
+	onSend func(n int, frame []byte) // by default, the reply comes at once
+	onRecv func(n int)               // called for polls that found nothing
+	looks  int
+	stamp  nic.Timestamp
+	tx     []txStamp
 }
 
 type reply struct {
@@ -37,8 +37,29 @@ type txStamp struct {
 }
 
 func (f *fake) Send(b []byte) error {
+	n := f.sent
 	f.sent++
-	return f.onSend(f.sent-1, b)
+	if f.fail != nil {
+		if err := f.fail(n); err != nil {
+			return err
+		}
+	}
+	if f.onSend != nil {
+		f.onSend(n, b)
+	} else {
+		f.reply(b, 0)
+	}
+	return nil
+}
+
+// failsAt is an error of frame n.
+func failsAt(n int, err error) func(int) error {
+	return func(i int) error {
+		if i == n {
+			return err
+		}
+		return nil
+	}
 }
 
 func (f *fake) Recv(buf []byte) (int, int64, error) {
@@ -77,20 +98,23 @@ var testClock = func() *latency.Clock {
 	return c
 }()
 
+// codec makes probes of a flow with some changes.
+func codec(t *testing.T, change func(*probe.Flow)) *probe.Codec {
+	t.Helper()
+	f := probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+		SrcPort: 50000, DstPort: 7, Run: 1, Size: 60}
+	change(&f)
+	return must.Get(probe.New(f))(t)
+}
+
 func stream(t *testing.T, p Port, rate float64, timeout time.Duration, change func(*Options)) (*Stream, *latency.Recorder) {
 	t.Helper()
-	codec, err := probe.New(probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
-		SrcPort: 50000, DstPort: 7, Run: 1, Size: 60})
-	if err != nil {
-		t.Fatal(err)
-	}
 	rec := must.Get(latency.NewRecorder(testClock, latency.RecorderOptions{OpenLoop: rate > 0}))(t)
-	o := Options{Port: p, Codec: codec, Recorder: rec, Rate: rate, Timeout: timeout}
+	o := Options{Port: p, Codec: codec(t, func(*probe.Flow) {}), Recorder: rec, Rate: rate, Timeout: timeout}
 	if change != nil {
 		change(&o)
 	}
-	s := must.Get(New(o))(t)
-	return s, rec
+	return must.Get(New(o))(t), rec
 }
 
 func series(rec *latency.Recorder) func(name string) *latency.Histogram {

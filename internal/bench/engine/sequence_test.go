@@ -71,9 +71,8 @@ func TestDelayVariation(t *testing.T) {
 	var h *latency.Histogram
 	for range 10 { // a thread that is delayed while it sends causes greater differences
 		f := &fake{}
-		f.onSend = func(n int, b []byte) error {
+		f.onSend = func(n int, b []byte) {
 			f.reply(b, polling.TSC()+testClock.Ticks(time.Duration(1+2*(n%2))*time.Millisecond))
-			return nil
 		}
 		s, rec := stream(t, f, 0, 20*time.Second, nil)
 		must.OK(t, s.Run(Limit{Count: 20}, new(atomic.Bool)))

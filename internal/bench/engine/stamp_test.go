@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"net/netip"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -26,13 +26,15 @@ type mirror struct {
 	offset      time.Duration
 	ptp         bool
 	tai         int64
+	noTAI       bool // this host does not know it
 	zero        bool // it zeroes the SSID
 	estimate    uint16
+	ask         []probe.Ask
 }
 
-func (m *mirror) send(n int, b []byte) error {
+func (m *mirror) send(n int, b []byte) {
 	if slices.Contains(m.there, n) {
-		return nil
+		return
 	}
 	r := slices.Clone(b)
 	if m.stateful {
@@ -40,7 +42,7 @@ func (m *mirror) send(n int, b []byte) error {
 		m.count++
 	}
 	if slices.Contains(m.back, n) {
-		return nil
+		return
 	}
 	t2 := time.Now().Add(m.offset)
 	t3 := t2.Add(3 * time.Microsecond)
@@ -60,36 +62,27 @@ func (m *mirror) send(n int, b []byte) error {
 	copy(r[24:38], b[:14])
 	r[40] = 62
 	m.reply(r, polling.TSC()+testClock.Ticks(100*time.Microsecond))
-	return nil
 }
 
-func (m *mirror) run(t *testing.T, limit Limit, runs int, change func(*probe.TestPacket), set func(*Stream)) (*Stream, *latency.Recorder, error) {
+// run sends count probes in each of some runs, which end with an error.
+func (m *mirror) run(t *testing.T, count int64, runs int, ends error) (*Stream, *latency.Recorder) {
 	t.Helper()
-	m.fake = &fake{}
-	m.onSend = m.send
-	if m.estimate == 0 {
-		m.estimate = 0x8000 | 20<<8 | 9
+	m.fake = &fake{onSend: m.send}
+	m.estimate = max(m.estimate, 0x8000|20<<8|9)
+	s, rec := stream(t, m.fake, 0, 400*time.Millisecond, func(o *Options) { // longer than a busy machine delays a thread
+		test := probe.TestPacket{SSID: 7, Ask: m.ask}
+		o.Codec = codec(t, func(f *probe.Flow) { f.Proto, f.DstPort, f.Size, f.Test = probe.STAMP, 862, 86+test.Extra(), test })
+		o.StopAtZero = m.zero
+	})
+	if s.stamp.tai = m.tai; m.noTAI {
+		s.stamp.tai = 0
 	}
-	test := probe.TestPacket{SSID: 7}
-	if change != nil {
-		change(&test)
-	}
-	codec, err := probe.New(probe.Flow{Proto: probe.STAMP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"),
-		Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 50000, DstPort: 862, Run: 1, Size: 86 + test.Extra(), Test: test})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, rec := stream(t, m.fake, 0, 400*time.Millisecond, func(o *Options) { o.Codec, o.StopAtZero = codec, m.zero }) // longer than a busy machine delays a thread
-	if set != nil {
-		set(s)
-	}
-	var stop atomic.Bool
 	for range runs {
-		if err := s.Run(limit, &stop); err != nil {
-			return s, rec, err
+		if err := s.Run(Limit{Count: count}, new(atomic.Bool)); !errors.Is(err, ends) {
+			t.Fatalf("%v, want %v", err, ends)
 		}
 	}
-	return s, rec, nil
+	return s, rec
 }
 
 // Probes 4 and 5 are lost on the way there, probe 8 on the way back. For losses before the first reply of a run, or
@@ -115,10 +108,7 @@ func TestLossEachWay(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &mirror{stateful: !c.stateless, there: c.there, back: c.back}
-			s, _, err := m.run(t, Limit{Count: 12}, c.runs, nil, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s, _ := m.run(t, 12, c.runs, nil)
 			n, got := s.Counts(), s.STAMP()
 			if n.Unanswered() != c.lost || n.Corrupt != 0 || n.Duplicates != 0 || n.Stray != 0 {
 				t.Errorf("%+v %v, want %d lost", n, s.Fields, c.lost)
@@ -131,10 +121,7 @@ func TestLossEachWay(t *testing.T) {
 }
 
 func TestResidence(t *testing.T) {
-	s, rec, err := (&mirror{}).run(t, Limit{Count: 12}, 1, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, rec := (&mirror{}).run(t, 12, 1, nil)
 	get := series(rec)
 	if h := get(latency.ResidenceSeries); h.Count != 12 || h.Min < 2999 || h.Max > 3000 {
 		t.Errorf("residence %d, %d to %d ns", h.Count, h.Min, h.Max)
@@ -155,10 +142,7 @@ func TestOneWay(t *testing.T) {
 	for name, m := range map[string]*mirror{
 		"NTP": {offset: time.Hour}, "PTP": {offset: time.Hour, ptp: true, tai: 37, estimate: 0xc000 | 20<<8 | 9},
 	} {
-		s, rec, err := m.run(t, Limit{Count: 50}, 1, nil, func(s *Stream) { s.stamp.tai = m.tai })
-		if err != nil {
-			t.Fatal(err)
-		}
+		s, rec := m.run(t, 50, 1, nil)
 		get := series(rec)
 		there, back, rtt := get(latency.ThereSeries), get(latency.BackSeries), get(latency.MainSeries)
 		if there.Count != 50 || there.Min < hour-1000 || there.Max > hour+rtt.Max+1000 {
@@ -168,27 +152,21 @@ func TestOneWay(t *testing.T) {
 			t.Errorf("%s: back %d, up to %d ns, %+v", name, back.Count, back.Max, got)
 		}
 	}
-	m := &mirror{ptp: true, tai: 37, estimate: 0xc000 | 20<<8 | 9}
-	s, rec, err := m.run(t, Limit{Count: 5}, 1, nil, func(s *Stream) { s.stamp.tai = 0 })
-	if err != nil || !s.STAMP().NoTAI || series(rec)(latency.ThereSeries).Count != 0 {
-		t.Errorf("PTP's times, and no TAI here: %v, %+v", err, s.STAMP())
+	s, rec := (&mirror{ptp: true, tai: 37, noTAI: true, estimate: 0xc000 | 20<<8 | 9}).run(t, 5, 1, nil)
+	if !s.STAMP().NoTAI || series(rec)(latency.ThereSeries).Count != 0 {
+		t.Errorf("PTP's times, and no TAI here: %+v", s.STAMP())
 	}
 }
 
 func TestZeroSSID(t *testing.T) {
-	s, _, err := (&mirror{zero: true}).run(t, Limit{Count: 5}, 1, nil, nil)
-	if !errors.Is(err, errZeroSSID) || !s.STAMP().ZeroSSID {
-		t.Errorf("%v, %+v", err, s.STAMP())
-	}
+	s, _ := (&mirror{zero: true}).run(t, 5, 1, errZeroSSID)
+	check.Equal(t, s.STAMP().ZeroSSID, true, "SSID zeroed: %t")
 }
 
 // A reflector without TLV support returns them unchanged, with flag U set: they do not count as answered.
 func TestTLVsNotUnderstood(t *testing.T) {
 	ask := must.Get(probe.ParseAsk("location"))(t)
-	s, _, err := (&mirror{}).run(t, Limit{Count: 5}, 1, func(p *probe.TestPacket) { p.Ask = []probe.Ask{ask} }, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, _ := (&mirror{ask: []probe.Ask{ask}}).run(t, 5, 1, nil)
 	if got := s.STAMP().TLVs; len(got) != 1 || got[0].Unrecognized != 5 || got[0].Answered != 0 || s.Counts().Received != 5 {
 		t.Errorf("%+v, %+v", got, s.Counts())
 	}

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"math"
 	"sync/atomic"
 	"testing"
@@ -15,10 +14,9 @@ import (
 
 func TestTimestamps(t *testing.T) {
 	f := &fake{stamp: nic.Timestamp{Nanoseconds: 5000}}
-	f.onSend = func(n int, b []byte) error {
+	f.onSend = func(n int, b []byte) {
 		f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2000}, 0}, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2500, Hardware: true}, 0})
 		f.reply(b, 0)
-		return nil
 	}
 	s, rec := stream(t, f, 0, 20*time.Second, func(o *Options) { o.Stamps = NewStamper(f, nic.Timestamping{RxSoftware: true, TxSoftware: true}) })
 	must.OK(t, s.Run(Limit{Count: 10}, new(atomic.Bool)))
@@ -40,27 +38,22 @@ func TestTimestamps(t *testing.T) {
 // probe.
 func TestLateTimestamps(t *testing.T) {
 	for _, first := range []int{9, 0} {
-		t.Run(fmt.Sprintf("from probe %d on", first), func(t *testing.T) { testLateTimestamps(t, first) })
-	}
-}
-
-func testLateTimestamps(t *testing.T, first int) {
-	f := &fake{stamp: nic.Timestamp{Nanoseconds: 5000, Hardware: true}}
-	f.onSend = func(n int, b []byte) error {
-		due := uint64(0)
-		if n >= first {
-			due = polling.TSC() + testClock.Ticks(50*time.Millisecond)
+		f := &fake{stamp: nic.Timestamp{Nanoseconds: 5000, Hardware: true}}
+		f.onSend = func(n int, b []byte) {
+			due := uint64(0)
+			if n >= first {
+				due = polling.TSC() + testClock.Ticks(50*time.Millisecond)
+			}
+			f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2500, Hardware: true}, due})
+			f.reply(b, 0)
 		}
-		f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2500, Hardware: true}, due})
-		f.reply(b, 0)
-		return nil
-	}
-	s, rec := stream(t, f, 0, time.Second, func(o *Options) {
-		o.Stamps = NewStamper(f, nic.Timestamping{RxHardware: true, TxHardware: true})
-	})
-	must.OK(t, s.Run(Limit{Count: 10}, new(atomic.Bool)))
-	if h := series(rec)(latency.HardwareSeries); h.Count != 10 || h.Min != 2500 {
-		t.Errorf("%d pairs of 10, from %d ns", h.Count, h.Min)
+		s, rec := stream(t, f, 0, time.Second, func(o *Options) {
+			o.Stamps = NewStamper(f, nic.Timestamping{RxHardware: true, TxHardware: true})
+		})
+		must.OK(t, s.Run(Limit{Count: 10}, new(atomic.Bool)))
+		if h := series(rec)(latency.HardwareSeries); h.Count != 10 || h.Min != 2500 {
+			t.Errorf("late from probe %d on: %d pairs of 10, from %d ns", first, h.Count, h.Min)
+		}
 	}
 }
 

@@ -1,8 +1,8 @@
 package engine
 
 import (
+	"bytes"
 	"errors"
-	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,50 +11,18 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
-
-// The sender is delayed once, for 20 ms at 10000 probes per second. 200 probes should have been sent meanwhile; they
-// are sent late, and answered immediately. From the intended times about half of them took over 10 ms. From the actual
-// ones only the delayed probe did: that is the coordinated omission.
-func TestCoordinatedOmission(t *testing.T) {
-	const stalled, stall = 50, 20 * time.Millisecond
-	f := &fake{}
-	f.onSend = func(n int, b []byte) error {
-		if n == stalled {
-			spin(stall)
-		}
-		f.reply(b, 0)
-		return nil
-	}
-	s, rec := stream(t, f, 10000, 20*time.Second, nil)
-	must.OK(t, s.Run(Limit{Count: 400}, new(atomic.Bool)))
-	get := series(rec)
-	half := (stall / 2).Nanoseconds()
-	corrected, actual, lag := get(latency.MainSeries).CountAbove(half), get(latency.UncorrectedSeries).CountAbove(half), get(latency.LagSeries).CountAbove(half)
-	if corrected < 99 { // fixed by the schedule: probes 50 to 149 are intended more than 10 ms before the stall ends
-		t.Errorf("corrected: %d round trips above %d ns, want 99 or more", corrected, half)
-	}
-	if actual < 1 || actual > corrected/4 {
-		t.Errorf("uncorrected: %d round trips above %d ns, corrected %d", actual, half, corrected)
-	}
-	if lag < 98 {
-		t.Errorf("send lag: %d above %d ns", lag, half)
-	}
-	if c := s.Counts(); c.Sent != 400 || c.Received != 400 || c.Reordered != 0 {
-		t.Errorf("%+v", c)
-	}
-}
 
 func TestFarStall(t *testing.T) {
 	f := &fake{}
 	var until uint64
-	f.onSend = func(n int, b []byte) error {
+	f.onSend = func(n int, b []byte) {
 		if n == 50 {
 			until = polling.TSC() + testClock.Ticks(20*time.Millisecond)
 		}
 		f.reply(b, until)
-		return nil
 	}
 	s, rec := stream(t, f, 10000, 20*time.Second, nil)
 	must.OK(t, s.Run(Limit{Count: 400}, new(atomic.Bool)))
@@ -72,27 +40,26 @@ func TestFarStall(t *testing.T) {
 func TestClosedLoop(t *testing.T) {
 	f := &fake{}
 	var held []byte
-	f.onSend = func(n int, b []byte) error {
+	f.onSend = func(n int, b []byte) {
 		switch n {
 		case 2:
-			return nil
+			return
 		case 5:
-			held = append(held, b...)
-			return nil
+			held = bytes.Clone(b)
+			return
 		case 6:
 			f.reply(held, 0)
 		case 8:
 			f.reply(b, 0)
 		case 9, 10:
-			bad := append([]byte(nil), b...)
+			bad := bytes.Clone(b)
 			bad[len(bad)-1] ^= 1
 			f.reply(bad, 0)
 			if n == 9 {
-				return nil
+				return
 			}
 		}
 		f.reply(b, 0)
-		return nil
 	}
 	s, rec := stream(t, f, 0, time.Second, nil) // the test waits three times this long, and no machine delays a thread for so long
 	must.OK(t, s.Run(Limit{Count: 20}, new(atomic.Bool)))
@@ -110,26 +77,22 @@ func TestClosedLoop(t *testing.T) {
 }
 
 func TestRingFull(t *testing.T) {
-	f := &fake{}
-	refusals := 3
-	f.onSend = func(n int, b []byte) error {
-		if refusals > 0 {
-			refusals--
+	f := &fake{fail: func(n int) error {
+		if n < 3 {
 			return nic.ErrFull
 		}
-		f.reply(b, 0)
 		return nil
-	}
+	}}
 	s, _ := stream(t, f, 0, 20*time.Second, nil)
 	must.OK(t, s.Run(Limit{Count: 5}, new(atomic.Bool)))
 	if c := s.Counts(); c.Sent != 5 || c.Received != 5 || s.Full != 3 {
 		t.Errorf("%+v, full %d", c, s.Full)
 	}
-	f.onSend = func(int, []byte) error { return nic.ErrFull }
+	f.fail = func(int) error { return nic.ErrFull }
 	s, _ = stream(t, f, 0, 5*time.Millisecond, nil)
-	if err := s.Run(Limit{Count: 5}, new(atomic.Bool)); !errors.Is(err, ErrSend) || !errors.Is(err, nic.ErrFull) {
-		t.Errorf("a ring that stays full: %v", err)
-	}
+	err := s.Run(Limit{Count: 5}, new(atomic.Bool))
+	check.Fails(t, "a ring that stays full", err, ErrSend)
+	check.Fails(t, "a ring that stays full", err, nic.ErrFull)
 	if c := s.Counts(); c.Sent != 1 || c.Unsent != 1 || c.Unanswered() != 0 {
 		t.Errorf("%+v", c)
 	}
@@ -138,20 +101,9 @@ func TestRingFull(t *testing.T) {
 // A probe that the port refuses was not sent, in a warm-up or not: it does not count as unanswered.
 func TestRefusedByThePort(t *testing.T) {
 	for _, warmup := range []time.Duration{0, time.Hour} {
-		f := &fake{}
 		bad := errors.New("no route")
-		f.onSend = func(n int, b []byte) error {
-			if n == 3 {
-				return bad
-			}
-			f.reply(b, 0)
-			return nil
-		}
-		s, _ := stream(t, f, 0, 20*time.Second, nil)
-		var stop atomic.Bool
-		if err := s.Run(Limit{Count: 5, Warmup: warmup}, &stop); !errors.Is(err, bad) {
-			t.Errorf("Run: %v", err)
-		}
+		s, _ := stream(t, &fake{fail: failsAt(3, bad)}, 0, 20*time.Second, nil)
+		check.Fails(t, "Run", s.Run(Limit{Count: 5, Warmup: warmup}, new(atomic.Bool)), bad)
 		want := Counts{Sent: 4, Received: 3, Unsent: 1}
 		if warmup > 0 {
 			want = Counts{}
@@ -164,7 +116,7 @@ func TestRefusedByThePort(t *testing.T) {
 
 // A sender that cannot reach the rate gives up after -do-late, instead of sending everything late.
 func TestTooLate(t *testing.T) {
-	f := &fake{onSend: func(int, []byte) error { spin(20 * time.Microsecond); return nil }}
+	f := &fake{onSend: func(int, []byte) { spin(20 * time.Microsecond) }}
 	s, _ := stream(t, f, 1e6, time.Millisecond, nil)
 	must.OK(t, s.Run(Limit{Count: 100_000, Behind: time.Millisecond}, new(atomic.Bool)))
 	if c := s.Counts(); c.Sent > 1000 || testClock.Nanoseconds(s.Behind) < 1_000_000 {
@@ -178,7 +130,7 @@ func TestGapOfTheMeasuredPart(t *testing.T) {
 	for _, rate := range []float64{0, 10000} {
 		f := &fake{}
 		slow := false
-		f.onSend = func(n int, b []byte) error { slow = n == 0; f.reply(b, 0); return nil }
+		f.onSend = func(n int, b []byte) { slow = n == 0; f.reply(b, 0) }
 		s, _ := stream(t, f, rate, 20*time.Second, func(o *Options) { o.Port = held{f, &slow} })
 		must.OK(t, s.Run(Limit{Warmup: heldFor + 5*time.Millisecond, Count: 10}, new(atomic.Bool)))
 		var counts [polling.Buckets]uint64
@@ -217,7 +169,6 @@ func (h held) Recv(buf []byte) (int, int64, error) {
 func TestWarmupStaysOut(t *testing.T) {
 	for _, rate := range []float64{0, 10000} {
 		f := &fake{}
-		f.onSend = func(n int, b []byte) error { f.reply(b, 0); return nil }
 		s, rec := stream(t, f, rate, 20*time.Second, nil)
 		must.OK(t, s.Run(Limit{Warmup: 100 * time.Millisecond, Count: 30}, new(atomic.Bool)))
 		n := series(rec)(latency.MainSeries).Count
@@ -232,33 +183,29 @@ func TestQuestionsAreAnswered(t *testing.T) {
 	f := &fake{}
 	question := make([]byte, 60)
 	answers := 0
-	f.onSend = func(n int, b []byte) error {
+	f.onSend = func(n int, b []byte) {
 		if string(b) == "answer" {
 			answers++
-			return nil
+			return
 		}
-		f.queue = append(f.queue, reply{0, question})
+		f.reply(question, 0)
 		f.reply(b, 0)
-		return nil
 	}
-	f.queue = append(f.queue, reply{0, question})
-	codec, err := probe.New(probe.Flow{Proto: probe.UDP, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
-		SrcPort: 50000, DstPort: 7, Run: 1, Size: 60})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f.reply(question, 0)
 	s, _ := stream(t, f, 0, 20*time.Second, func(o *Options) {
-		o.Codec = codec
-		o.Answer = func(b []byte) []byte {
-			if string(b) != string(question) {
-				return nil
-			}
-			return []byte("answer")
-		}
+		o.Codec = codec(t, func(f *probe.Flow) { f.Layer = probe.Frame })
+		o.Answer = answerTo(question)
 	})
 	must.OK(t, s.Run(Limit{Count: 3}, new(atomic.Bool)))
-	if answers != 4 {
-		t.Errorf("%d answers, want 4", answers)
+	check.Equal(t, answers, 4, "%d answers")
+}
+
+func answerTo(question []byte) func([]byte) []byte {
+	return func(b []byte) []byte {
+		if !bytes.Equal(b, question) {
+			return nil
+		}
+		return []byte("answer")
 	}
 }
 
@@ -268,12 +215,11 @@ func TestEveryStallIsRecorded(t *testing.T) {
 	for _, rate := range []float64{0, 1000, 100000} {
 		for _, where := range []string{"send", "receive"} {
 			f := &fake{}
-			f.onSend = func(n int, b []byte) error {
+			f.onSend = func(n int, b []byte) {
 				if where == "send" && n%20 == 10 {
 					spin(stall)
 				}
 				f.reply(b, polling.TSC()+testClock.Ticks(20*time.Microsecond))
-				return nil
 			}
 			if where == "receive" {
 				next := 10
@@ -295,9 +241,7 @@ func TestEveryStallIsRecorded(t *testing.T) {
 
 // The pause between two runs does not count as a gap: Discard, which polls the ring after it, records none.
 func TestPauseBetweenRunsIsNoGap(t *testing.T) {
-	f := &fake{}
-	f.onSend = func(n int, b []byte) error { f.reply(b, 0); return nil }
-	s, _ := stream(t, f, 0, 20*time.Second, nil)
+	s, _ := stream(t, &fake{}, 0, 20*time.Second, nil)
 	must.OK(t, s.Run(Limit{Count: 3}, new(atomic.Bool)))
 	var before, after [polling.Buckets]uint64
 	s.Gap.Load(&before)
