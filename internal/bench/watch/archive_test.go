@@ -2,14 +2,12 @@ package watch
 
 import (
 	"bytes"
-	"fmt"
 	"log/slog"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,18 +15,17 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/foreign"
 	"github.com/rebound-nic/rebound/internal/bench/targets"
-	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 func target(t *testing.T, text string) targets.Target {
 	t.Helper()
-	x := must.Get(targets.Defaults{}.Parse(text))(t)
-	return x
+	return must.Get(targets.Defaults{}.Parse(text))(t)
 }
 
 func open(t *testing.T, dir string, bound int64) *hours {
@@ -44,6 +41,12 @@ var gone = func() *wire {
 	w.drops.list = []sample{{}, {tick: 1}}
 	return w
 }()
+
+// logged is an archive of intervals of a minute, and its log.
+func logged(h *hours) (*archive, *bytes.Buffer) {
+	log := new(bytes.Buffer)
+	return newArchive(time.Minute, h, 0, noon, slog.New(slog.NewTextHandler(log, nil))), log
+}
 
 // feed gives a target one interval with n round trips around a level, lostOf of them without a reply.
 func feed(k *archive, s *state, r *rand.Rand, n, lostOf int, level float64) {
@@ -113,12 +116,8 @@ func TestHourContinues(t *testing.T) {
 			}
 		}
 	}
-	if _, err := foreign.Read(file, foreign.Options{}); err == nil || !strings.Contains(err.Error(), "set -series to one of: icmp:10.0.0.2, udp:10.0.0.3:7") {
-		t.Errorf("without a target: %v", err)
-	}
-	if n := strings.Count(string(text), "#[Counts: "+a.Tag()+" "); n != 7 {
-		t.Errorf("%d lines of counts", n)
-	}
+	check.Fails(t, "without a target", check.Err(foreign.Read(file, foreign.Options{})), nil, "set -series to one of: icmp:10.0.0.2, udp:10.0.0.3:7")
+	check.Equal(t, strings.Count(string(text), "#[Counts: "+a.Tag()+" "), 7, "%d lines of counts")
 	if strings.Count(string(text), "#[Target: ") != 2 || !strings.Contains(string(text), "sent=60 received=59 lost=1 late=0") || strings.Contains(string(text), "HIST\n#") {
 		t.Errorf("%s", text)
 	}
@@ -190,9 +189,7 @@ func TestHourCutOff(t *testing.T) {
 func TestFolderInUse(t *testing.T) {
 	dir := t.TempDir()
 	h := open(t, dir, 1<<30)
-	if _, err := openHours(dir, 1<<30); err == nil || !strings.Contains(err.Error(), "another watch writes to "+dir) {
-		t.Error(err)
-	}
+	check.Fails(t, "a second watch", check.Err(openHours(dir, 1<<30)), nil, "another watch writes to "+dir)
 	h.close()
 	open(t, dir, 1<<30)
 }
@@ -200,9 +197,8 @@ func TestFolderInUse(t *testing.T) {
 // The folder stays within its bound: the oldest files are removed, never the one being written.
 func TestBound(t *testing.T) {
 	dir := t.TempDir()
-	var log bytes.Buffer
 	const bound = 60_000
-	k := newArchive(time.Minute, open(t, dir, bound), 0, noon, slog.New(slog.NewTextHandler(&log, nil)))
+	k, log := logged(open(t, dir, bound))
 	r := rand.New(rand.NewPCG(1, 2))
 	s := k.target(target(t, "10.0.0.2"), noon)
 	now := noon
@@ -234,8 +230,7 @@ func TestFullDisk(t *testing.T) {
 		t.Skipf("no tmpfs here: %v", err)
 	}
 	defer unix.Unmount(dir, unix.MNT_DETACH)
-	var log bytes.Buffer
-	k := newArchive(time.Minute, open(t, dir, 1<<30), 0, noon, slog.New(slog.NewTextHandler(&log, nil)))
+	k, log := logged(open(t, dir, 1<<30))
 	defer k.dir.close()
 	r := rand.New(rand.NewPCG(1, 2))
 	s := k.target(target(t, "10.0.0.2"), noon)
@@ -346,22 +341,16 @@ func TestRing(t *testing.T) {
 	for range 10 {
 		r.put(event{})
 	}
-	if r.dropped.Load() != 2 {
-		t.Errorf("%d dropped, want 2", r.dropped.Load())
-	}
-	if a := testing.AllocsPerRun(100, func() { r.put(event{}) }); a != 0 {
-		t.Error(fmt.Sprint(a, " allocations"))
-	}
+	check.Equal(t, r.dropped.Load(), 2, "%d dropped")
+	check.Equal(t, testing.AllocsPerRun(100, func() { r.put(event{}) }), 0, "%v allocations")
 }
 
 // A flood of foreign packets, as fast as possible between two passes of the keeper, takes no room from the events of
 // the watch's own probes.
 func TestFloodSparesProbes(t *testing.T) {
-	clock := must.Get(latency.NewClock())(t)
 	codec := udpCodec(t)
-	l, f := newLoop(clock, 1<<16, time.Second, false, new(atomic.Bool)), newFlow(0, codec, 8)
-	spoiled := bytes.Clone(codec.Build(0, 0))
-	spoiled[len(spoiled)-1] ^= 4
+	l, f := loopOf(t), newFlow(0, codec, 8)
+	spoiled := spoil(codec.Build(0, 0))
 	for range 2 * len(l.events.buf) {
 		l.take(f, spoiled, polling.TSC(), false)
 	}

@@ -3,6 +3,8 @@ package watch
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // reflector simulates a path that loses probes and replies at random, and a reflector that counts, copies, or restarts
@@ -35,6 +37,13 @@ func (r *reflector) probe(seq uint32, take func(seq, far uint32)) {
 // plain is reply with one source port, whose probes the number on the wire counts.
 func (d *direction) plain(sender, far uint32) { d.reply(sender, far, sender == far) }
 
+// probes sends n probes of f.
+func (r *reflector) probes(n int, f *flow, d *direction) {
+	for range n {
+		r.probe(uint32(f.take()), d.plain)
+	}
+}
+
 // The loss of each direction is reported, except for losses before the first reply and after the last.
 func TestDirection(t *testing.T) {
 	for seed := range uint64(20) {
@@ -62,12 +71,8 @@ func TestStateless(t *testing.T) {
 	r := &reflector{there: 0.1, back: 0.1, random: rand.New(rand.NewPCG(1, 1))}
 	var d direction
 	f := flow{stamp: true}
-	for range 5000 {
-		r.probe(uint32(f.take()), d.plain)
-	}
-	if d != (direction{copies: d.copies}) {
-		t.Errorf("%+v", d)
-	}
+	r.probes(5000, &f, &d)
+	check.Equal(t, d, direction{copies: d.copies}, "%+v")
 }
 
 // A restart of the reflector is detected, without false losses; one that becomes stateless no longer counts as
@@ -76,24 +81,19 @@ func TestReflectorChanges(t *testing.T) {
 	r := &reflector{stateful: true, random: rand.New(rand.NewPCG(1, 1))}
 	var d direction
 	f := flow{stamp: true}
-	run := func(n int) {
-		for range n {
-			r.probe(uint32(f.take()), d.plain)
-		}
-	}
-	run(100)
+	r.probes(100, &f, &d)
 	r.count = 0
-	run(100)
+	r.probes(100, &f, &d)
 	if !d.stateful || d.restarts != 1 || d.forward != 0 || d.backward != 0 {
 		t.Errorf("started again: %+v", d)
 	}
 	r.stateful = false
-	run(10)
+	r.probes(10, &f, &d)
 	if d.stateful || d.forward != 0 || d.backward != 0 {
 		t.Errorf("without state: %+v", d)
 	}
 	r.stateful = true
-	run(10)
+	r.probes(10, &f, &d)
 	if !d.stateful || d.forward != 0 {
 		t.Errorf("with state again: %+v", d)
 	}

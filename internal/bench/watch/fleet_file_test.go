@@ -23,7 +23,7 @@ func TestFleetFiles(t *testing.T) {
 		t.Skip("needs -fleet FILE, as cluster's TestThousand gives it")
 	}
 	var before map[[2]string]bool
-	hosts := map[string]bool{}
+	var hosts map[string]peers.Member
 	for _, file := range strings.Split(*fleetFiles, ",") {
 		sources := targets.Sources{Defaults: targets.Defaults{Probes: targets.Probes{Interval: time.Second}}, FileSD: []string{file}}
 		all, failures := sources.Read(t.Context(), true, time.Now())
@@ -89,36 +89,27 @@ func TestFleetFiles(t *testing.T) {
 		t.Logf("%s: %d hosts in %d zones; %d have exactly %d peers, the others up to %d; a host is probed by %d to %d, an ordered pair of zones by %d hosts or more; a choice takes %v",
 			file, len(members), len(zones), exact, *fleetPeers, most, fewest, largest, fewestOfLink, took.Round(time.Microsecond))
 		if before != nil {
-			moved, changed := 0, 0
-			for p := range pairs {
-				if !before[p] {
-					moved++
-				}
-			}
-			for p := range before {
-				if !pairs[p] {
-					moved++
-				}
-			}
-			for name := range members {
-				if !hosts[name] {
-					changed++
-				}
-			}
-			for name := range hosts {
-				if _, ok := members[name]; !ok {
-					changed++
-				}
-			}
+			moved, changed := differing(before, pairs), differing(hosts, members)
 			t.Logf("%s: %d hosts joined or left, %d pairs of prober and peer changed: %.0f each", file, changed, moved, float64(moved)/float64(max(changed, 1)))
 			if moved > max(changed, 1)*(6**fleetPeers) {
 				t.Errorf("%d hosts joined or left, and %d pairs changed", changed, moved)
 			}
 		}
-		before = pairs
-		clear(hosts)
-		for name := range members {
-			hosts[name] = true
+		before, hosts = pairs, members
+	}
+}
+
+// differing counts the keys that only one of two maps has.
+func differing[K comparable, V any](a, b map[K]V) (n int) {
+	for k := range a {
+		if _, both := b[k]; !both {
+			n++
 		}
 	}
+	for k := range b {
+		if _, both := a[k]; !both {
+			n++
+		}
+	}
+	return n
 }

@@ -1,7 +1,7 @@
 package watch
 
 import (
-	"log/slog"
+	"bytes"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/trace"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // pathed is a watch of a target with some source ports, from 61000 on, probed once a second.
@@ -16,7 +17,7 @@ type pathed struct {
 	*archive
 	state  *state
 	ring   *ring
-	log    strings.Builder
+	log    *bytes.Buffer
 	now    time.Time
 	turn   int
 	probes uint64
@@ -24,7 +25,7 @@ type pathed struct {
 
 func newPathed(t *testing.T, ports int) *pathed {
 	p := &pathed{now: noon, ring: newRing(1 << 12)}
-	p.archive = newArchive(time.Minute, nil, 0, noon, slog.New(slog.NewTextHandler(&p.log, nil)))
+	p.archive, p.log = logged(nil)
 	p.timeout = time.Second
 	p.state = p.target(target(t, "10.0.0.2"), noon)
 	p.state.paths = &paths{flow: &flow{id: p.state.id}}
@@ -49,6 +50,15 @@ func (p *pathed) probe(lost func(path int) bool) {
 	p.drain(p.ring, p.now)
 }
 
+// round sends n probes of each path.
+func (p *pathed) round(n int, lost func(path int) bool) {
+	for range n * len(p.state.paths.list) {
+		p.probe(lost)
+	}
+}
+
+func none(int) bool { return false }
+
 func (p *pathed) bad() (ports []int) {
 	for _, x := range p.state.paths.list {
 		if x.bad {
@@ -62,36 +72,20 @@ func (p *pathed) bad() (ports []int) {
 // are not, and the target stays up. Eight replies in a row make them good again.
 func TestPathsWithLoss(t *testing.T) {
 	p := newPathed(t, 8)
-	for range 80 {
-		p.probe(func(int) bool { return false })
-	}
-	for range 3 * 8 {
-		p.probe(func(path int) bool { return path == 2 || path == 5 })
-	}
-	if got := p.bad(); !slices.Equal(got, []int{61002, 61005}) {
-		t.Errorf("bad: %v", got)
-	}
-	for _, want := range []string{`level=WARN msg="probes from a source port are lost, those from others are not" target=icmp:10.0.0.2 source_port=61002 since=2026-11-22T12:01:22.000Z ` +
-		`lost="3 of the last 13" others_lost="0 of 74"`, "source_port=61005"} {
-		if !strings.Contains(p.log.String(), want) {
-			t.Errorf("no %s in\n%s", want, p.log.String())
-		}
-	}
+	p.round(10, none)
+	p.round(3, func(path int) bool { return path == 2 || path == 5 })
+	check.Same(t, p.bad(), []int{61002, 61005}, "bad: %v")
+	check.Contains(t, p.log.String(), `level=WARN msg="probes from a source port are lost, those from others are not" target=icmp:10.0.0.2 source_port=61002 since=2026-11-22T12:01:22.000Z `+
+		`lost="3 of the last 13" others_lost="0 of 74"`, "source_port=61005")
 	if up, _ := p.state.up(); !up || strings.Contains(p.log.String(), "is down") {
 		t.Errorf("the target is down:\n%s", p.log.String())
 	}
-	if lines := p.state.pathLines(); !slices.Equal(lines, []string{"source port 61002: 3 of the last 13 lost", "source port 61005: 3 of the last 13 lost"}) {
-		t.Errorf("%q", lines)
-	}
-	for range 7 * 8 {
-		p.probe(func(int) bool { return false })
-	}
+	check.Same(t, p.state.pathLines(), []string{"source port 61002: 3 of the last 13 lost", "source port 61005: 3 of the last 13 lost"}, "%q")
+	p.round(7, none)
 	if got := p.bad(); len(got) != 2 {
 		t.Errorf("bad after seven replies: %v", got)
 	}
-	for range 8 {
-		p.probe(func(int) bool { return false })
-	}
+	p.round(1, none)
 	if got := p.bad(); len(got) != 0 || strings.Count(p.log.String(), `msg="probes from a source port are answered again"`) != 2 {
 		t.Errorf("bad after eight: %v\n%s", got, p.log.String())
 	}
@@ -101,9 +95,7 @@ func TestPathsWithLoss(t *testing.T) {
 func TestHalfOfThePaths(t *testing.T) {
 	for _, ports := range []int{2, 4, 8, 16} {
 		p := newPathed(t, ports)
-		for range 16 * ports {
-			p.probe(func(path int) bool { return path%2 == 1 })
-		}
+		p.round(16, func(path int) bool { return path%2 == 1 })
 		if got := p.bad(); len(got) != ports/2 || slices.ContainsFunc(got, func(port int) bool { return port%2 == 0 }) {
 			t.Errorf("%d ports: bad %v", ports, got)
 		}
@@ -115,12 +107,8 @@ func TestEqualLoss(t *testing.T) {
 	for _, loss := range []float64{0.01, 0.1, 0.3, 0.5, 1} {
 		random := rand.New(rand.NewPCG(1, uint64(100*loss)))
 		p := newPathed(t, 8)
-		for range 20 * 8 {
-			p.probe(func(int) bool { return false })
-		}
-		for range 40_000 {
-			p.probe(func(int) bool { return random.Float64() < loss })
-		}
+		p.round(20, none)
+		p.round(5_000, func(int) bool { return random.Float64() < loss })
 		n := strings.Count(p.log.String(), "those from others are not")
 		t.Logf("%.0f %% loss of all paths: %d times in 40,000 probes one path was named", 100*loss, n)
 		if n > 20 || loss == 1 && n > 0 {
@@ -157,31 +145,21 @@ func TestTraceLimits(t *testing.T) {
 	for range 1000 {
 		p.wantTrace(p.state, 0)
 	}
-	if len(p.wanted) != mostWanted {
-		t.Errorf("%d wait", len(p.wanted))
-	}
+	check.Equal(t, len(p.wanted), mostWanted, "%d wait")
 	take(time.Hour, -1)
-	if len(p.wanted) != 0 {
-		t.Errorf("%d wait for paths that are good", len(p.wanted))
-	}
+	check.Equal(t, len(p.wanted), 0, "%d wait for paths that are good")
 	p.state.paths.list[1].bad, p.state.paths.list[3].bad = false, false
-	for range 8 {
-		p.probe(func(int) bool { return true })
-	}
+	p.round(2, func(int) bool { return true })
 	take(time.Hour, 2) // the third probe in a row, with which the target was down
 	take(time.Hour, -1)
 	p.finishTrace(p.state.paths.flow, 2, trace.Result{Sent: 8}, nil)
 	p.drain(p.ring, p.now)
-	if !strings.Contains(p.log.String(), `source_port=61002 result="no hop answers"`) {
-		t.Error(p.log.String())
-	}
+	check.Contains(t, p.log.String(), `source_port=61002 result="no hop answers"`)
 	if lines := p.state.pathLines(); len(lines) != 2 || lines[1] != "no hop answers" {
 		t.Errorf("%q", lines)
 	}
 	p.log.Reset()
 	p.finishTrace(&flow{id: p.state.id}, 0, trace.Result{}, nil) // a flow that was replaced
 	p.drain(p.ring, p.now)
-	if p.log.Len() > 0 {
-		t.Error(p.log.String())
-	}
+	check.Equal(t, p.log.String(), "", "the log: %s")
 }

@@ -5,17 +5,15 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/drops"
 	"github.com/rebound-nic/rebound/internal/bench/targets"
-	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
-	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 type blind struct{ nic.Port }
@@ -112,9 +110,7 @@ func TestOverdueIsPlaced(t *testing.T) {
 	k.take(&event{kind: missed, probe: 99, sent: 271, until: 280, wire: w, corrupt: true})
 	reading(290, 7)
 	want("a corrupt reply came", 10, 7, 1, 1)
-	if s.all.CorruptOnly != 1 {
-		t.Errorf("%d probes were answered by corrupt replies only, want 1", s.all.CorruptOnly)
-	}
+	check.Equal(t, s.all.CorruptOnly, 1, "%d probes were answered by corrupt replies only")
 	if len(k.missing) != 0 || len(k.undecided) != 0 {
 		t.Errorf("%d and %d are kept", len(k.missing), len(k.undecided))
 	}
@@ -122,17 +118,14 @@ func TestOverdueIsPlaced(t *testing.T) {
 
 // A probe that only a corrupt reply answered is not lost. If a good one arrives as well, the probe is answered.
 func TestCorruptReplyIsNoLoss(t *testing.T) {
-	clock := must.Get(latency.NewClock())(t)
 	codec := udpCodec(t)
 	for _, good := range []bool{false, true} {
-		l, f := newLoop(clock, 1<<16, time.Second, false, new(atomic.Bool)), newFlow(0, codec, 8)
+		l, f := loopOf(t), newFlow(0, codec, 8)
 		seq := f.take()
 		reply := bytes.Clone(codec.Build(uint32(seq), 0))
 		s := &f.slots[seq]
 		*s = slot{seq: seq, sent: polling.TSC(), state: waiting}
-		spoiled := bytes.Clone(reply)
-		spoiled[len(spoiled)-1] ^= 4
-		l.take(f, spoiled, polling.TSC(), false)
+		l.take(f, spoil(reply), polling.TSC(), false)
 		if good {
 			l.take(f, reply, polling.TSC(), false)
 		} else {

@@ -1,22 +1,19 @@
 package watch
 
 import (
-	"encoding/json"
-	"io"
-	"log/slog"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/proof/browser"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -30,9 +27,8 @@ type stepped struct {
 
 func newStepped(t *testing.T) *stepped {
 	t.Helper()
-	clock := must.Get(latency.NewClock())(t)
-	w := &watch{start: noon, loop: newLoop(clock, 1<<16, time.Second, true, &atomic.Bool{})}
-	w.archive = newArchive(time.Minute, nil, 0, noon, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	w := &watch{start: noon, loop: loopOf(t)}
+	w.archive, _ = logged(nil)
 	w.archive.timeout = time.Second
 	return &stepped{w, noon, newRing(1 << 12)}
 }
@@ -81,9 +77,7 @@ func outage(t *testing.T) *stepped {
 func TestStatus(t *testing.T) {
 	s := outage(t)
 	p := s.status(s.now)
-	if want := "1 down, 1 silent, 1 not probed, 1 up"; p.Answer != want {
-		t.Errorf("answer %q, want %q", p.Answer, want)
-	}
+	check.Equal(t, p.Answer, "1 down, 1 silent, 1 not probed, 1 up", "answer %q")
 	var names []string
 	for _, r := range p.Rows {
 		names = append(names, r.Name+" "+r.State)
@@ -91,9 +85,7 @@ func TestStatus(t *testing.T) {
 			t.Errorf("%s: %d values for %d columns", r.Name, len(r.Values), len(p.Columns))
 		}
 	}
-	if want := []string{"icmp:10.0.0.3 down", "icmp:10.0.0.4 silent", "icmp:no.example not probed", "icmp:10.0.0.2 up"}; !slices.Equal(names, want) {
-		t.Errorf("rows %q, want %q", names, want)
-	}
+	check.Same(t, names, []string{"icmp:10.0.0.3 down", "icmp:10.0.0.4 silent", "icmp:no.example not probed", "icmp:10.0.0.2 up"}, "rows %q")
 	dead, good := p.Rows[0].Values, p.Rows[3].Values
 	for what, x := range map[string]struct{ got, want []string }{
 		"since when the target is down":   {dead[0], []string{"2026-11-22", "12:01:30"}},
@@ -112,12 +104,14 @@ func TestStatus(t *testing.T) {
 	for _, c := range p.Changes {
 		changes = append(changes, c.When()+" "+c.Name+" "+c.Text)
 	}
-	if want := []string{"2026-11-22 12:01:33 UTC icmp:10.0.0.3 target is down", "2026-11-22 12:00:03 UTC icmp:10.0.0.4 target has not answered",
-		"2026-11-22 12:00:01 UTC icmp:10.0.0.3 target is up", "2026-11-22 12:00:01 UTC icmp:10.0.0.2 target is up"}; !slices.Equal(changes, want) {
-		t.Errorf("changes %q, want %q", changes, want)
+	check.Same(t, changes, []string{"2026-11-22 12:01:33 UTC icmp:10.0.0.3 target is down", "2026-11-22 12:00:03 UTC icmp:10.0.0.4 target has not answered",
+		"2026-11-22 12:00:01 UTC icmp:10.0.0.3 target is up", "2026-11-22 12:00:01 UTC icmp:10.0.0.2 target is up"}, "changes %q")
+	get := func(path string) *httptest.ResponseRecorder {
+		h := httptest.NewRecorder()
+		s.ServeHTTP(h, httptest.NewRequest("GET", path, nil))
+		return h
 	}
-	h := httptest.NewRecorder()
-	s.ServeHTTP(h, httptest.NewRequest("GET", "/?every=10", nil))
+	h := get("/?every=10")
 	body := h.Body.String()
 	for _, bad := range []string{"<script", "<b>cannot", "\x1b", "onload"} {
 		if strings.Contains(body, bad) {
@@ -128,8 +122,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("no escaped reason, or Refresh %q", h.Header().Get("Refresh"))
 	}
 	for _, every := range []string{"", "?every=0", "?every=x", "?every=10;url=http:evil", "?every=99999"} {
-		h := httptest.NewRecorder()
-		s.ServeHTTP(h, httptest.NewRequest("GET", "/"+every, nil))
+		h := get("/" + every)
 		if got := h.Header().Get("Refresh"); got != "" || h.Code != http.StatusOK {
 			t.Errorf("%q: %d, Refresh %q", every, h.Code, got)
 		}
@@ -149,28 +142,22 @@ func TestStatusIsBounded(t *testing.T) {
 		s.second(flapping, ns)
 		s.pass()
 	}
-	if n := len(s.archive.changes); n != keptChanges {
-		t.Errorf("%d changes are kept, want %d", n, keptChanges)
-	}
-	if n := len(flapping.recent.done); n != minutes {
-		t.Errorf("%d minutes are kept, want %d", n, minutes)
-	}
+	check.Equal(t, len(s.archive.changes), keptChanges, "%d changes are kept")
+	check.Equal(t, len(flapping.recent.done), minutes, "%d minutes are kept")
 	for i := range mostRows + 5 {
-		s.archive.target(target(t, "10.1."+itoa(i/250)+"."+itoa(1+i%250)), noon)
+		s.archive.target(target(t, fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)), noon)
 	}
 	if p := s.status(s.now); len(p.Rows) != mostRows || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "6 more targets") {
 		t.Errorf("%d rows, notes %q", len(p.Rows), p.Notes)
 	}
 }
 
-func itoa(n int) string { b, _ := json.Marshal(n); return string(b) }
-
 // The page opens in a browser without a script, fits a phone, and axe-core finds no violation.
 func TestStatusInBrowser(t *testing.T) {
 	needs.Long(t)
 	axe := must.Get(os.ReadFile(filepath.Join(needs.NPM(t, "axe-core"), "axe.min.js")))(t)
 	s := outage(t)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.ServeHTTP(w, r) }))
+	server := httptest.NewServer(s)
 	defer server.Close()
 	b := browser.Start(t)
 	for _, width := range []int{1280, 360} {
@@ -187,13 +174,9 @@ func TestStatusInBrowser(t *testing.T) {
 		b.Eval(string(axe)+";0", nil)
 		var violations []string
 		b.Eval(`axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v => v.id + ": " + v.nodes.map(n => n.html.slice(0, 160)).join(" | ")))`, &violations)
-		for _, v := range violations {
-			t.Errorf("at %d px: %s", width, v)
-		}
+		check.Same(t, violations, nil, "%q")
 	}
 	b.Click(`document.querySelector('a[href="?every=10"]')`)
 	b.Until(`location.search == "?every=10"`)
-	if said := b.Console(); said != "" {
-		t.Errorf("console: %s", said)
-	}
+	check.Equal(t, b.Console(), "", "console: %s")
 }

@@ -4,32 +4,20 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/socket"
 	"github.com/rebound-nic/rebound/internal/bench/trace"
-	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/polling"
-	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // tracedFlow returns a flow with a trace, and the trace's codec.
 func tracedFlow(t *testing.T, proto probe.Proto) (*flow, *probe.Codec) {
 	t.Helper()
-	of := probe.Flow{Proto: proto, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
-		SrcPort: 61000, DstPort: 7, Run: 1, Size: 100}
-	var all []*probe.Codec
-	for run := range uint32(3) {
-		of.Run = min(run, 1) + 1 // the flow's, and the trace's for sending and receiving
-		c := must.Get(probe.New(of))(t)
-		all = append(all, c)
-	}
-	f := newFlow(0, all[0], 8)
-	f.tracing.Store(&tracing{codec: all[2]})
-	return f, all[1]
+	f := newFlow(0, codecOf(t, proto, 1), 8)
+	f.tracing.Store(&tracing{codec: codecOf(t, proto, 2)})
+	return f, codecOf(t, proto, 2)
 }
 
 // reflect is a stateless reflector's reply to a test packet (RFC 8762 §4.3.1).
@@ -45,9 +33,8 @@ func reflect(b []byte) []byte {
 // A reply to a trace's probe is none of the flow's events; one with an error still is.
 func TestReplyToATrace(t *testing.T) {
 	for _, proto := range []probe.Proto{probe.UDP, probe.STAMP} {
-		clock := must.Get(latency.NewClock())(t)
 		f, codec := tracedFlow(t, proto)
-		l := newLoop(clock, 1<<16, time.Second, false, new(atomic.Bool))
+		l := loopOf(t)
 		for range 1000 {
 			f.take()
 		}
@@ -72,10 +59,9 @@ func TestReplyToATrace(t *testing.T) {
 
 // While some of a target's paths are dead, the loop sleeps after their probes, and polls after those of the others.
 func TestDeadPathIsNotPolledFor(t *testing.T) {
-	clock := must.Get(latency.NewClock())(t)
 	f, _ := tracedFlow(t, probe.UDP)
 	f.paths, f.missed = make([]uint32, 2), make([]int, 2)
-	l := newLoop(clock, 1<<16, time.Second, false, new(atomic.Bool))
+	l := loopOf(t)
 	next := func() (*slot, uint64) {
 		seq := f.take()
 		s := &f.slots[seq&uint64(len(f.slots)-1)]

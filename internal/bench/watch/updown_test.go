@@ -2,8 +2,8 @@ package watch
 
 import (
 	"bytes"
-	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,22 +12,37 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// udpCodec makes probes of 100 bytes from 10.0.0.1 to 10.0.0.2.
-func udpCodec(t *testing.T) *probe.Codec {
+// codecOf makes probes of 100 bytes from 10.0.0.1 to 10.0.0.2.
+func codecOf(t *testing.T, proto probe.Proto, run uint32) *probe.Codec {
 	t.Helper()
-	return must.Get(probe.New(probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
-		SrcPort: 1000, DstPort: 7, Run: 1, Size: 100}))(t)
+	return must.Get(probe.New(probe.Flow{Proto: proto, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+		SrcPort: 61000, DstPort: 7, Run: run, Size: 100}))(t)
+}
+
+func udpCodec(t *testing.T) *probe.Codec { return codecOf(t, probe.UDP, 1) }
+
+// loopOf is a loop that the test plays.
+func loopOf(t *testing.T) *loop {
+	t.Helper()
+	return newLoop(must.Get(latency.NewClock())(t), 1<<16, time.Second, false, new(atomic.Bool))
+}
+
+// spoil returns a copy of a reply with a wrong bit.
+func spoil(b []byte) []byte {
+	b = bytes.Clone(b)
+	b[len(b)-1] ^= 4
+	return b
 }
 
 // The log has each change of a target's state once: up at its first reply, down since the first unanswered probe, up
 // again with the length of the outage, and a target that never answered.
 func TestStateChanges(t *testing.T) {
-	var log bytes.Buffer
 	now := noon
-	k := newArchive(time.Minute, nil, 0, now, slog.New(slog.NewTextHandler(&log, nil)))
+	k, log := logged(nil)
 	k.timeout = time.Second
 	good, silent := k.target(target(t, "10.0.0.2"), now), k.target(target(t, "10.0.0.3"), now)
 	r := newRing(64)
@@ -36,10 +51,9 @@ func TestStateChanges(t *testing.T) {
 		now = now.Add(time.Second)
 		probe++
 		r.put(event{flow: good.id, kind: sent})
-		switch {
-		case answers:
+		if answers {
 			r.put(event{flow: good.id, kind: answered, ns: 1000})
-		default:
+		} else {
 			r.put(event{flow: good.id, kind: missed, probe: probe, wire: gone})
 			if tooSlow {
 				r.put(event{flow: good.id, kind: late, probe: probe, ns: 1000})
@@ -51,19 +65,10 @@ func TestStateChanges(t *testing.T) {
 	}
 	want := func(when string, lines ...string) {
 		t.Helper()
-		got := strings.Split(strings.TrimSpace(log.String()), "\n")
-		if log.Len() == 0 {
-			got = nil
-		}
+		got := slices.Collect(strings.Lines(log.String()))
 		log.Reset()
-		if len(got) != len(lines) {
-			t.Errorf("%s: %d lines: %q, want %q", when, len(got), got, lines)
-			return
-		}
-		for i := range lines {
-			if !strings.HasSuffix(got[i], lines[i]) {
-				t.Errorf("%s: %s, want %s", when, got[i], lines[i])
-			}
+		if !slices.EqualFunc(got, lines, func(got, want string) bool { return strings.HasSuffix(got, want+"\n") }) {
+			t.Errorf("%s: %q, want %q", when, got, lines)
 		}
 	}
 	second(true, false)
@@ -95,8 +100,7 @@ func TestStateChanges(t *testing.T) {
 
 // A short loss of probes at a high rate is no outage.
 func TestShortLossIsNoOutage(t *testing.T) {
-	var log bytes.Buffer
-	k := newArchive(time.Minute, nil, 0, noon, slog.New(slog.NewTextHandler(&log, nil)))
+	k, log := logged(nil)
 	s := k.target(target(t, "10.0.0.2"), noon)
 	r := newRing(64)
 	r.put(event{flow: s.id, kind: answered})
@@ -106,17 +110,14 @@ func TestShortLossIsNoOutage(t *testing.T) {
 	k.drain(r, noon)
 	r.put(event{flow: s.id, kind: answered})
 	k.drain(r, noon.Add(time.Second))
-	if n := strings.Count(log.String(), "\n"); n != 1 {
-		t.Errorf("%d lines:\n%s", n, log.String())
-	}
+	check.Equal(t, strings.Count(log.String(), "\n"), 1, "%d lines in the log")
 }
 
 // A watch that did not run for seconds gives up late on probes that it sent in quick succession: still no outage.
 func TestStoppedWatchSeesNoOutage(t *testing.T) {
-	var log bytes.Buffer
-	k := newArchive(time.Minute, nil, 0, noon, slog.New(slog.NewTextHandler(&log, nil)))
+	k, log := logged(nil)
 	s := k.target(target(t, "10.0.0.2"), noon)
-	l, f := newLoop(must.Get(latency.NewClock())(t), 64, time.Second, false, new(atomic.Bool)), newFlow(s.id, udpCodec(t), 8)
+	l, f := loopOf(t), newFlow(s.id, udpCodec(t), 8)
 	l.events.put(event{flow: s.id, kind: answered})
 	f.wire, l.pending = gone, make([]pending, 8)
 	from := polling.TSC()
@@ -137,9 +138,8 @@ func TestStoppedWatchSeesNoOutage(t *testing.T) {
 
 // A neighbour that is unknown at the start is a warning only if it remains unknown.
 func TestUnknownNeighbour(t *testing.T) {
-	var log bytes.Buffer
-	w := &watch{options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
-	w.archive = newArchive(time.Minute, nil, 0, noon, w.options.Log)
+	k, log := logged(nil)
+	w := &watch{archive: k, options: Options{Log: k.log}}
 	x := target(t, "10.0.0.2")
 	e := &entry{Target: x, state: w.archive.target(x, noon)}
 	m := newManager(w, nil)
@@ -149,7 +149,5 @@ func TestUnknownNeighbour(t *testing.T) {
 			t.Errorf("after %d s: %s", second, log.String())
 		}
 	}
-	if !strings.Contains(e.state.why, "no MAC address") {
-		t.Error(e.state.why)
-	}
+	check.Contains(t, e.state.why, "no MAC address")
 }
