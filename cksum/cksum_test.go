@@ -24,6 +24,13 @@ func naive(b []byte, acc uint16) uint16 {
 	return uint16(s)
 }
 
+// sums checks Sum of b.
+func sums(t *testing.T, b []byte, acc uint16) {
+	if got, want := Sum(b, acc), naive(b, acc); got != want {
+		t.Fatalf("%x, acc %#04x: sum %#04x, want %#04x", b, acc, got, want)
+	}
+}
+
 func TestSumExample(t *testing.T) {
 	b := []byte{0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7} // RFC 1071 §3
 	check.Equal(t, Sum(b, 0), 0xddf2, "sum %#04x")
@@ -43,10 +50,7 @@ func TestSumLengths(t *testing.T) {
 		for at := range 8 {
 			for n := range 200 {
 				for _, acc := range []uint16{0, 1, 0x8000, 0xfffe, 0xffff} {
-					b := buf[at : at+n]
-					if got, want := Sum(b, acc), naive(b, acc); got != want {
-						t.Fatalf("%d bytes at %d, acc %#04x: sum %#04x, want %#04x", n, at, acc, got, want)
-					}
+					sums(t, buf[at:at+n], acc)
 				}
 			}
 		}
@@ -63,9 +67,7 @@ func TestSumEveryWord(t *testing.T) {
 		for at := 0; at < len(b); at += 2 {
 			for v := range 1 << 16 {
 				binary.BigEndian.PutUint16(b[at:], uint16(v))
-				if got, want := Sum(b[:], 0), naive(b[:], 0); got != want {
-					t.Fatalf("%x: sum %#04x, want %#04x", b, got, want)
-				}
+				sums(t, b[:], 0)
 			}
 			binary.BigEndian.PutUint16(b[at:], other)
 		}
@@ -129,9 +131,7 @@ func TestUDP(t *testing.T) {
 		if v == 0 {
 			want = 0xffff
 		}
-		if got := UDP(uint16(v)); got != want {
-			t.Fatalf("UDP(%#04x) = %#04x", v, got)
-		}
+		must.Equal(t, UDP(uint16(v)), want, "%#04x")
 	}
 }
 
@@ -147,12 +147,9 @@ func FuzzSum(f *testing.F) {
 	f.Add([]byte{}, uint16(0), uint8(0))
 	f.Add([]byte{0xff, 0xff, 0xff}, uint16(0xffff), uint8(1))
 	f.Fuzz(func(t *testing.T, b []byte, acc uint16, cut uint8) {
-		want := naive(b, acc)
-		must.Equal(t, Sum(b, acc), want, "sum %#04x")
+		sums(t, b, acc)
 		at := min(int(cut)&^1, len(b)&^1) // in two pieces, the first even
-		if got := Sum(b[at:], Sum(b[:at], acc)); got != want {
-			t.Fatalf("in two pieces at %d: %#04x, want %#04x", at, got, want)
-		}
+		must.Equal(t, Sum(b[at:], Sum(b[:at], acc)), naive(b, acc), "in two pieces: %#04x")
 	})
 }
 
