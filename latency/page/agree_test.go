@@ -2,7 +2,6 @@ package page
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"html"
 	"math/rand/v2"
@@ -100,27 +99,25 @@ func TestNumbersAgree(t *testing.T) {
 	}
 	for i := range n {
 		r := randomReport(rnd, uint64(i+1))
-		var text, page, both, bothPage, sweep bytes.Buffer
 		other := randomReport(rnd, 1<<20+uint64(i))
 		r.Label, other.Label = "a", "b"
 		c := compare.Reports(r, other)
-		if err := errors.Join(PrintReport(&text, r), Report(&page, r), PrintComparison(&both, c), Comparison(&bothPage, c),
-			Sweep(&sweep, []*report.Report{r, other}, []Link{{"a", "a"}, {"b", "b"}})); err != nil {
-			t.Fatal(err)
-		}
+		text, page, both, bothPage := show(t, PrintReport, r), show(t, Report, r), show(t, PrintComparison, c), show(t, comparisonPage, c)
+		var sweep bytes.Buffer
+		must.OK(t, Sweep(&sweep, []*report.Report{r, other}, []Link{{"a", "a"}, {"b", "b"}}))
 		all := map[string]shown{"text": {}, "page": {}, "comparison": {}, "page of the comparison": {}, "sweep": {}}
-		for _, m := range counts.FindAllStringSubmatch(text.String(), -1) {
+		for _, m := range counts.FindAllStringSubmatch(text, -1) {
 			all["text"].read(t, "text", m[1], m[2])
 		}
-		for _, m := range term.FindAllStringSubmatch(page.String()[strings.Index(page.String(), "<h2>Frames</h2>"):strings.Index(page.String(), "What was not ideal")], -1) {
+		for _, m := range term.FindAllStringSubmatch(page[strings.Index(page, "<h2>Frames</h2>"):strings.Index(page, "What was not ideal")], -1) {
 			all["page"].read(t, "page", m[1], html.UnescapeString(m[2]))
 		}
-		for _, text := range strings.Split(both.String()[strings.Index(both.String(), "frames"):], "\n")[1:] {
+		for _, text := range strings.Split(both[strings.Index(both, "frames"):], "\n")[1:] {
 			if m := line.FindStringSubmatch(text); m != nil {
 				all["comparison"].read(t, "comparison", m[1], m[2])
 			}
 		}
-		for _, m := range row.FindAllStringSubmatch(bothPage.String(), -1) {
+		for _, m := range row.FindAllStringSubmatch(bothPage, -1) {
 			for _, name := range append(parts, "sent", "duplicates", "reordered", "corrupt") {
 				if strings.EqualFold(m[1], name) {
 					all["page of the comparison"].read(t, "page of the comparison", m[1], html.UnescapeString(m[2]))
@@ -155,7 +152,7 @@ func TestNumbersAgree(t *testing.T) {
 				}
 			}
 		}
-		headline, _, _ := strings.Cut(text.String(), "\n")
+		headline, _, _ := strings.Cut(text, "\n")
 		if m := regexp.MustCompile(`; (\S+|between \S+ and \S+) of (\S+) lost`).FindStringSubmatch(headline); m == nil {
 			t.Errorf("headline %q", headline)
 		} else if b, err := parseBounds(m[1]); err != nil || b != all["page"]["lost"] || strings.ReplaceAll(m[2], ",", "") != fmt.Sprint(r.Counts.Sent) {
@@ -166,17 +163,17 @@ func TestNumbersAgree(t *testing.T) {
 				t.Errorf("headline %q, %s %v", headline, p, all["page"][p])
 			}
 		}
-		if !strings.Contains(html.UnescapeString(tags.ReplaceAllString(page.String(), "")), upperFirst(headline)) {
+		if !strings.Contains(html.UnescapeString(tags.ReplaceAllString(page, "")), upperFirst(headline)) {
 			t.Errorf("the page lacks the headline %q", headline)
 		}
 		main := r.Main().Total
 		last := 0.0
 		for _, st := range compare.Stats {
-			m := regexp.MustCompile(`(?m)^` + string(r.Metric) + `:.*?  ` + st.String() + ` (\S+ \S+)`).FindStringSubmatch(text.String())
+			m := regexp.MustCompile(`(?m)^` + string(r.Metric) + `:.*?  ` + st.String() + ` (\S+ \S+)`).FindStringSubmatch(text)
 			if m == nil {
-				t.Fatalf("no %s in\n%s", st, &text)
+				t.Fatalf("no %s in\n%s", st, text)
 			}
-			if m[1] != latency.FormatNS(st.Of(main)) || !strings.Contains(page.String(), `<th scope="row">`+st.String()+`</th><td>`+strings.ReplaceAll(m[1], " ", "\u00a0")+`</td>`) {
+			if m[1] != latency.FormatNS(st.Of(main)) || !strings.Contains(page, `<th scope="row">`+st.String()+`</th><td>`+strings.ReplaceAll(m[1], " ", "\u00a0")+`</td>`) {
 				t.Errorf("%s is %s, want %s; the page differs", st, m[1], latency.FormatNS(st.Of(main)))
 			}
 			if st != compare.Mean {
@@ -194,7 +191,7 @@ func TestNumbersAgree(t *testing.T) {
 			t.Errorf("%v: read %+v %+v, want %+v %+v", err, back.Counts, back.Drops, r.Counts, r.Drops)
 		}
 		if t.Failed() {
-			t.Fatalf("report %d: %+v %+v\n%s", i, r.Counts, r.Drops, &text)
+			t.Fatalf("report %d: %+v %+v\n%s", i, r.Counts, r.Drops, text)
 		}
 	}
 }
@@ -209,9 +206,7 @@ func TestNoPercentilesOfNothing(t *testing.T) {
 	nothing.Add(latency.MainSeries, latency.Merge())
 	r.Clock, nothing.Clock = latency.ClockInfo{}, latency.ClockInfo{} // has steps of 0 ns
 	for name, rep := range map[string]*report.Report{"an empty series": r, "nothing": nothing} {
-		var text, page bytes.Buffer
-		must.OK(t, errors.Join(PrintReport(&text, rep), Report(&page, rep)))
-		for where, shown := range map[string]string{"text": text.String(), "page": strings.ReplaceAll(page.String(), "\u00a0", " ")} {
+		for where, shown := range map[string]string{"text": show(t, PrintReport, rep), "page": strings.ReplaceAll(show(t, Report, rep), "\u00a0", " ")} {
 			if found := zero.FindString(shown); found != "" {
 				t.Errorf("%s of %s shows 0 ns: %s", where, name, found)
 			}

@@ -1,14 +1,10 @@
 package page
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"fmt"
-	"html"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,31 +17,30 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/browser"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
-// probe runs in the page after it is drawn and stores its observations in the document.
-const probe = `<script>addEventListener("load",()=>{
+// probe observes a page that is drawn, for probed.
+const probe = `(() => {
 const shown=[...document.querySelectorAll("svg.chart")].filter(s=>getComputedStyle(s).display!="none");
 const boxes=e=>[...e].map(p=>{const b=p.getBoundingClientRect();return{w:b.width,h:b.height,l:p.getTotalLength(),stroke:getComputedStyle(p).stroke}});
 const tips=shown.map(s=>{const b=s.getBoundingClientRect();
 s.dispatchEvent(new PointerEvent("pointermove",{clientX:b.left+b.width*.55,clientY:b.top+b.height*.5}));
 const t=document.querySelector(".tip"),r=t.getBoundingClientRect();return t.hidden?"":r.left<0||r.right>innerWidth?"outside":t.innerText});
-const out=parent.document.createElement("pre");out.className="probe";
-out.textContent=JSON.stringify({name:window.name,width:innerWidth,overflow:document.documentElement.scrollWidth-innerWidth,
+return {width:innerWidth,overflow:document.documentElement.scrollWidth-innerWidth,
 ground:getComputedStyle(document.body).backgroundColor,charts:shown.length,tips,
 letters:Math.min(...shown.map(s=>{const t=s.querySelector("text.tick");return t?t.getBoundingClientRect().height:0})),
 curves:boxes(shown.flatMap(s=>[...s.querySelectorAll("path.curve:not(.dots)")])),dots:shown.flatMap(s=>[...s.querySelectorAll("circle")]).length,
 heat:shown.flatMap(s=>[...s.querySelectorAll("path.heat")]).length,
 clipped:[...document.querySelectorAll(".headline, .headline dd")].filter(e=>e.scrollWidth>e.clientWidth+1).map(e=>e.textContent),
 hidden:[...document.querySelectorAll("td.verdict")].filter(e=>e.getBoundingClientRect().right>Math.min(innerWidth,e.closest(".scroll").getBoundingClientRect().right)).map(e=>e.textContent),
-outside:shown.flatMap(s=>[...s.querySelectorAll("text")].filter(t=>{const a=t.getBoundingClientRect(),b=s.getBoundingClientRect();return a.left<b.left-1||a.right>b.right+1}).map(t=>t.textContent))});
-parent.document.body.append(out)});</script>`
+outside:shown.flatMap(s=>[...s.querySelectorAll("text")].filter(t=>{const a=t.getBoundingClientRect(),b=s.getBoundingClientRect();return a.left<b.left-1||a.right>b.right+1}).map(t=>t.textContent))}})()`
 
 type probed struct {
-	Name            string
 	Width, Overflow float64
 	Ground          string
 	Charts          int
@@ -62,38 +57,29 @@ type probed struct {
 	Heat    int // number of shades in heat maps
 }
 
-var probeResult = regexp.MustCompile(`(?s)<pre class="probe">(.*?)</pre>`)
-
-func chromium(t *testing.T, args ...string) (stdout, stderr string) {
+// printed returns the name of a PDF that Chromium prints of a page.
+func printed(t *testing.T, url string) (pdf string) {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("chromium is not installed (Debian package chromium)")
-	}
-	args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr", "--log-level=0",
-		"--disable-dev-shm-usage"}, args...) // a container's /dev/shm is too small for it
-	// A browser that crashes or hangs says nothing about the page, so it is started again. A page that is displayed
-	// wrongly still fails.
+	pdf = filepath.Join(t.TempDir(), "p.pdf")
+	// A browser that crashes or hangs says nothing about the page, so it is started again.
 	for try := 1; ; try++ {
 		profile := must.Get(os.MkdirTemp("", "rebound-chromium-"))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-		cmd := exec.CommandContext(ctx, path, append(args[:len(args):len(args)], "--user-data-dir="+profile)...)
+		cmd := exec.CommandContext(ctx, "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic",
+			"--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+profile,
+			"--no-pdf-header-footer", "--print-to-pdf="+pdf, url)
 		cmd.WaitDelay = time.Second // its child processes may keep the pipes open
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-		var out, errs bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &out, &errs
-		err = cmd.Run()
+		out, err := cmd.CombinedOutput()
 		cancel()
 		// The browser's processes outlive it for a moment and may still write there.
 		await.Holds(func() bool { return os.RemoveAll(profile) == nil })
-		complete := !slices.Contains(args, "--dump-dom") || strings.Contains(out.String(), "</html>")
-		if complete && (err == nil || errors.Is(err, exec.ErrWaitDelay)) {
-			return out.String(), errs.String()
+		if err == nil || errors.Is(err, exec.ErrWaitDelay) {
+			return pdf
 		}
 		if try == 3 {
-			t.Fatalf("chromium: %v\n%s", err, errs.String())
+			t.Fatalf("chromium: %v\n%s", err, out)
 		}
 		t.Logf("chromium: %v: once more", err)
 	}
@@ -101,8 +87,7 @@ func chromium(t *testing.T, args ...string) (stdout, stderr string) {
 
 // The pages, opened from a file in a real browser: curves are drawn, nothing overflows, and the console has no errors.
 func TestPagesInBrowser(t *testing.T) {
-	needs.Long(t)
-	needs.Programs(t, "chromium")
+	view := browser.Start(t)
 	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.12, Runs: 8, Seconds: 4, Rate: 3000}.Report()
 	a.Label = "AF_XDP on veth"
 	b := synthetic.Link{Seed: 2, Median: 5100, Spread: 0.2, Runs: 8, Seconds: 4, Rate: 3000}.Report()
@@ -111,82 +96,45 @@ func TestPagesInBrowser(t *testing.T) {
 	o := synthetic.Link{Seed: 3, Median: 4000, Spread: 0.15, Runs: 2, Seconds: 10, Rate: 4000, Open: true}.Report()
 	o.Counts.Lost = 3
 
-	dir := t.TempDir()
-	if keep := os.Getenv("KEEP_PAGES"); keep != "" {
-		dir = keep
-	}
-	write := func(name string, to func(*bytes.Buffer) error) string {
-		var page bytes.Buffer
-		must.OK(t, to(&page))
-		path := filepath.Join(dir, name)
-		must.OK(t, os.WriteFile(path, page.Bytes(), 0o644))
-		return path
-	}
+	var overview, rates, sizes strings.Builder
+	must.OK(t, errors.Join(Overview(&overview, "7 targets", targets(7), nil), Sweep(&rates, rateSweep(), links(rateSweep())),
+		Sweep(&sizes, sizeSweep(), links(sizeSweep()))))
 	pages := []struct {
-		path           string
+		name, html     string
 		charts, curves int
 		high           int // curves that must not be flat
 		heat           bool
 	}{
-		{write("report.html", func(w *bytes.Buffer) error { return Report(w, a) }), 6, 5, 3, true},
-		{write("open.html", func(w *bytes.Buffer) error { return Report(w, o) }), 6, 7, 5, true},
-		{write("few.html", func(w *bytes.Buffer) error { return Report(w, few) }), 5, 5, 3, true},
-		{write("compare.html", func(w *bytes.Buffer) error { return Comparison(w, compare.Reports(a, b, o)) }), 8, 15, 7, false},
-		{write("overview.html", func(w *bytes.Buffer) error { return Overview(w, "7 targets", targets(7), nil) }), 1, 0, 0, false},
-		{write("rates.html", func(w *bytes.Buffer) error { return Sweep(w, rateSweep(), links(rateSweep())) }), 1, 3, 3, false},
-		{write("sizes.html", func(w *bytes.Buffer) error { return Sweep(w, sizeSweep(), links(sizeSweep())) }), 1, 3, 3, false},
+		{"report", show(t, Report, a), 6, 5, 3, true},
+		{"open", show(t, Report, o), 6, 7, 5, true},
+		{"few", show(t, Report, few), 5, 5, 3, true},
+		{"compare", show(t, comparisonPage, compare.Reports(a, b, o)), 8, 15, 7, false},
+		{"overview", overview.String(), 1, 0, 0, false},
+		{"rates", rates.String(), 1, 3, 3, false},
+		{"sizes", sizes.String(), 1, 3, 3, false},
 	}
-	// All pages are shown at once, each in a frame of its width, because a frame can be narrower than a browser window.
-	grounds := map[string]string{}
-	for _, look := range []struct {
-		name, scheme string
-		widths       []int
-	}{{"light", "1", []int{1600, 1000, 360}}, {"dark", "0", []int{1000}}} {
-		var all bytes.Buffer
-		all.WriteString(`<!doctype html><link rel="icon" href="data:,"><body style="margin:0">`)
-		for _, p := range pages {
-			content := must.Get(os.ReadFile(p.path))(t)
-			for _, width := range look.widths {
-				name := fmt.Sprintf("%s-%s-%d", strings.TrimSuffix(filepath.Base(p.path), ".html"), look.name, width)
-				frame := fmt.Sprintf(`<iframe name="%s" style="border:0;display:block;width:%dpx;height:6000px" srcdoc="%s"></iframe>`, name, width, html.EscapeString(string(content)+probe))
-				all.WriteString(frame)
-				if keep := os.Getenv("KEEP_PAGES"); keep != "" {
-					one := filepath.Join(t.TempDir(), "one.html")
-					must.OK(t, os.WriteFile(one, []byte(`<!doctype html><body style="margin:0">`+frame), 0o644))
-					chromium(t, "--blink-settings=preferredColorScheme="+look.scheme, fmt.Sprintf("--window-size=%d,6000", max(width, 500)),
-						"--screenshot="+filepath.Join(keep, name+".png"), "file://"+one)
-				}
-			}
-		}
-		path := filepath.Join(t.TempDir(), "all.html")
-		must.OK(t, os.WriteFile(path, all.Bytes(), 0o644))
-		dom, log := chromium(t, "--blink-settings=preferredColorScheme="+look.scheme, "--window-size=1600,3600", "--dump-dom", "file://"+path)
-		for line := range strings.Lines(log) {
-			if strings.Contains(line, "CONSOLE") {
-				t.Errorf("console: %s", line)
-			}
-		}
-		found := map[string]probed{}
-		for _, m := range probeResult.FindAllStringSubmatch(dom, -1) {
+	for _, p := range pages {
+		url, grounds := saved(t, p.html), map[string]bool{}
+		for _, look := range []struct {
+			scheme string
+			width  int
+		}{{"light", 1600}, {"light", 1000}, {"light", 360}, {"dark", 1000}} {
+			name := fmt.Sprintf("%s-%s-%d", p.name, look.scheme, look.width)
+			view.Scheme(look.scheme)
+			view.Open(url, look.width)
 			var got probed
-			must.OK(t, json.Unmarshal([]byte(html.UnescapeString(m[1])), &got))
-			found[got.Name] = got
-		}
-		for _, p := range pages {
-			for _, width := range look.widths {
-				name := fmt.Sprintf("%s-%s-%d", strings.TrimSuffix(filepath.Base(p.path), ".html"), look.name, width)
-				got := found[name]
-				got.check(t, name, width, p.charts, p.curves, p.high)
-				if (got.Heat > 0) != p.heat {
-					t.Errorf("%s: %d shades of a heat map", name, got.Heat)
-				}
-				if other := grounds[p.path]; other == got.Ground && look.name == "dark" {
-					t.Errorf("%s: light and dark have the same ground %q", name, other)
-				}
-				grounds[p.path] = got.Ground
+			view.Eval(probe, &got)
+			got.check(t, name, look.width, p.charts, p.curves, p.high)
+			if (got.Heat > 0) != p.heat {
+				t.Errorf("%s: %d shades of a heat map", name, got.Heat)
 			}
+			grounds[got.Ground] = true
+		}
+		if len(grounds) != 2 {
+			t.Errorf("%s: light and dark have the grounds %v", p.name, grounds)
 		}
 	}
+	check.Equal(t, view.Console(), "", "console: %s")
 }
 
 // tipPattern matches a position on the horizontal axis followed by a value for each curve.
@@ -233,17 +181,12 @@ func (got *probed) check(t *testing.T, name string, width, charts, curves, high 
 func TestPagesSelfContained(t *testing.T) {
 	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.1, Seconds: 6, Rate: 1000}.Report()
 	a.Label = `<script>alert("x")</script>`
-	for name, to := range map[string]func(*bytes.Buffer) error{
-		"report":  func(w *bytes.Buffer) error { return Report(w, a) },
-		"compare": func(w *bytes.Buffer) error { return Comparison(w, compare.Reports(a, a)) },
-	} {
-		var page bytes.Buffer
-		must.OK(t, to(&page))
-		if n := strings.Count(page.String(), "<script"); n != 1 || strings.Contains(page.String(), "<script>alert") {
+	for name, page := range map[string]string{"report": show(t, Report, a), "compare": show(t, comparisonPage, compare.Reports(a, a))} {
+		if n := strings.Count(page, "<script"); n != 1 || strings.Contains(page, "<script>alert") {
 			t.Errorf("%s has %d scripts, or one of a label", name, n)
 		}
 		for _, bad := range []string{"http://", "https://", "url(", "@import", "src=", "fetch(", "XMLHttp", "import("} {
-			if strings.Contains(page.String(), bad) {
+			if strings.Contains(page, bad) {
 				t.Errorf("%s contains %q", name, bad)
 			}
 		}
@@ -260,24 +203,13 @@ type word struct {
 
 func TestPagesPrinted(t *testing.T) {
 	needs.Long(t)
-	pdftotext, err := exec.LookPath("pdftotext")
-	if err != nil {
-		t.Skip("pdftotext is not installed (Debian package poppler-utils)")
-	}
+	needs.Programs(t, "chromium", "pdftotext")
 	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.12, Runs: 8, Seconds: 3, Rate: 1000}.Report()
 	b := synthetic.Link{Seed: 2, Median: 123_456, Spread: 0.2, Runs: 8, Seconds: 3, Rate: 1000}.Report()
 	a.Label, b.Label, a.Session, b.Session = "AF_XDP on veth", "AF_PACKET on veth", "s", "s"
 	headings := []string{"Difference", "Histogram", "Percentiles", "Distribution", "Runs", "Frames", "Environment", "Over", "Where", "Numbers", "What"}
-	for name, to := range map[string]func(io.Writer) error{
-		"report":  func(w io.Writer) error { return Report(w, a) },
-		"compare": func(w io.Writer) error { return Comparison(w, compare.Reports(a, b)) },
-	} {
-		var page bytes.Buffer
-		must.OK(t, to(&page))
-		html, pdf := filepath.Join(t.TempDir(), "p.html"), filepath.Join(t.TempDir(), "p.pdf")
-		must.OK(t, os.WriteFile(html, page.Bytes(), 0o644))
-		chromium(t, "--no-pdf-header-footer", "--print-to-pdf="+pdf, "file://"+html)
-		out := must.Get(exec.Command(pdftotext, "-bbox", pdf, "-").Output())(t)
+	for name, page := range map[string]string{"report": show(t, Report, a), "compare": show(t, comparisonPage, compare.Reports(a, b))} {
+		out := must.Get(exec.Command("pdftotext", "-bbox", printed(t, saved(t, page)), "-").Output())(t)
 		var doc struct {
 			Pages []struct {
 				Width float64 `xml:"width,attr"`

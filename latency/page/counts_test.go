@@ -1,8 +1,6 @@
 package page
 
 import (
-	"bytes"
-	"errors"
 	"html"
 	"regexp"
 	"strings"
@@ -10,7 +8,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -21,17 +19,16 @@ func TestUncountedPlaces(t *testing.T) {
 	b.Counts = report.Counts{Sent: 100, Received: 95, Lost: 5, LostUncertain: 5}
 	tool := synthetic.Link{Seed: 3, Median: 4000, Seconds: 1, Rate: 100}.Report()
 	tool.Foreign, tool.Counts = &report.Foreign{}, report.Counts{Sent: 100, Received: 99, Lost: 1}
-	var text, page, one, other bytes.Buffer
-	must.OK(t, errors.Join(PrintComparison(&text, compare.Reports(a, b, tool)), Comparison(&page, compare.Reports(a, b, tool)), Report(&one, b), Report(&other, tool)))
+	c := compare.Reports(a, b, tool)
 	cells := regexp.MustCompile(`<[^>]*>`)
 	for _, c := range []struct {
 		name, text string
 		want       []string
 	}{
-		{"compare", text.String(), []string{`dropped here +5 +unknown +–`}},
-		{"its page", page.String(), []string{`Dropped here 5 unknown –`, `Dropped there 0 unknown –`, `Refused there unknown unknown –`, `Late 0 0 –`}},
-		{"a report's page", one.String(), []string{`Dropped here unknown`, `Refused there unknown`, `Dropped there unknown`, `Not sent 0`}},
-		{"another tool's page", other.String(), []string{`Lost 1 `, `Dropped here –`, `Duplicates –`}},
+		{"compare", show(t, PrintComparison, c), []string{`dropped here +5 +unknown +–`}},
+		{"its page", show(t, comparisonPage, c), []string{`Dropped here 5 unknown –`, `Dropped there 0 unknown –`, `Refused there unknown unknown –`, `Late 0 0 –`}},
+		{"a report's page", show(t, Report, b), []string{`Dropped here unknown`, `Refused there unknown`, `Dropped there unknown`, `Not sent 0`}},
+		{"another tool's page", show(t, Report, tool), []string{`Lost 1 `, `Dropped here –`, `Duplicates –`}},
 	} {
 		plain := html.UnescapeString(regexp.MustCompile(`[ ]+`).ReplaceAllString(cells.ReplaceAllString(c.text, " "), " "))
 		for _, want := range c.want {
@@ -51,12 +48,10 @@ func TestHeadlineSaysWhereProbesWereLost(t *testing.T) {
 		"; 0 of 100 lost\n":                           {Sent: 100, Received: 100},
 	} {
 		r.Counts = c
-		var text, page bytes.Buffer
-		must.OK(t, errors.Join(PrintReport(&text, r), Report(&page, r)))
-		if first, _, _ := strings.Cut(text.String(), "\n"); !strings.HasSuffix(first+"\n", strings.TrimSuffix(where, "\n")+"\n") {
+		if first, _, _ := strings.Cut(show(t, PrintReport, r), "\n"); !strings.HasSuffix(first+"\n", strings.TrimSuffix(where, "\n")+"\n") {
 			t.Errorf("headline %q, want %q", first, where)
 		}
-		if alert := "5 were lost " + c.LostWhere(); c.Lost > 0 && !strings.Contains(page.String(), alert) {
+		if alert := "5 were lost " + c.LostWhere(); c.Lost > 0 && !strings.Contains(show(t, Report, r), alert) {
 			t.Errorf("the page does not say %q", alert)
 		}
 	}
@@ -68,14 +63,13 @@ func TestResponderLosesNothing(t *testing.T) {
 	rep := synthetic.Link{Seed: 1, Median: 90, Seconds: 1, Rate: 100}.Report()
 	rep.Tool, rep.Metric, rep.Counts = "responder", report.Turnaround, report.Counts{Sent: 5001, Received: 5003}
 	rep.Runs[0].End += 60e9
-	var text, page, both bytes.Buffer
-	must.OK(t, errors.Join(PrintReport(&text, rep), Report(&page, rep), PrintComparison(&both, compare.Reports(rep, rep))))
-	if !strings.Contains(text.String(), "sent 5001  received 5003  \n") || !regexp.MustCompile(`lost +– +–`).MatchString(both.String()) {
-		t.Errorf("%s\n%s", &text, &both)
+	text, page, both := show(t, PrintReport, rep), show(t, Report, rep), show(t, PrintComparison, compare.Reports(rep, rep))
+	if !strings.Contains(text, "sent 5001  received 5003  \n") || !regexp.MustCompile(`lost +– +–`).MatchString(both) {
+		t.Errorf("%s\n%s", text, both)
 	}
 	for _, bad := range []string{"lost", "No replies", "no replies", "stopped answering"} {
-		if strings.Contains(text.String(), bad) || strings.Contains(strings.ReplaceAll(page.String(), "<dt>lost</dt><dd>–</dd>", ""), bad) {
-			t.Errorf("%q in the report of a responder:\n%s", bad, &text)
+		if strings.Contains(text, bad) || strings.Contains(strings.ReplaceAll(page, "<dt>lost</dt><dd>–</dd>", ""), bad) {
+			t.Errorf("%q in the report of a responder:\n%s", bad, text)
 		}
 	}
 }
@@ -83,10 +77,9 @@ func TestResponderLosesNothing(t *testing.T) {
 // A percentile with fewer than ten samples above it is named.
 func TestFewSamples(t *testing.T) {
 	for seconds, want := range map[int]string{1: "too few samples for p99.9, p99.99: fewer than 10 lie beyond (measure longer)\n", 11: "too few samples for p99.99: ", 110: ""} {
-		var text bytes.Buffer
-		must.OK(t, PrintReport(&text, synthetic.Link{Seed: 1, Median: 4000, Seconds: seconds, Rate: 1001}.Report()))
-		if got := strings.Contains(text.String(), "too few samples"); got != (want != "") || !strings.Contains(text.String(), want) {
-			t.Errorf("%d seconds: want %q in\n%s", seconds, want, &text)
+		text := show(t, PrintReport, synthetic.Link{Seed: 1, Median: 4000, Seconds: seconds, Rate: 1001}.Report())
+		if got := strings.Contains(text, "too few samples"); got != (want != "") || !strings.Contains(text, want) {
+			t.Errorf("%d seconds: want %q in\n%s", seconds, want, text)
 		}
 	}
 }
@@ -95,9 +88,5 @@ func TestFewSamples(t *testing.T) {
 func TestSummaryBeginsWithUnfinished(t *testing.T) {
 	a := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report()
 	a.Unfinished, a.Warnings = &report.Unfinished{Runs: 100, Run: 1e9}, []string{"one", "two", "three", "four"}
-	var text bytes.Buffer
-	must.OK(t, PrintSummary(&text, compare.Reports(a, a)))
-	if strings.Count(text.String(), "unfinished: ") != 1 {
-		t.Errorf("no note, or several:\n%s", &text)
-	}
+	check.Equal(t, strings.Count(show(t, PrintSummary, compare.Reports(a, a)), "unfinished: "), 1, "%d notes")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -35,11 +36,7 @@ func TestSummary(t *testing.T) {
 	for _, place := range all[0].Schedule.Places {
 		all[1].Schedule.Places = append(all[1].Schedule.Places, 1-place)
 	}
-	summary := func(c *compare.Comparison) string {
-		var out strings.Builder
-		must.OK(t, PrintSummary(&out, c))
-		return out.String()
-	}
+	summary := func(c *compare.Comparison) string { return show(t, PrintSummary, c) }
 	text := summary(compare.Reports(all[0], all[1]))
 	if lines := strings.Count(text, "\n"); lines > 12 || !strings.HasPrefix(text, "new0 is ") || !strings.Contains(text, "note: new0: interrupted by a signal\n") {
 		t.Errorf("%d lines:\n%s", lines, text)
@@ -72,11 +69,9 @@ func TestSummaryShowsDropsOfThisHost(t *testing.T) {
 	c := &all[1].Counts
 	c.Received, c.Lost, c.DroppedHere = c.Sent-5003, 3, 5000
 	for _, reports := range [][]*report.Report{all[:2], all} {
-		var out strings.Builder
-		must.OK(t, PrintSummary(&out, compare.Reports(reports[0], reports[1:]...)))
-		if want := "3 of 17,991, 5,000 dropped here"; strings.Count(out.String(), "dropped here") != 1 || !strings.Contains(out.String(), want) {
-			t.Errorf("no %q in\n%s", want, out.String())
-		}
+		text := show(t, PrintSummary, compare.Reports(reports[0], reports[1:]...))
+		check.Equal(t, strings.Count(text, "dropped here"), 1, "%d rows name drops")
+		check.Contains(t, text, "3 of 17,991, 5,000 dropped here")
 	}
 }
 

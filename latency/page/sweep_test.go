@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -56,11 +57,7 @@ func TestSweepPage(t *testing.T) {
 		for i, r := range c.all {
 			c.says = append(c.says, fmt.Sprintf(`<a href="%02d/report.html">%s</a>`, i+1, r.Name()))
 		}
-		for _, text := range c.says {
-			if !strings.Contains(out.String(), text) {
-				t.Errorf("%s: no %q in %.900s", c.name, text, out.String())
-			}
-		}
+		check.Contains(t, out.String(), c.says...)
 		if n := strings.Count(out.String(), `<path class="curve`); n != c.curves {
 			t.Errorf("%s: %d curves, want %d", c.name, n, c.curves)
 		}

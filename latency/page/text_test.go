@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -18,6 +19,16 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
+
+// show returns what a function writes of a report, a comparison or a matrix.
+func show[V any](t testing.TB, write func(io.Writer, V) error, v V) string {
+	t.Helper()
+	var b strings.Builder
+	must.OK(t, write(&b, v))
+	return b.String()
+}
+
+func comparisonPage(w io.Writer, c *compare.Comparison) error { return Comparison(w, c) }
 
 // Obstacles are printed before any number, and reports that cannot be compared have no verdict.
 func TestObstacles(t *testing.T) {
@@ -42,9 +53,7 @@ func TestObstacles(t *testing.T) {
 		other.Label = "other"
 		c.change(other)
 		cmp := compare.Reports(base, other, synthetic.Sampled(rnd, 8000, 10, 1, 1000, synthetic.NoDrift))
-		var out bytes.Buffer
-		must.OK(t, PrintComparison(&out, cmp))
-		text := out.String()
+		text := show(t, PrintComparison, cmp)
 		at, number := strings.Index(text, c.says), strings.Index(text, "µs")
 		if at < 0 || number < at || !strings.HasPrefix(text, "NOT COMPARABLE:") {
 			t.Errorf("%q at %d, the first number at %d:\n%s", c.says, at, number, text)
@@ -54,12 +63,8 @@ func TestObstacles(t *testing.T) {
 				t.Errorf("%s: %s has a verdict: %s", c.says, r.Stat, r.Verdict)
 			}
 		}
-		if v := cmp.Pairs[1].Rows[1].Verdict; v != compare.Slower {
-			t.Errorf("%s: the pair that is comparable is %s", c.says, v)
-		}
-		if _, err := cmp.Exceeded(); !errors.Is(err, compare.ErrNotComparable) {
-			t.Errorf("%s: Exceeded returns %v", c.says, err)
-		}
+		check.Equal(t, cmp.Pairs[1].Rows[1].Verdict, compare.Slower, c.says+": the pair that is comparable is %s")
+		check.Fails(t, "Exceeded, "+c.says, check.Err(cmp.Exceeded()), compare.ErrNotComparable)
 	}
 }
 
@@ -74,11 +79,9 @@ func TestSimReports(t *testing.T) {
 		r.Transfers = map[string]int64{"mmio write": int64(1000 * (i + 1)), "dma read": 2000}
 	}
 	c := compare.Reports(a, b)
-	var out, page, single bytes.Buffer
-	must.OK(t, errors.Join(PrintComparison(&out, c), Comparison(&page, c), Report(&single, a)))
-	text := strings.Join(strings.Fields(out.String()), " ")
+	text := strings.Join(strings.Fields(show(t, PrintComparison, c)), " ")
 	check.Contains(t, text, "mmio write 1.000 2.000", "dma read 2.000 2.000", "not a card's", "round trip in the model")
-	for name, p := range map[string]string{"compare": page.String(), "report": single.String()} {
+	for name, p := range map[string]string{"compare": show(t, comparisonPage, c), "report": show(t, Report, a)} {
 		if !strings.Contains(p, "not a card") && !strings.Contains(p, "not of a card") || !strings.Contains(p, "mmio write") {
 			t.Errorf("%s page does not call the time a model's, or has no bus transactions", name)
 		}
@@ -91,14 +94,8 @@ func TestSameNames(t *testing.T) {
 	b := synthetic.Link{Seed: 2, Median: 4000, Spread: 0.1, Seconds: 3, Rate: 3000}.Report()
 	a.Label, a.Dir, b.Label, b.Dir = "10.0.0.2", "out/before", "10.0.0.2", "out/after/"
 	b.Traffic.Protocol = "udp"
-	var out bytes.Buffer
-	must.OK(t, PrintComparison(&out, compare.Reports(a, b)))
-	if text := out.String(); !strings.Contains(text, "10.0.0.2 (out/before) has") || !strings.Contains(text, "10.0.0.2 (out/after) has udp") {
-		t.Error(text)
-	}
-	if a.Label != "10.0.0.2" {
-		t.Error("the report itself was renamed")
-	}
+	check.Contains(t, show(t, PrintComparison, compare.Reports(a, b)), "10.0.0.2 (out/before) has", "10.0.0.2 (out/after) has udp")
+	check.Equal(t, a.Label, "10.0.0.2", "the report itself is now %s")
 }
 
 // An empty report can be written, read and shown: an interrupted run may have no replies.
@@ -111,11 +108,14 @@ func TestEmptyReport(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "empty")
 	must.OK(t, report.Write(dir, rep, Report))
 	got := must.Get(report.Read(dir))(t)
-	var out bytes.Buffer
-	c := compare.Reports(got, got)
-	if err := errors.Join(PrintComparison(&out, c), Comparison(&out, c), PrintReport(&out, got)); err != nil || !strings.Contains(out.String(), "no samples") {
-		t.Errorf("%v\n%s", err, &out)
-	}
+	check.Contains(t, allForms(t, got), "no samples")
+}
+
+// allForms is everything that is written of a report.
+func allForms(t testing.TB, r *report.Report) string {
+	t.Helper()
+	c := compare.Reports(r, r)
+	return show(t, PrintComparison, c) + show(t, comparisonPage, c) + show(t, Report, r) + show(t, PrintReport, r)
 }
 
 func FuzzReport(f *testing.F) {
@@ -126,15 +126,10 @@ func FuzzReport(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		rep, err := report.Parse(bytes.NewReader(in), "f.json")
 		if err != nil {
-			if !strings.HasPrefix(err.Error(), "f.json:") {
-				t.Errorf("the error names no file: %v", err)
-			}
+			check.Fails(t, "an error without a file", err, nil, "f.json:")
 			return
 		}
-		// Every report that can be read can be shown.
-		var out bytes.Buffer
-		c := compare.Reports(rep, rep)
-		check.OK(t, errors.Join(PrintComparison(&out, c), Comparison(&out, c), Report(&out, rep), PrintReport(&out, rep)))
+		allForms(t, rep) // every report that can be read can be shown
 	})
 }
 
@@ -144,10 +139,7 @@ func FuzzFolder(f *testing.F) {
 		must.OK(f, report.Write(dir, l.Report(), Report))
 		var files [2][]byte
 		for i, name := range []string{report.ReportFile, report.HlogFile} {
-			var err error
-			if files[i], err = os.ReadFile(filepath.Join(dir, name)); err != nil {
-				f.Fatal(err)
-			}
+			files[i] = must.Get(os.ReadFile(filepath.Join(dir, name)))(f)
 		}
 		f.Add(files[0], files[1])
 	}
@@ -158,25 +150,21 @@ func FuzzFolder(f *testing.F) {
 		must.OK(t, errors.Join(os.WriteFile(filepath.Join(dir, report.ReportFile), file, 0o644), os.WriteFile(filepath.Join(dir, report.HlogFile), log, 0o644)))
 		rep, err := report.Read(dir)
 		if err != nil {
-			if !strings.Contains(err.Error(), dir) {
-				t.Errorf("the error names no file: %v", err)
-			}
+			check.Fails(t, "an error without a file", err, nil, dir)
 			return
 		}
-		var out bytes.Buffer
-		c := compare.Reports(rep, rep)
-		check.OK(t, errors.Join(PrintComparison(&out, c), Comparison(&out, c), Report(&out, rep), PrintReport(&out, rep)))
+		allForms(t, rep)
 		rep.FarGaps(rep)
 	})
 }
 
+// The first lines are the answer and the warning about the bench's own pauses, which the page has, too.
 func TestHeadline(t *testing.T) {
 	rep := synthetic.Link{Seed: 11, Median: 4000, Spread: 0.1, Seconds: 30, Rate: 3000}.Report()
 	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 20, 1_000_000}))
 	rep.Counts.Sent, rep.Counts.Lost = 1_234_567, 0
-	var text bytes.Buffer
-	must.OK(t, PrintReport(&text, rep))
-	lines := strings.Split(text.String(), "\n")
+	text := show(t, PrintReport, rep)
+	lines := strings.Split(text, "\n")
 	if !regexp.MustCompile(`^round trip p50 \S+ \S+, p99 \S+ \S+, p99.9 \S+ \S+; 0 of 1,234,567 lost$`).MatchString(lines[0]) {
 		t.Errorf("the first line is %q", lines[0])
 	}
@@ -184,19 +172,13 @@ func TestHeadline(t *testing.T) {
 	if first := answer(rep); !strings.HasSuffix(first, "; 0 of 1,234,567 lost, 1,200,000 refused there, 3 late") {
 		t.Errorf("probes without a reply are not in the headline: %q", first)
 	}
-	if n := strings.Count(text.String(), "warning: "); n != 1 || !strings.HasPrefix(lines[1], "warning: ") || !strings.Contains(lines[1], "-core") {
+	if n := strings.Count(text, "warning: "); n != 1 || !strings.HasPrefix(lines[1], "warning: ") || !strings.Contains(lines[1], "-core") {
 		t.Errorf("%d warnings, the first %q", n, lines[1])
 	}
-}
-
-func TestOwnTail(t *testing.T) {
-	rep := synthetic.Link{Seed: 11, Median: 4000, Spread: 0.1, Seconds: 30, Rate: 3000}.Report()
-	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 20, 1_000_000}))
-	var text, page bytes.Buffer
-	must.OK(t, errors.Join(PrintReport(&text, rep), Report(&page, rep)))
-	if own := rep.OwnTail(); own == "" || !strings.Contains(text.String(), own) || !strings.Contains(page.String(), own[1:]) {
-		t.Errorf("%q is not shown:\n%s", own, &text)
-	}
+	own := rep.OwnTail()
+	must.Equal(t, own != "", true, "pauses of 1 ms: %t")
+	check.Contains(t, text, own)
+	check.Contains(t, show(t, Report, rep), own[1:])
 }
 
 // The opacities of heat maps must not apply to the cells of a matrix, whose text would fade.
@@ -210,21 +192,19 @@ func TestAnswer(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 7))
 	a, b := synthetic.Sampled(rnd, 4000, 10, 1, 2000, synthetic.NoDrift), synthetic.Sampled(rnd, 8000, 10, 1, 2000, synthetic.NoDrift)
 	a.Label, b.Label = "before", "after"
-	var text, html bytes.Buffer
 	c := compare.Reports(a, b)
 	m := &Matrix{Title: "Mesh", From: []string{"a"}, To: []string{"b", "c"}, Cells: map[Pair]*Cell{{"a", "b"}: {P50: 5000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 1}, Verdict: compare.Slower},
 		{"a", "c"}: {Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}}}}
-	must.OK(t, errors.Join(PrintComparison(&text, c), Comparison(&html, c), WriteMatrix(&html, m), PrintMatrix(&text, m)))
-	if strings.Contains(text.String(), "duplicates") || !strings.Contains(text.String(), "lost") {
-		t.Errorf("rows of zeros are printed, or the loss is not:\n%s", &text)
+	text, html := show(t, PrintComparison, c)+show(t, PrintMatrix, m), show(t, comparisonPage, c)+show(t, WriteMatrix, m)
+	if strings.Contains(text, "duplicates") || !strings.Contains(text, "lost") {
+		t.Errorf("rows of zeros are printed, or the loss is not:\n%s", text)
 	}
-	first, _, _ := strings.Cut(text.String(), "\n")
+	first, _, _ := strings.Cut(text, "\n")
 	if !regexp.MustCompile(`^after is \d\.\d+ µs \(\d+ %\) slower at p50, \d\.\d+ µs \(\d+ %\) slower at p99; no verdict at p99\.9 \(needs about \d+ more seconds\)$`).MatchString(first) {
 		t.Errorf("the first line is %q", first)
 	}
 	for _, answer := range []string{first, "of 2 paths, 1 slower than the baseline, 1 with loss, 1 without replies; the slowest is a to b, p50 5.000 µs"} {
-		if !strings.Contains(text.String(), answer+"\n\n") || !strings.Contains(html.String(), "<title>"+answer+" – ") || !strings.Contains(html.String(), `<meta property="og:description" content="`+answer+`">`) {
-			t.Errorf("%q is missing", answer)
-		}
+		check.Contains(t, text, answer+"\n\n")
+		check.Contains(t, html, "<title>"+answer+" – ", `<meta property="og:description" content="`+answer+`">`)
 	}
 }

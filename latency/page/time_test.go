@@ -1,7 +1,6 @@
 package page
 
 import (
-	"bytes"
 	"math"
 	"slices"
 	"strings"
@@ -79,12 +78,9 @@ func TestOutagesAreShownOverTime(t *testing.T) {
 	if a := secondsAxis(rep, timeline(rep, s, maxColumns)); a.lo != 0 || a.hi != 20 {
 		t.Errorf("the axis spans %v to %v, want 0 to 20", a.lo, a.hi)
 	}
-	var page bytes.Buffer
-	must.OK(t, Report(&page, rep))
-	check.Contains(t, page.String(), "<title>no replies from 12.0 s to 20.0 s</title>", "No replies from 1.0 s to 2.0 s after the start.")
-	var text strings.Builder
-	if err := PrintReport(&text, rep); err != nil || !strings.HasPrefix(text.String(), "the target stopped answering 12.0 s after the start") {
-		t.Errorf("%v: %s", err, text.String())
+	check.Contains(t, show(t, Report, rep), "<title>no replies from 12.0 s to 20.0 s</title>", "No replies from 1.0 s to 2.0 s after the start.")
+	if text := show(t, PrintReport, rep); !strings.HasPrefix(text, "the target stopped answering 12.0 s after the start") {
+		t.Error(text)
 	}
 	svg := string(timeFigure(rep, s, "round trip"))
 	p50 := svg[strings.Index(svg, `data-name="p50"`):]

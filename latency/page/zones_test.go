@@ -1,11 +1,8 @@
 package page
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,7 +10,6 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/browser"
 	"github.com/rebound-nic/rebound/proof/check"
-	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // fleet is the matrix of hosts of several zones, each of which probes 20 others. One path is silent, one loses half of
@@ -44,12 +40,10 @@ func fleet(hosts, zones int) *Matrix {
 // of each pair of zones without a script.
 func TestMatrixByZone(t *testing.T) {
 	m := fleet(1000, 5)
-	var b bytes.Buffer
-	must.OK(t, WriteMatrix(&b, m))
-	text := b.String()
-	t.Logf("%d paths: %d kB, %d cells of tables", len(m.Cells), b.Len()/1000, strings.Count(text, "<td"))
-	if b.Len() > 4e6 || strings.Count(text, "<td") > 20_000 {
-		t.Errorf("the page has %d bytes, %d cells", b.Len(), strings.Count(text, "<td"))
+	text := show(t, WriteMatrix, m)
+	t.Logf("%d paths: %d kB, %d cells of tables", len(m.Cells), len(text)/1000, strings.Count(text, "<td"))
+	if len(text) > 4e6 || strings.Count(text, "<td") > 20_000 {
+		t.Errorf("the page has %d bytes, %d cells", len(text), strings.Count(text, "<td"))
 	}
 	check.Equal(t, strings.Count(text, "<details class=\"pairs\""), 25, "%d pairs of zones")
 	_, pair, _ := strings.Cut(text, `<details class="pairs" id="pair-2"`)
@@ -67,25 +61,16 @@ func TestMatrixByZone(t *testing.T) {
 		t.Errorf("the matrix of zones:\n%.2000s", table)
 	}
 	small := fleet(50, 5)
-	b.Reset()
-	if err := WriteMatrix(&b, small); err != nil || strings.Contains(b.String(), "<details") || strings.Count(b.String(), `<td class="h`) != len(small.Cells) {
-		t.Errorf("50 hosts are drawn by zone, or not all of %d paths, %v", len(small.Cells), err)
+	if text := show(t, WriteMatrix, small); strings.Contains(text, "<details") || strings.Count(text, `<td class="h`) != len(small.Cells) {
+		t.Errorf("50 hosts are drawn by zone, or not all of %d paths", len(small.Cells))
 	}
 }
 
 // A click on a cell opens the paths of its two zones, and a part of a name finds those of a host.
 func TestZonesOpen(t *testing.T) {
-	dir := t.TempDir()
-	if keep := os.Getenv("KEEP_PAGES"); keep != "" {
-		dir = keep
-	}
-	path := filepath.Join(dir, "zones.html")
-	var page bytes.Buffer
 	m := fleet(1000, 5)
-	must.OK(t, WriteMatrix(&page, m))
-	must.OK(t, os.WriteFile(path, page.Bytes(), 0o644))
 	b := browser.Start(t)
-	b.Open("file://"+path, 1280)
+	b.Open(saved(t, show(t, WriteMatrix, m)), 1280)
 	b.Click(`document.querySelector('.matrix a[href="#pair-2"]')`)
 	b.Until(`document.querySelector("#pair-2").open && document.querySelector("#pair-2 input")`)
 	paths := 0
