@@ -1,7 +1,6 @@
 package report_test
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
@@ -32,6 +32,31 @@ func telling(t *testing.T) *report.Report {
 
 var secrets = []string{"8.8.4.4", "2a02", "jane", "acme", "4e4901", "02:52", "UUID"}
 
+// filesOf returns the content of the five files in a report's folder.
+func filesOf(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, e := range must.Get(os.ReadDir(dir))(t) {
+		all[e.Name()] = string(must.Get(os.ReadFile(filepath.Join(dir, e.Name())))(t))
+	}
+	must.Equal(t, len(all), 5, "%d files")
+	return all
+}
+
+// hidden returns the files of a report that has none of the secrets.
+func hidden(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := filesOf(t, dir)
+	for name, text := range files {
+		for _, s := range secrets {
+			if strings.Contains(strings.ToLower(text), strings.ToLower(s)) {
+				t.Errorf("%s has %q", name, s)
+			}
+		}
+	}
+	return files
+}
+
 // No file of an anonymous report identifies the machine, and everything that the numbers depend on is kept.
 func TestAnonymize(t *testing.T) {
 	r := telling(t)
@@ -43,20 +68,9 @@ func TestAnonymize(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "r")
 	must.OK(t, report.Write(dir, r, page))
-	files, err := os.ReadDir(dir)
-	if err != nil || len(files) != 5 {
-		t.Fatal(files, err)
-	}
-	for _, f := range files {
-		b := must.Get(os.ReadFile(filepath.Join(dir, f.Name())))(t)
-		for _, s := range secrets {
-			if bytes.Contains(bytes.ToLower(b), bytes.ToLower([]byte(s))) {
-				t.Errorf("%s still has %q", f.Name(), s)
-			}
-		}
-		if f.Name() == report.HTMLFile && bytes.Contains(b, []byte("<address>")) {
-			t.Error("the page has a placeholder as an element")
-		}
+	files := hidden(t, dir)
+	if strings.Contains(files[report.HTMLFile], "<address>") {
+		t.Error("the page has a placeholder as an element")
 	}
 	back := must.Get(report.Read(dir))(t)
 	if !back.Anonymous || back.Host.Kernel != "6.1.0" || back.Host.CPU != "AMD EPYC" || back.Traffic.Target != "[<address>]:862" ||
@@ -102,38 +116,16 @@ func TestRewrite(t *testing.T) {
 	r := telling(t)
 	dir := filepath.Join(t.TempDir(), "r")
 	must.OK(t, report.Write(dir, r, page))
-	files := func() map[string]string {
-		all := map[string]string{}
-		entries := must.Get(os.ReadDir(dir))(t)
-		for _, e := range entries {
-			b := must.Get(os.ReadFile(filepath.Join(dir, e.Name())))(t)
-			all[e.Name()] = string(b)
-		}
-		return all
-	}
-	was := files()
+	was := filesOf(t, dir)
 	back := must.Get(report.Read(dir))(t)
 	back.Anonymize()
 	must.OK(t, back.Rewrite(page))
-	is := files()
-	if len(is) != len(was) || len(was) != 5 {
-		t.Errorf("%d files, before %d", len(is), len(was))
-	}
-	for name, b := range is {
+	for name, b := range hidden(t, dir) {
 		if changed := b != was[name]; changed != (name == report.ReportFile || name == report.HTMLFile) {
 			t.Errorf("%s changed: %t", name, changed)
 		}
-		for _, s := range secrets {
-			if strings.Contains(b, s) {
-				t.Errorf("%s has %q", name, s)
-			}
-		}
 	}
-	if _, err := report.Read(dir); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, check.Err(report.Read(dir)))
 	back.Dir = filepath.Join(dir, "none")
-	if err := back.Rewrite(page); err == nil || !strings.Contains(err.Error(), "none") {
-		t.Errorf("a folder that is gone: %v", err)
-	}
+	check.Fails(t, "a folder that is gone", back.Rewrite(page), nil, "none")
 }

@@ -1,13 +1,13 @@
 package report_test
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
@@ -28,9 +28,7 @@ func TestFolder(t *testing.T) {
 	for _, rep := range []*report.Report{raw, plain} {
 		f := must.Get(report.OpenFolder(dir, user, user))(t)
 		must.OK(t, f.Write(rep, page))
-		if _, err := report.Read(dir); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, check.Err(report.Read(dir)))
 		if _, err := os.Stat(filepath.Join(dir, report.RawFile)); (err == nil) != (len(rep.Raw) > 0) {
 			t.Errorf("%s of a report with %d raw series: %v", report.RawFile, len(rep.Raw), err)
 		}
@@ -45,12 +43,8 @@ func TestFolder(t *testing.T) {
 	must.OK(t, os.Symlink(empty, symlink))
 	foreign := t.TempDir()
 	must.OK(t, os.WriteFile(filepath.Join(foreign, "thesis.tex"), nil, 0o600))
-	if _, err := report.OpenFolder(foreign, user, user); !errors.Is(err, report.ErrExists) {
-		t.Errorf("a folder with something else: %v, want %v", err, report.ErrExists)
-	}
-	if _, err := report.OpenFolder(symlink, user, user); err == nil {
-		t.Error("a symbolic link is followed")
-	}
+	check.Fails(t, "a folder with something else", check.Err(report.OpenFolder(foreign, user, user)), report.ErrExists)
+	check.Fails(t, "a symbolic link", check.Err(report.OpenFolder(symlink, user, user)), nil)
 	for _, d := range []string{foreign, empty} {
 		if info, err := os.Stat(d); err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {
 			t.Errorf("%s was given away: %v", d, err)

@@ -57,9 +57,7 @@ func TestJournal(t *testing.T) {
 			sizes = append(sizes, int64(at+len(line)))
 		}
 	}
-	if len(sizes) != 5 {
-		t.Fatalf("%d parts in the log, want 4", len(sizes)-1)
-	}
+	must.Equal(t, len(sizes)-1, 4, "%d parts in the log")
 	for cut := range len(whole) + 1 {
 		if cut%61 != 0 && !slices.ContainsFunc(sizes, func(n int64) bool { return max(n-int64(cut), int64(cut)-n) < 3 }) {
 			continue
@@ -86,9 +84,7 @@ func TestJournal(t *testing.T) {
 	}
 	rep := unfinished(0)
 	rep.Unfinished = nil
-	if err := report.Write(dir, rep, page); err != nil { // the complete report replaces it
-		t.Fatal(err)
-	}
+	must.OK(t, report.Write(dir, rep, page)) // the complete report replaces it
 	if got, err := report.Read(dir); err != nil || got.UnfinishedText() != "" || got.Main().Total.Count != rep.Main().Total.Count {
 		t.Errorf("%v", err)
 	}
@@ -96,19 +92,11 @@ func TestJournal(t *testing.T) {
 
 func TestJournalFullDisk(t *testing.T) {
 	needs.Root(t, "a small tmpfs")
-	mount := t.TempDir()
-	if err := unix.Mount("rebound-test", mount, "tmpfs", 0, "size=48k"); err != nil {
-		t.Skipf("tmpfs cannot be mounted: %v", err)
-	}
-	t.Cleanup(func() { unix.Unmount(mount, 0) })
-	dir := filepath.Join(mount, "r")
-	j, err := report.NewJournal(dir, unfinished(1000))
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := filepath.Join(smallDisk(t, "size=48k"), "r")
+	j := must.Get(report.NewJournal(dir, unfinished(1000)))(t)
 	t.Cleanup(func() { j.Close() })
 	all := parts(1000)
-	n := 0
+	n, err := 0, error(nil)
 	for ; n < len(all); n++ {
 		if err = j.Add(all[n]); err != nil {
 			break

@@ -7,6 +7,7 @@ import (
 	"html"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -53,15 +54,10 @@ func TestWriteAndRead(t *testing.T) {
 	if err := errors.Join(report.WriteJSON(&a, rep), report.WriteJSON(&b, got)); err != nil || !bytes.Equal(a.Bytes(), b.Bytes()) {
 		t.Errorf("report.json changes on a round trip: %v\n%s\n%s", err, &a, &b)
 	}
-	names := []string{}
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	check.Equal(t, strings.Join(names, " "), "raw.csv.zst report.html report.json rtt.hgrm rtt.hlog", "files: %s")
-	raw := must.Get(os.ReadFile(filepath.Join(dir, report.RawFile)))(t)
+	files := filesOf(t, dir)
+	check.Same(t, slices.Sorted(maps.Keys(files)), []string{"raw.csv.zst", "report.html", "report.json", "rtt.hgrm", "rtt.hlog"}, "files: %s")
 	z, _ := zstd.NewReader(nil)
-	csv, err := z.DecodeAll(raw, nil)
+	csv, err := z.DecodeAll([]byte(files[report.RawFile]), nil)
 	if lines := strings.Split(strings.TrimSpace(string(csv)), "\n"); err != nil || len(lines) != 1001 || lines[0] != "at_ns,from_intended_ns,from_sent_ns" {
 		t.Errorf("raw: %v, %d lines", err, len(lines))
 	}
@@ -74,9 +70,7 @@ func TestWriteRefusesForeignFolder(t *testing.T) {
 	dir := t.TempDir()
 	must.OK(t, os.WriteFile(filepath.Join(dir, "thesis.tex"), []byte("years"), 0o644))
 	rep := synthetic.Link{Seed: 9, Median: 4000, Seconds: 2, Rate: 100}.Report()
-	if err := report.Write(dir, rep, page); !errors.Is(err, report.ErrExists) || !strings.Contains(err.Error(), "thesis.tex") {
-		t.Errorf("error %v", err)
-	}
+	check.Fails(t, "a folder with a thesis", report.Write(dir, rep, page), report.ErrExists, "thesis.tex")
 	if b, err := os.ReadFile(filepath.Join(dir, "thesis.tex")); err != nil || string(b) != "years" {
 		t.Errorf("%q, %v", b, err)
 	}
@@ -97,29 +91,30 @@ func TestWriteFullDisk(t *testing.T) {
 	})
 }
 
-func testFullDisk(t *testing.T, write func(string, *report.Report, report.Page) error) {
-	mount := t.TempDir()
-	if err := unix.Mount("rebound-test", mount, "tmpfs", 0, "size=64k"); err != nil {
+// smallDisk mounts a file system with a few kB.
+func smallDisk(t *testing.T, size string) (mount string) {
+	t.Helper()
+	mount = t.TempDir()
+	if err := unix.Mount("rebound-test", mount, "tmpfs", 0, size); err != nil {
 		t.Skipf("tmpfs cannot be mounted: %v", err)
 	}
-	t.Cleanup(func() {
-		check.OK(t, unix.Unmount(mount, 0))
-	})
+	t.Cleanup(func() { check.OK(t, unix.Unmount(mount, 0)) })
+	return mount
+}
+
+func testFullDisk(t *testing.T, write func(string, *report.Report, report.Page) error) {
+	mount := smallDisk(t, "size=64k")
 	dir := filepath.Join(mount, "report")
 	small := synthetic.Link{Seed: 9, Median: 4000, Spread: 0.001, Seconds: 2, Rate: 20}.Report()
 	small.Raw = nil
 	big := synthetic.Link{Seed: 9, Median: 4000, Spread: 0.8, Seconds: 20, Rate: 2000}.Report()
 
-	if err := write(dir, big, page); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), dir) {
-		t.Errorf("error %v, want one of no space that names %s", err, dir)
-	}
+	check.Fails(t, "a big report", write(dir, big, page), unix.ENOSPC, dir)
 	if left, _ := os.ReadDir(mount); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	must.OK(t, write(dir, small, page))
-	if err := write(dir, big, page); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("error %v, want one of no space", err)
-	}
+	check.Fails(t, "a big report in place of a small one", write(dir, big, page), unix.ENOSPC)
 	if got, err := report.Read(dir); err != nil || got.Main().Total.Count != small.Main().Total.Count {
 		t.Errorf("the old report is not what it was: %v", err)
 	}
@@ -131,28 +126,21 @@ func testFullDisk(t *testing.T, write func(string, *report.Report, report.Page) 
 // Each kind of broken report is rejected with an error that names the file, and the line if known.
 func TestReadErrors(t *testing.T) {
 	rep := synthetic.Link{Seed: 9, Median: 4000, Spread: 0.1, Seconds: 3, Rate: 500}.Report()
-	edit := func(name, old, with string) func(dir string) error {
+	change := func(name string, to func(string) string) func(dir string) error {
 		return func(dir string) error {
 			path := filepath.Join(dir, name)
 			b, err := os.ReadFile(path)
-			if err != nil {
-				return err
+			if s := to(string(b)); s != string(b) {
+				return os.WriteFile(path, []byte(s), 0o644)
 			}
-			s := strings.Replace(string(b), old, with, 1)
-			if s == string(b) {
-				return errors.New("nothing was changed")
-			}
-			return os.WriteFile(path, []byte(s), 0o644)
+			return errors.Join(err, errors.New("nothing was changed"))
 		}
 	}
-	cut := func(name string, keep func(b []byte) int) func(dir string) error {
-		return func(dir string) error {
-			b, err := os.ReadFile(filepath.Join(dir, name))
-			if err != nil {
-				return err
-			}
-			return os.WriteFile(filepath.Join(dir, name), b[:keep(b)], 0o644)
-		}
+	edit := func(name, old, with string) func(dir string) error {
+		return change(name, func(s string) string { return strings.Replace(s, old, with, 1) })
+	}
+	cut := func(name string, keep func(s string) int) func(dir string) error {
+		return change(name, func(s string) string { return s[:keep(s)] })
 	}
 	for _, c := range []struct {
 		name   string
@@ -166,9 +154,9 @@ func TestReadErrors(t *testing.T) {
 		{"newer schema", edit(report.ReportFile, `"schema": 3`, `"schema": 4`), report.ErrSchema, "version 4, this program reads up to 3"},
 		{"no schema", edit(report.ReportFile, `"schema": 3`, `"scheme": 3`), report.ErrFormat, "no schema version"},
 		{"wrong type", edit(report.ReportFile, `"label": ""`, `"label": 7`), report.ErrFormat, "report.json:5:"},
-		{"cut json", cut(report.ReportFile, func(b []byte) int { return len(b) / 2 }), report.ErrFormat, "report.json:"},
-		{"cut hlog in a line", cut(report.HlogFile, func(b []byte) int { return len(b) - 40 }), report.ErrFormat, "rtt.hlog:8: malformed"},
-		{"cut hlog between lines", cut(report.HlogFile, func(b []byte) int { return bytes.LastIndexByte(b[:len(b)-1], '\n') + 1 }), report.ErrFormat, "cut off"},
+		{"cut json", cut(report.ReportFile, func(s string) int { return len(s) / 2 }), report.ErrFormat, "report.json:"},
+		{"cut hlog in a line", cut(report.HlogFile, func(s string) int { return len(s) - 40 }), report.ErrFormat, "rtt.hlog:8: malformed"},
+		{"cut hlog between lines", cut(report.HlogFile, func(s string) int { return strings.LastIndexByte(s[:len(s)-1], '\n') + 1 }), report.ErrFormat, "cut off"},
 		{"null series", edit(report.ReportFile, `"series": [`, `"series": [null,`), report.ErrFormat, "null"},
 		{"series without a name", edit(report.ReportFile, `"name": "rtt"`, `"name": ""`), report.ErrFormat, "series[0].name"},
 		{"same series twice", edit(report.ReportFile, `"series": [`, `"series": [{"name": "rtt"},`), report.ErrFormat, "series[1].name"},
@@ -193,10 +181,7 @@ func TestReadErrors(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "report")
 			must.OK(t, report.Write(dir, rep, page))
 			must.OK(t, c.damage(dir))
-			_, err := report.Read(dir)
-			if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), dir) {
-				t.Errorf("error %v, want %v that says %q and names %s", err, c.is, c.says, dir)
-			}
+			check.Fails(t, c.name, check.Err(report.Read(dir)), c.is, c.says, dir)
 		})
 	}
 }
@@ -228,8 +213,7 @@ func TestRewritePageLeavesAnEqualFileAlone(t *testing.T) {
 	content := "one"
 	write := func() os.FileInfo {
 		must.OK(t, r.RewritePage(func(w io.Writer, _ *report.Report) error { _, err := io.WriteString(w, content); return err }))
-		info := must.Get(os.Stat(filepath.Join(r.Dir, report.HTMLFile)))(t)
-		return info
+		return must.Get(os.Stat(filepath.Join(r.Dir, report.HTMLFile)))(t)
 	}
 	first := write()
 	if !os.SameFile(first, write()) {
@@ -244,7 +228,5 @@ func TestRewritePageLeavesAnEqualFileAlone(t *testing.T) {
 func TestTrafficMarks(t *testing.T) {
 	m := report.Traffic{VLAN: 5, DSCP: 46, TTL: 3}
 	check.Equal(t, strings.Join(m.Marks(), ", "), "VLAN 5, DSCP 46, TTL 3", "marks %q")
-	if got := (&report.Traffic{}).Marks(); len(got) != 0 {
-		t.Errorf("marks of default traffic: %q", got)
-	}
+	check.Same(t, (&report.Traffic{}).Marks(), nil, "marks of default traffic: %q")
 }
