@@ -20,15 +20,10 @@ func TestClockAgreesWithKernel(t *testing.T) {
 	t.Logf("%+v", c.Info())
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	a, err := bracket(unix.CLOCK_MONOTONIC_RAW)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(bracket(unix.CLOCK_MONOTONIC_RAW))(t)
 	b := a
 	for b.ns-a.ns < 20e6 { // the longer the interval, the more precise the rate
-		if b, err = bracket(unix.CLOCK_MONOTONIC_RAW); err != nil {
-			t.Fatal(err)
-		}
+		b = must.Get(bracket(unix.CLOCK_MONOTONIC_RAW))(t)
 	}
 	want := b.ns - a.ns
 	got := c.Between(a.tsc, b.tsc)
@@ -44,9 +39,7 @@ func TestClockAgreesWithKernel(t *testing.T) {
 		if off = wall.Time(w.tsc).Sub(time.Unix(0, w.ns)).Abs(); off <= time.Millisecond {
 			break
 		}
-		if wall, err = NewClock(); err != nil {
-			t.Fatal(err)
-		}
+		wall = must.Get(NewClock())(t)
 	}
 	if off > time.Millisecond {
 		t.Errorf("wall time is off by %v", off)

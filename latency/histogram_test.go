@@ -3,6 +3,7 @@ package latency
 import (
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -69,12 +70,10 @@ func TestMerge(t *testing.T) {
 	a, b := FromValues([]int64{5, 5, 9000}), FromValues([]int64{3, 9000, 100_000})
 	m := Merge(a, b, FromValues(nil))
 	want := FromValues([]int64{5, 5, 9000, 3, 9000, 100_000})
-	if m.Count != want.Count || m.Min != want.Min || m.Max != want.Max || m.Sum != want.Sum || !slices.Equal(m.index, want.index) || !slices.Equal(m.count, want.count) {
+	if !reflect.DeepEqual(m, want) {
 		t.Errorf("%+v, want %+v", m, want)
 	}
-	if got, want := m.Summary().Mean, (5+5+9000+3+9000+100_000)/6.0; got != want {
-		t.Errorf("mean %v, want %v", got, want)
-	}
+	check.Equal(t, m.Summary().Mean, (5+5+9000+3+9000+100_000)/6.0, "mean %v")
 }
 
 func TestForeignGeometry(t *testing.T) {
@@ -90,7 +89,7 @@ func TestForeignGeometry(t *testing.T) {
 
 func TestFromCounts(t *testing.T) {
 	got, want := FromCounts([]int64{5, -1, 9000, 7}, []int64{2, 1, 3, 0}), FromValues([]int64{5, 5, -1, 9000, 9000, 9000})
-	if got.Count != want.Count || got.Min != want.Min || got.Max != want.Max || got.Sum != want.Sum || !slices.Equal(got.index, want.index) || !slices.Equal(got.count, want.count) {
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -2,6 +2,7 @@ package latency
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -57,9 +58,7 @@ func TestRecorder(t *testing.T) {
 	for _, iv := range main.Intervals {
 		got = append(got, iv.Count)
 	}
-	if len(got) != 3 || got[0] != 1 || got[1] != 1 || got[2] != 10 {
-		t.Errorf("intervals hold %v, want [1 1 10]", got)
-	}
+	check.Same(t, got, []int64{1, 1, 10}, "intervals hold %v")
 	if len(rep.Runs) != 2 || rep.Runs[1].Start != 3_999_999_000 || rep.Runs[1].End != 4_099_999_000 {
 		t.Errorf("runs %+v", rep.Runs)
 	}
@@ -91,13 +90,9 @@ func TestArena(t *testing.T) {
 	must.Equal(t, len(got), len(want), "%d intervals")
 	for k, iv := range got {
 		w := want[k]
-		if iv.Start != int64(k) || iv.Count != w.Count || iv.Max != w.Max && w.Count > 0 || iv.Min != w.Min || iv.Sum != w.Sum || len(iv.index) != len(w.index) {
+		if iv.Start != int64(k) || iv.Count != w.Count || iv.Max != w.Max && w.Count > 0 || iv.Min != w.Min || iv.Sum != w.Sum ||
+			!slices.Equal(iv.index, w.index) || !slices.Equal(iv.count, w.count) {
 			t.Fatalf("interval %d: %+v, want %+v", k, iv.Histogram, w)
-		}
-		for i := range w.index {
-			if iv.index[i] != w.index[i] || iv.count[i] != w.count[i] {
-				t.Fatalf("interval %d, counter %d: %d at %d, want %d at %d", k, i, iv.count[i], iv.index[i], w.count[i], w.index[i])
-			}
 		}
 	}
 }
@@ -107,6 +102,18 @@ func (a *arena) blocks() (n int) {
 		n++
 	}
 	return n
+}
+
+// recordRun records a run of n probes, one every step ns, whose round trips take up to a second, and returns its end.
+func recordRun(r *Recorder, rnd *rand.Rand, now uint64, n int, step uint64) uint64 {
+	r.Begin(now)
+	for range n {
+		now += step
+		r.Record(now, now+50, now+50+rnd.Uint64N(1<<30))
+	}
+	now += 1 << 31
+	r.End(now)
+	return now
 }
 
 // A follower that reads while another goroutine records gets each interval exactly once and complete, over many blocks;
@@ -119,13 +126,7 @@ func TestFollower(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(5, 6))
 		now := uint64(1)
 		for range 3 {
-			r.Begin(now)
-			for range 300_000 {
-				now += 10_000
-				r.Record(now, now+50, now+50+rnd.Uint64N(1<<30))
-			}
-			now += 1 << 31
-			r.End(now)
+			now = recordRun(r, rnd, now, 300_000, 10_000)
 		}
 	}()
 	var got Tally
@@ -165,13 +166,7 @@ func TestLastRun(t *testing.T) {
 	sum := map[string]int64{}
 	now := uint64(1)
 	for i := range 60 {
-		r.Begin(now)
-		for range 20_000 {
-			now += 100_000
-			r.Record(now, now+50, now+50+rnd.Uint64N(1<<30))
-		}
-		now += 1 << 31
-		r.End(now)
+		now = recordRun(r, rnd, now, 20_000, 100_000)
 		if i%3 == 2 {
 			continue // skip some runs
 		}

@@ -81,17 +81,23 @@ func machines(seed uint64, n int, alternating bool, m synthetic.Machine, shift f
 	if m.Level == nil {
 		m.Level = synthetic.Quiet
 	}
-	var all []synthetic.Slot
-	for i := range 2 * n {
-		all = append(all, synthetic.Slot{Start: float64(i), End: float64(i) + 0.9})
-	}
 	if alternating {
 		a, b = m.Both(4000, 4000*(1+shift), synthetic.Slices(seed, n, 0.9, 0.1), 2)
 	} else {
-		a, b = m.Runs(4000, all[:n], 2), m.Runs(4000*(1+shift), all[n:], 2)
+		a, b = m.Both(4000, 4000*(1+shift), consecutive(n, 0.9, 1), 2)
 	}
 	a.Label, b.Label = "old", "new"
 	return a, b
+}
+
+// consecutive are n runs of each side, one side after the other, that begin every so many seconds.
+func consecutive(n int, length, every float64) (s synthetic.Session) {
+	for i := range 2 * n {
+		at := float64(i) * every
+		s.A = append(s.A, synthetic.Slot{Start: at, End: at + length})
+	}
+	s.A, s.B = s.A[:n], s.A[n:]
+	return s
 }
 
 var steady = synthetic.Machine{Samples: 20_000, Noise: 0.004, Tail: 0.02}

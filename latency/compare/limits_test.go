@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -53,9 +54,7 @@ func TestParseLimits(t *testing.T) {
 		"p50.5.5>+5%":                     "none of min, max",
 		strings.Repeat("9", 400) + ">+5%": "none of min, max",
 	} {
-		if _, err := ParseLimits(in); !errors.Is(err, errLimit) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "p99>+5%+200ns") {
-			t.Errorf("%q: %v, want an error that says %q and shows an example", in, err, says)
-		}
+		check.Fails(t, in, check.Err(ParseLimits(in)), errLimit, says, "p99>+5%+200ns") // with an example
 	}
 }
 
@@ -63,7 +62,7 @@ func TestParseLimits(t *testing.T) {
 // neither passes nor counts as worse.
 func TestExceeded(t *testing.T) {
 	a, b := machines(2, 8, true, steady, 0.1) // +10 %, +400 ns
-	check := func(limit string, want int, undecided string) {
+	limit := func(limit string, want int, undecided string) {
 		t.Helper()
 		ls := must.Get(ParseLimits(limit))(t)
 		got, err := Against(ls, a, b).Exceeded()
@@ -77,17 +76,17 @@ func TestExceeded(t *testing.T) {
 			t.Errorf("%s: %q", limit, got[0])
 		}
 	}
-	check("p50>+5%+200ns", 1, "")
-	check("p50>+15%+200ns", 0, "")
-	check("p50>+5%+800ns", 0, "")
-	check("p50>+300ns", 1, "")
-	check("p50>+5%,p90>+5%,max>+2s", 2, "")
-	check("p99.999>+5%", 0, "1000000 samples")
+	limit("p50>+5%+200ns", 1, "")
+	limit("p50>+15%+200ns", 0, "")
+	limit("p50>+5%+800ns", 0, "")
+	limit("p50>+300ns", 1, "")
+	limit("p50>+5%,p90>+5%,max>+2s", 2, "")
+	limit("p99.999>+5%", 0, "1000000 samples")
 	a, b = machines(2, 8, true, steady, 0)
-	check("p50>+0.0001%", 0, "") // noise exceeds nothing
+	limit("p50>+0.0001%", 0, "") // noise exceeds nothing
 	a, b = machines(2, 8, false, steady, 0.08)
-	check("p50>+5%", 0, "measure alternately") // beyond the limit, perhaps by drift
-	check("p50>+20%", 0, "")                   // below the limit even if none of it is drift
+	limit("p50>+5%", 0, "measure alternately") // beyond the limit, perhaps by drift
+	limit("p50>+20%", 0, "")                   // below the limit even if none of it is drift
 	a, b = machines(2, 3, true, steady, 0.5)
-	check("p50>+5%", 0, "3 pairs of runs")
+	limit("p50>+5%", 0, "3 pairs of runs")
 }

@@ -42,32 +42,16 @@ func TestPlan(t *testing.T) {
 // Measuring for the additional time that More returns makes a verdict possible, alternating or not. Half of it does
 // not.
 func TestMore(t *testing.T) {
-	p99 := must.Get(ParseStat("p99"))(t)
 	measure := func(alternating bool, runs int) *Pair {
 		m := synthetic.Machine{Rnd: rand.New(rand.NewPCG(3, 3)), Samples: 230, Level: synthetic.Quiet}
 		at := synthetic.Slices(7, runs, 1, 0.1)
 		if !alternating {
-			at = synthetic.Session{}
-			for i := range 2 * runs {
-				slot := synthetic.Slot{Start: float64(i) * 1.1, End: float64(i)*1.1 + 1}
-				if i < runs {
-					at.A = append(at.A, slot)
-				} else {
-					at.B = append(at.B, slot)
-				}
-			}
+			at = consecutive(runs, 1, 1.1)
 		}
 		a, b := m.Both(4000, 4000, at, 1)
 		return &Reports(a, b).Pairs[0]
 	}
-	row := func(p *Pair) Row {
-		for _, r := range p.Rows {
-			if r.Stat == p99 {
-				return r
-			}
-		}
-		return Row{}
-	}
+	row := func(p *Pair) Row { return find(&Comparison{Pairs: []Pair{*p}}, "p99") }
 	for _, alternating := range []bool{true, false} {
 		p := measure(alternating, 10)
 		more := p.More(row(p))

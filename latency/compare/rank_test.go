@@ -29,7 +29,7 @@ func TestRankDistributions(t *testing.T) {
 			count[u]++
 			all++
 		}
-		check(t, "Mann-Whitney", mannWhitney(c.m, c.n), count, all)
+		sameTail(t, "Mann-Whitney", mannWhitney(c.m, c.n), count, all)
 	}
 	for _, n := range []int{1, 2, 5, 8, 13} {
 		count := make([]float64, n*(n+1)/2+1)
@@ -40,11 +40,11 @@ func TestRankDistributions(t *testing.T) {
 			}
 			count[s]++
 		}
-		check(t, "signed rank", signedRank(n), count, math.Ldexp(1, n))
+		sameTail(t, "signed rank", signedRank(n), count, math.Ldexp(1, n))
 	}
 }
 
-func check(t *testing.T, name string, tail, count []float64, all float64) {
+func sameTail(t *testing.T, name string, tail, count []float64, all float64) {
 	t.Helper()
 	sum := 0.0
 	for k, p := range tail {

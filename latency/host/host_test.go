@@ -1,13 +1,13 @@
 package host
 
 import (
-	"encoding/json"
+	"maps"
 	"os"
 	"strings"
 	"testing"
 	"testing/fstest"
 
-	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // ideal is a machine without findings for CPU 3.
@@ -53,6 +53,13 @@ func collect(files map[string]string, core int) Facts {
 	return Collect(root, core)
 }
 
+// changed collects an ideal machine's facts, with other contents of some files.
+func changed(with map[string]string) Facts {
+	files := ideal()
+	maps.Copy(files, with)
+	return collect(files, 3)
+}
+
 func TestIdealHost(t *testing.T) {
 	f := collect(ideal(), 3)
 	if len(f.Findings) != 0 {
@@ -86,18 +93,14 @@ func TestFindings(t *testing.T) {
 		{"sys/kernel/debug/sched/fair_server/cpu3/runtime", "50000000\n", "rt_throttling"},
 		{"proc/sys/kernel/numa_balancing", "1\n", "numa_balancing"},
 	} {
-		files := ideal()
-		files[c.file] = c.content
 		var ids []string
-		for _, f := range collect(files, 3).Findings {
+		for _, f := range changed(map[string]string{c.file: c.content}).Findings {
 			ids = append(ids, f.ID)
 			if f.What == "" || f.Fix == "" || f.Severity.rank() < 0 {
 				t.Errorf("%s: incomplete finding %+v", c.file, f)
 			}
 		}
-		if got := strings.Join(ids, " "); got != c.want {
-			t.Errorf("%s = %q: findings %q, want %q", c.file, c.content, got, c.want)
-		}
+		check.Equal(t, strings.Join(ids, " "), c.want, c.file+": findings %q")
 	}
 }
 
@@ -112,11 +115,9 @@ func TestRealtimeGuard(t *testing.T) {
 		{"7.0.0-rc1", "950000", "", "fair server"}, // only root can read it
 		{"7.0.0-rc1", "950000", "0", ""},
 	} {
-		files := ideal()
-		files["proc/sys/kernel/osrelease"], files["proc/sys/kernel/sched_rt_runtime_us"] = c.release, c.runtime
-		files["sys/kernel/debug/sched/fair_server/cpu3/runtime"] = c.server
 		got := ""
-		for _, f := range collect(files, 3).Findings {
+		for _, f := range changed(map[string]string{"proc/sys/kernel/osrelease": c.release, "proc/sys/kernel/sched_rt_runtime_us": c.runtime,
+			"sys/kernel/debug/sched/fair_server/cpu3/runtime": c.server}).Findings {
 			got += f.What
 		}
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
@@ -126,10 +127,7 @@ func TestRealtimeGuard(t *testing.T) {
 }
 
 func TestSteal(t *testing.T) {
-	files := ideal()
-	files["proc/cpuinfo"] = "flags : hypervisor\n"
-	files["proc/stat"] = "cpu3 100 0 0 890 0 0 0 10 0 0\n"
-	f := collect(files, 3).Findings
+	f := changed(map[string]string{"proc/cpuinfo": "flags : hypervisor\n", "proc/stat": "cpu3 100 0 0 890 0 0 0 10 0 0\n"}).Findings
 	if len(f) != 2 || f[0].ID != "steal" || f[0].Severity != Serious || !strings.Contains(f[0].What, "1.00 %") {
 		t.Errorf("findings %+v, want steal of 1 %% first", f)
 	}
@@ -157,14 +155,11 @@ func TestThisHost(t *testing.T) {
 	if f.Kernel == "" || f.Cores < 1 || f.CPU == "" {
 		t.Errorf("facts of this host: %+v", f)
 	}
-	b := must.Get(json.MarshalIndent(f, "", " "))(t)
-	t.Logf("%s", b)
+	t.Logf("%+v", f)
 }
 
 func TestParseList(t *testing.T) {
 	for in, want := range map[string]int{"": 0, "0": 1, "0-3,8": 5, "3-1": 0, "x": 0, "0-99999999": 0, "1-": 0} {
-		if got := len(parseList(in)); got != want {
-			t.Errorf("parseList(%q) has %d, want %d", in, got, want)
-		}
+		check.Equal(t, len(parseList(in)), want, "parseList("+in+") has %d")
 	}
 }

@@ -1,10 +1,12 @@
 package schedule
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -63,14 +65,10 @@ func TestArrivalsAreAsNamed(t *testing.T) {
 		t.Errorf("a replay of three packets in 3 µs has the rate %v", r)
 	}
 	for _, bad := range []string{"", "burst", "burst:1", "burst:0", "burst:-3", "burst:10001", "burst:x", "Poisson", "replay:x"} {
-		if _, err := ParseArrivals(bad); err == nil {
-			t.Errorf("%q is accepted", bad)
-		}
+		check.Fails(t, bad, check.Err(ParseArrivals(bad)), nil)
 	}
 	for _, times := range [][]int64{nil, {1}, {7, 7, 7}} {
-		if _, err := Replay("x", times); err == nil {
-			t.Errorf("times %v are accepted", times)
-		}
+		check.Fails(t, fmt.Sprint(times), check.Err(Replay("x", times)), nil)
 	}
 }
 

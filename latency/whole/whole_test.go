@@ -43,25 +43,19 @@ func TestWrite(t *testing.T) {
 			t.Errorf("%q, %v, want %q; in the folder: %v", b, err, want, entries)
 		}
 	}
-	if err := whole.Write(path, fails); !errors.Is(err, broken) || !strings.Contains(err.Error(), path+" is not written") {
-		t.Error(err)
-	}
+	check.Fails(t, "Write", whole.Write(path, fails), broken, path+" is not written")
 	is("")
 	check.OK(t, whole.Write(path, text("one")))
 	is("one")
 	must.OK(t, os.Chmod(path, 0o640))
-	if err := whole.Write(path, fails); !errors.Is(err, broken) {
-		t.Error(err)
-	}
+	check.Fails(t, "a second Write", whole.Write(path, fails), broken)
 	is("one")
 	check.OK(t, whole.Write(path, text("two")))
 	is("two")
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("%v, %v: another mode than before", info, err)
 	}
-	if err := whole.Write(filepath.Join(dir, "none", "f"), text("")); !errors.Is(err, os.ErrNotExist) {
-		t.Error(err)
-	}
+	check.Fails(t, "a folder that is not there", whole.Write(filepath.Join(dir, "none", "f"), text("")), os.ErrNotExist)
 }
 
 // A symbolic link stays one, and a pipe gets the text.
@@ -70,12 +64,8 @@ func TestWriteElsewhere(t *testing.T) {
 	target, link, pipe := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
 	must.OK(t, errors.Join(os.WriteFile(target, []byte("old"), 0o644), os.Symlink(target, link), unix.Mkfifo(pipe, 0o600)))
 	check.OK(t, whole.Write(link, text("new")))
-	if b, err := os.ReadFile(target); string(b) != "new" {
-		t.Errorf("%q, %v", b, err)
-	}
-	if to, err := os.Readlink(link); to != target {
-		t.Errorf("%q, %v", to, err)
-	}
+	check.Equal(t, string(must.Get(os.ReadFile(target))(t)), "new", "the target has %q")
+	check.Equal(t, must.Get(os.Readlink(link))(t), target, "the link is to %q")
 	read := make(chan string)
 	go func() {
 		b, _ := os.ReadFile(pipe)
@@ -86,14 +76,10 @@ func TestWriteElsewhere(t *testing.T) {
 	must.OK(t, os.Remove(pipe))
 	must.OK(t, unix.Mkfifo(pipe, 0o600))
 	for _, path := range []string{pipe, dir, "/dev/zero"} {
-		if f, err := whole.Open(path); err == nil || !strings.Contains(err.Error(), path+" is no regular file") {
-			t.Errorf("%v, %v", f, err)
-		}
+		check.Fails(t, path, check.Err(whole.Open(path)), nil, path+" is no regular file")
 	}
 	if f, err := whole.Open(link); err != nil || f.Close() != nil {
 		t.Error(err)
 	}
-	if err := whole.Write("/dev/full", text("x")); !errors.Is(err, unix.ENOSPC) {
-		t.Error(err)
-	}
+	check.Fails(t, "a full device", whole.Write("/dev/full", text("x")), unix.ENOSPC)
 }
