@@ -35,8 +35,9 @@ func TestCoordinatedOmission(t *testing.T) {
 		}
 		s, rec := stream(t, f, 10000, 20*time.Second, func(o *Options) { o.Arrivals = x.arrivals })
 		must.OK(t, s.Run(Limit{Count: 400}, new(atomic.Bool)))
-		get, half := series(rec), (stall / 2).Nanoseconds()
-		corrected, actual, lag := get(latency.MainSeries).CountAbove(half), get(latency.UncorrectedSeries).CountAbove(half), get(latency.LagSeries).CountAbove(half)
+		half := (stall / 2).Nanoseconds()
+		above := func(name string) int64 { return series(rec)(name).CountAbove(half) }
+		corrected, actual, lag := above(latency.MainSeries), above(latency.UncorrectedSeries), above(latency.LagSeries)
 		if corrected < x.least {
 			t.Errorf("%s: %d round trips above %d ns from the intended send, want %d or more", x.name, corrected, half, x.least)
 		}
