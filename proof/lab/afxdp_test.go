@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // afxdpScript has Linux's driver on both functions. The second is in a network namespace, because otherwise the kernel
@@ -66,24 +66,13 @@ say stopped
 
 // TestLab/afxdp runs our responder in the guest on AF_XDP with zero copy, which requires a driver that supports it, and
 // a card.
-func (c *card) afxdp(t *testing.T, k *Kit) {
-	dir := logDir(t)
-	a, b := sim.Pair()
-	theirs, ours := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.model)
-	start := time.Now()
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 120 * time.Second,
-		Dir:   dir, Sockets: []string{theirs.socket, ours.socket},
-		Files: map[string][]byte{
-			"flood":       build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
-			"xsk":         build(t, dir, "github.com/rebound-nic/rebound/proof/lab/xsk"),
-			"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
-			"bench":       build(t, dir, "github.com/rebound-nic/rebound/cmd/bench"),
-			"config.toml": nil,
-		},
+func (c *card) afxdp(t *testing.T) {
+	s := newScene(t)
+	s.pair(c, c.model, c.model)
+	_, err := s.play(Machine{
+		Limit: 120 * time.Second, Files: s.programs("flood", "xsk", "responder", "bench"),
 		Script: fmt.Sprintf("module=%s peer=10.9.0.1 own=10.9.0.5\n%s", c.module, afxdpScript),
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+		Say: func(key, _ string, r Result) error {
 			switch key {
 			case "attached":
 				if d := strings.Join(r["device"], "\n"); !strings.Contains(d, `push="xdp-drv zero-copy"`) {
@@ -99,20 +88,8 @@ func (c *card) afxdp(t *testing.T, k *Kit) {
 			}
 			return nil
 		},
-	})
-	for _, key := range []string{"device", "sockets", "bench", "log"} {
-		for _, l := range r[key] {
-			t.Logf("%s: %s", key, l)
-		}
-	}
-	for _, l := range r["dmesg"] {
-		t.Log("guest:", l)
-	}
-	theirs.clean(t)
-	ours.clean(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "device", "sockets", "bench", "log")
+	must.OK(t, err)
 	proven(t, "F3", "ours with zero copy in Linux "+c.module, "pings, a flood, frames for the kernel, kill -9 and again")
 }
 

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
@@ -129,67 +131,47 @@ func TestLabEFA(t *testing.T) {
 	})
 }
 
-func withEFA(t *testing.T) *Kit {
-	t.Helper()
-	k := kit(t)
-	if err := k.bringEFA(t.Context()); errors.Is(err, errCannot) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
-
 // efaLab is a run with two functions on one wire.
 type efaLab struct {
-	*testing.T
-	kit      *Kit
-	dir      string
-	fn       [2]*function
+	*scene
 	profile  [2]efasim.Profile
 	impaired bool
 	last     [2]efasim.Counters
 	idle     [2]efasim.Objects // without running clients
-	start    time.Time
 }
 
 func newEFALab(t *testing.T, near, far efasim.Profile, bad sim.Impairment) *efaLab {
-	l := &efaLab{T: t, kit: withEFA(t), dir: logDir(t), profile: [2]efasim.Profile{near, far}, impaired: bad.Loss > 0}
-	t.Log(l.kit.Version)
+	l := &efaLab{scene: newScene(t), profile: [2]efasim.Profile{near, far}, impaired: bad.Loss > 0}
+	if err := l.kit.bringEFA(t.Context()); errors.Is(err, errCannot) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
 	a, b := sim.Pair()
 	for i, end := range []sim.Wire{a, b} {
 		bad.Seed += uint64(i)
-		l.fn[i] = efaCard.serve(t, l.dir, i, sim.Impair(end, bad), efaModel(l.profile[i]))
+		l.serve(efaCard, sim.Impair(end, bad), efaModel(l.profile[i]))
 	}
 	return l
 }
 
-func (l *efaLab) model(i int) *efasim.Model { return l.fn[i].model.(*efasim.Model) }
+func (l *efaLab) model(i int) *efasim.Model { return l.functions[i].model.(*efasim.Model) }
 
 // run runs the script, and logs the counts of each client and of the models.
 func (l *efaLab) run(script string, limit time.Duration, layers []string, say func(key string, r Result) error) {
-	l.start = time.Now()
-	r, err := l.kit.Run(l.Context(), Machine{
-		Limit: limit, Dir: l.dir, Sockets: []string{l.fn[0].socket, l.fn[1].socket}, Layers: append([]string{efa}, layers...), Script: script,
-		Say: func(key, text string, r Result) error {
-			l.Logf("%6.1fs %s %s", time.Since(l.start).Seconds(), key, text)
-			for _, line := range r[key] {
-				l.Log(key+": ", line)
-			}
+	r, err := l.play(Machine{
+		Limit: limit, Layers: append([]string{efa}, layers...), Script: script,
+		Say: func(key, _ string, r Result) error {
+			r.log(l.T, key)
 			return say(key, r)
 		},
 	})
 	for _, line := range r["dmesg"] {
-		if l.Log("guest:", line); strings.Contains(line, "efa") && !strings.Contains(line, "taint") {
+		if strings.Contains(line, "efa") && !strings.Contains(line, "taint") {
 			l.Error("Linux's driver complains: ", line)
 		}
 	}
-	for _, f := range l.fn {
-		f.clean(l.T)
-	}
-	if err != nil {
-		l.Fatal(err)
-	}
+	must.OK(l, err)
 }
 
 // clients is how many messages or RDMA operations each client must have posted at this end, and at the other one.
@@ -209,7 +191,7 @@ func (l *efaLab) account(key string) error {
 		return nil
 	}
 	var sent, got, retrans [2]int
-	for i := range l.fn {
+	for i := range l.last {
 		c := l.model(i).Counters()
 		old := &l.last[i]
 		switch want.op {
@@ -252,53 +234,40 @@ func (l *efaLab) f2(script string) {
 			l.last = [2]efasim.Counters{}
 		case "streaming": // the clients are killed while they send
 			before := l.model(0).Counters().SendWRs
-			for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-				now, sent := l.objects(), l.model(0).Counters().SendWRs-before
-				if now[0].QPs > 0 && now[1].QPs > 0 && now[0].MRs > 0 && sent > 100 {
-					break
-				}
-				if time.Now().After(end) {
-					return fmt.Errorf("nobody streams: %+v, %d messages", now, sent)
-				}
+			streams := func() bool {
+				now := l.objects()
+				return now[0].QPs > 0 && now[1].QPs > 0 && now[0].MRs > 0 && l.model(0).Counters().SendWRs > before+100
+			}
+			if !await.Holds(streams) {
+				return fmt.Errorf("nobody streams: %+v, %d messages", l.objects(), l.model(0).Counters().SendWRs-before)
 			}
 		case "bwud-lost": // the peer dropped and counted each datagram that it still waits for
 			var now [2]efasim.Counters
 			var sent, got, drops uint64
-			for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // some frames may still be on the wire
-				for i := range l.fn {
-					now[i] = l.model(i).Counters()
-				}
+			if !await.Holds(func() bool { // some frames may still be on the wire
+				now = l.counters()
 				sent, got, drops = now[0].SendWRs-l.last[0].SendWRs, now[1].RecvWRs-l.last[1].RecvWRs, now[1].RxDrops-l.last[1].RxDrops
-				if sent == got+drops {
-					break
-				}
-				if time.Now().After(end) {
-					return fmt.Errorf("%d datagrams were sent, %d arrived and %d were dropped", sent, got, drops)
-				}
+				return sent == got+drops
+			}) {
+				return fmt.Errorf("%d datagrams were sent, %d arrived and %d were dropped", sent, got, drops)
 			}
 			l.Logf("%d of %d datagrams found no receive buffer", drops, sent)
 			l.last = now
 		case "killed":
-			for end := time.Now().Add(patience); l.objects() != l.idle; time.Sleep(10 * time.Millisecond) {
-				if time.Now().After(end) {
-					return fmt.Errorf("killed clients left objects: %+v, before there were %+v", l.objects(), l.idle)
-				}
+			if err := l.left(); err != nil {
+				return err
 			}
-			for i := range l.fn {
-				l.last[i] = l.model(i).Counters()
-			}
+			l.last = l.counters()
 		case "unloaded", "gone":
-			for i := range l.fn {
-				if got := l.model(i).Objects(); got != (efasim.Objects{}) {
-					return fmt.Errorf("function %d: a driver that is gone left %+v", i, got)
-				}
+			if got := l.objects(); got != [2]efasim.Objects{} {
+				return fmt.Errorf("a driver that is gone left %+v", got)
 			}
 		default:
 			return l.account(key)
 		}
 		return nil
 	})
-	for i := range l.fn {
+	for i := range l.last {
 		if m := l.model(i); slices.ContainsFunc(m.Resets(), func(reason int) bool { return reason != 0 }) || m.Counters().HostInfo == 0 {
 			l.Errorf("function %d: resets for the reasons %d, where only 0 (normal) is expected; host information %d times", i, m.Resets(), m.Counters().HostInfo)
 		}
@@ -306,11 +275,20 @@ func (l *efaLab) f2(script string) {
 	proven(l.T, "F2", "Linux efa, libibverbs, perftest", "%d and %d messages", l.last[0].SendWRs, l.last[1].SendWRs)
 }
 
-func (l *efaLab) objects() (o [2]efasim.Objects) {
-	for i := range o {
-		o[i] = l.model(i).Objects()
+func (l *efaLab) objects() [2]efasim.Objects {
+	return [2]efasim.Objects{l.model(0).Objects(), l.model(1).Objects()}
+}
+
+func (l *efaLab) counters() [2]efasim.Counters {
+	return [2]efasim.Counters{l.model(0).Counters(), l.model(1).Counters()}
+}
+
+// left reports objects that killed programs leave.
+func (l *efaLab) left() error {
+	if !await.Holds(func() bool { return l.objects() == l.idle }) {
+		return fmt.Errorf("killed programs left objects: %+v, before there were %+v", l.objects(), l.idle)
 	}
-	return o
+	return nil
 }
 
 // Output of ibv_devinfo on real devices, by PCI device ID: public reports and fi_info for efa1, rdma-core's issue 884

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
@@ -75,19 +76,13 @@ func TestLabEFAF3(t *testing.T) {
 
 func efaF3(t *testing.T) {
 	l := newEFALab(t, efasim.EFA1, efasim.EFA3, sim.Impairment{})
-	start := time.Now()
-	ours := l.fn[1]
+	ours := l.functions[1]
 	want := map[string]uint64{"pingpong": 200, "ud": 200, "srd": 200, "srd4096": 100, "srdall": 20 * 10, "again": 100}
 	before := uint64(0)
-	r, err := l.kit.Run(t.Context(), Machine{
-		Limit: 200 * time.Second, Dir: l.dir, Sockets: []string{l.fn[0].socket, ours.socket}, IOMMU: true, Layers: []string{efa},
-		Files:  map[string][]byte{"responder": build(t, l.dir, "github.com/rebound-nic/rebound/cmd/responder"), "bench": build(t, l.dir, "github.com/rebound-nic/rebound/cmd/bench")},
-		Script: efaF3Script,
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
-			for _, line := range r[key] {
-				t.Log(key+": ", line)
-			}
+	_, err := l.play(Machine{
+		Limit: 200 * time.Second, IOMMU: true, Layers: []string{efa}, Files: l.programs("responder", "bench"), Script: efaF3Script,
+		Say: func(key, _ string, r Result) error {
+			r.log(t, key)
 			sent := l.model(1).Counters().SendWRs
 			switch n, client := want[key]; {
 			case client && sent-before < n:
@@ -101,16 +96,7 @@ func efaF3(t *testing.T) {
 			before = sent
 			return nil
 		},
-	})
-	r.log(t, "summary", "bench")
-	for _, line := range r["dmesg"] {
-		t.Log("guest:", line)
-	}
-	for _, f := range l.fn {
-		f.clean(t)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "summary", "bench")
+	must.OK(t, err)
 	proven(t, "F3", "ours on vfio-pci, Linux efa as the peer", "%d messages to ibv_ud_pingpong and perftest, kill -9 and again", before)
 }

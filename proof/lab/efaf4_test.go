@@ -36,7 +36,7 @@ func TestLabEFAOthers(t *testing.T) {
 	guests(t)
 	beside(t, "efa/F4", func(t *testing.T) {
 		l := newEFALab(t, efasim.EFA3, efasim.EFA3, sim.Impairment{})
-		for _, f := range l.fn {
+		for _, f := range l.functions {
 			f.foreign = true
 		}
 		l.run(efaF4Script, 5*time.Minute, []string{pyverbs}, func(key string, r Result) error {
@@ -46,9 +46,7 @@ func TestLabEFAOthers(t *testing.T) {
 				if !strings.Contains(text, fmt.Sprintf("Ran %d tests", want)) || !strings.Contains(text, "\nOK") || strings.Contains(text, "skipped") {
 					return fmt.Errorf("%s: all of %d tests are expected to run", key, want)
 				}
-				for i := range l.fn {
-					l.last[i] = l.model(i).Counters()
-				}
+				l.last = l.counters()
 			case "fi":
 				if strings.Count(text, "provider: efa") < 4 {
 					return fmt.Errorf("libfabric does not see both devices")

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
@@ -102,18 +103,12 @@ func TestLabEFAVerbs(t *testing.T) {
 
 func efaVerbs(t *testing.T) {
 	l := newEFALab(t, efasim.EFA1, efasim.EFA3, sim.Impairment{})
-	start := time.Now()
 	want := map[string]uint64{"pingpong": 200, "ud": 200, "srd": 200, "srd4096": 100, "beside": 200, "srdall": 20 * 10, "again": 100, "nobody": 100}
 	before, answered := uint64(0), uint64(0)
-	r, err := l.kit.Run(t.Context(), Machine{
-		Limit: 400 * time.Second, Dir: l.dir, Sockets: []string{l.fn[0].socket, l.fn[1].socket}, Layers: []string{efa},
-		Files:  map[string][]byte{"responder": build(t, l.dir, "github.com/rebound-nic/rebound/cmd/responder"), "bench": build(t, l.dir, "github.com/rebound-nic/rebound/cmd/bench")},
-		Script: efaVerbsScript,
+	_, err := l.play(Machine{
+		Limit: 400 * time.Second, Layers: []string{efa}, Files: l.programs("responder", "bench"), Script: efaVerbsScript,
 		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
-			for _, line := range r[key] {
-				t.Log(key+": ", line)
-			}
+			r.log(t, key)
 			sent := l.model(1).Counters().SendWRs
 			switch n, client := want[key]; {
 			case key == "probed":
@@ -125,22 +120,14 @@ func efaVerbs(t *testing.T) {
 			case client:
 				answered += n
 			case key == "killed" || key == "stopped":
-				for end := time.Now().Add(patience); l.objects() != l.idle; time.Sleep(10 * time.Millisecond) {
-					if time.Now().After(end) {
-						return fmt.Errorf("the responder left objects: %+v, before there were %+v", l.objects(), l.idle)
-					}
+				if err := l.left(); err != nil {
+					return err
 				}
 			}
 			before = sent
 			return nil
 		},
-	})
-	r.log(t, "nics", "log", "objects", "left", "summary", "unprivileged", "bench", "dmesg", "failed")
-	for _, f := range l.fn {
-		f.clean(t)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "nics", "log", "objects", "left", "summary", "unprivileged", "bench", "failed")
+	must.OK(t, err)
 	proven(t, "F3", "ours beside Linux efa, Linux efa as the peer", "%d messages to ibv_ud_pingpong and perftest, kill -9 and again, without rights", answered)
 }

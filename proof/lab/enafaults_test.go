@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/enasim"
@@ -89,7 +91,7 @@ const (
 // TestLabFaults has the Linux driver reset the model and recover from each fault: "go test ./proof/lab -run LabFaults/ena -v".
 func TestLabFaults(t *testing.T) {
 	guests(t)
-	beside(t, "ena/F2", func(t *testing.T) { f2faultsENA(t, kit(t)) })
+	beside(t, "ena/F2", f2faultsENA)
 	// Accelerated LLQ, registers read by MMIO only, everything out of order or late that may be, and frames that start
 	// at an offset.
 	odd := *enaCard
@@ -97,27 +99,24 @@ func TestLabFaults(t *testing.T) {
 		return cards.ENAWithAllowance(mac, enasim.Options{Device: 0xec21, NoMeta: true, Burst: 512, NoReadless: true, RxOffset: 2,
 			AdminOutOfOrder: true, AdminDelay: time.Millisecond, TxOutOfOrder: true, RxOutOfOrder: true})
 	}
-	beside(t, "ena/odd", func(t *testing.T) { odd.f2(t, kit(t)) })
+	beside(t, "ena/odd", odd.f2)
 }
 
-func f2faultsENA(t *testing.T, k *Kit) {
-	dir := logDir(t)
+func f2faultsENA(t *testing.T) {
+	s := newScene(t)
 	near, far := sim.Pair()
 	// Longer than a busy machine may delay the model, because otherwise Linux resets it without a fault. Two faults
 	// hold completions back; the shorter limit belongs to the one under test.
 	hints := enasim.Hints{Watchdog: 15000, MissingTx: 4000, MissingTxCount: 1, NetdevWatchdog: 60000}
-	f := enaCard.serve(t, dir, 0, near, func(mac [6]byte) sim.Model { return enasim.New(enasim.Options{MAC: mac, Hints: hints, Device: 0x1ec2}) })
+	f := s.serve(enaCard, near, func(mac [6]byte) sim.Model { return enasim.New(enasim.Options{MAC: mac, Hints: hints, Device: 0x1ec2}) })
 	m := f.model.(*enasim.Model)
 	p := newPeer(far)
 	defer p.close()
-	start := time.Now()
 	var before enasim.Counters
 	// resets waits for a reset. When the model sees it, the driver has already turned the carrier off.
 	resets := func(reason int) error {
-		for end := time.Now().Add(patience); !slices.Contains(m.Resets(), reason); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				return fmt.Errorf("no reset for reason %d in %v, but for %v", reason, patience, m.Resets())
-			}
+		if !await.Holds(func() bool { return slices.Contains(m.Resets(), reason) }) {
+			return fmt.Errorf("no reset for reason %d, but for %v", reason, m.Resets())
 		}
 		return nil
 	}
@@ -128,13 +127,9 @@ func f2faultsENA(t *testing.T, k *Kit) {
 		}
 		return nil
 	}
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 150 * time.Second,
-		Dir:   dir, Sockets: []string{f.socket},
-		Files:  map[string][]byte{"flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood")},
-		Script: "peer=10.9.0.1\n" + enaFaults,
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+	_, err := s.play(Machine{
+		Limit: 150 * time.Second, Files: s.programs("flood"), Script: "peer=10.9.0.1\n" + enaFaults,
+		Say: func(key, _ string, _ Result) error {
 			switch key {
 			case "pushes", "wide", "one":
 				before = m.Counters()
@@ -182,10 +177,8 @@ func f2faultsENA(t *testing.T, k *Kit) {
 				m.Post(amazon.Event{Group: amazon.GroupNotification, Syndrome: enasim.NotifyUpdateHints})
 				m.Post(amazon.Event{Group: 9})
 			case "evented":
-				for end := time.Now().Add(patience); m.Counters().Events-before.Events < 5; time.Sleep(10 * time.Millisecond) {
-					if time.Now().After(end) {
-						return fmt.Errorf("%d events of 5 were taken", m.Counters().Events-before.Events)
-					}
+				if !await.Holds(func() bool { return m.Counters().Events-before.Events >= 5 }) {
+					return fmt.Errorf("%d events of 5 were taken", m.Counters().Events-before.Events)
 				}
 			}
 			p.mu.Lock()
@@ -196,12 +189,6 @@ func f2faultsENA(t *testing.T, k *Kit) {
 			return nil
 		},
 	})
-	for _, l := range r["dmesg"] {
-		t.Log("guest:", l)
-	}
 	t.Logf("resets: %v, counters: %+v", m.Resets(), m.Counters())
-	f.clean(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 }

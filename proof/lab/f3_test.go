@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // f3Helpers binds the second function to vfio-pci for our responder, and leaves the first to the Linux driver. $module, $driver
@@ -99,25 +99,16 @@ say unbound
 `
 
 // f3 runs our responder inside the guest against the Linux driver on a second model.
-func (c *card) f3(t *testing.T, k *Kit) { c.f3run(t, k, f3Script) }
+func (c *card) f3(t *testing.T) { c.f3run(t, f3Script) }
 
-func (c *card) f3run(t *testing.T, k *Kit, script string) {
-	dir := logDir(t)
-	a, b := sim.Pair()
-	theirs, ours := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.model)
-	start, compared := time.Now(), false
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 150 * time.Second,
-		Dir:   dir, Sockets: []string{theirs.socket, ours.socket}, IOMMU: true,
-		Files: map[string][]byte{
-			"flood":       build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
-			"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
-			"bench":       build(t, dir, "github.com/rebound-nic/rebound/cmd/bench"),
-			"config.toml": nil,
-		},
+func (c *card) f3run(t *testing.T, script string) {
+	s := newScene(t)
+	theirs, ours := s.pair(c, c.model, c.model)
+	compared := false
+	_, err := s.play(Machine{
+		Limit: 150 * time.Second, IOMMU: true, Files: s.programs("flood", "responder", "bench"),
 		Script: fmt.Sprintf("module=%s driver=%s peer=10.9.0.1\n%s", c.module, c.name, script),
-		Say: func(key, text string, _ Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+		Say: func(key, _ string, _ Result) error {
 			ours.killed(key == "killed")
 			if (key == "killed" || key == "stopped" || key == "measured") && ours.port.BusMaster() {
 				return fmt.Errorf("the responder's function may still do DMA when it was %s", key)
@@ -128,20 +119,10 @@ func (c *card) f3run(t *testing.T, k *Kit, script string) {
 			}
 			return nil
 		},
-	})
-	for _, l := range r["bench"] {
-		t.Log("bench:", l)
-	}
-	for _, l := range r["dmesg"] {
-		t.Log("guest:", l)
-	}
-	theirs.clean(t)
-	ours.clean(t)
+	}, "bench")
 	if err != nil && !compared {
 		c.compare(t, theirs, ours) // the first difference may be the cause
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	proven(t, "F3", "ours on vfio-pci, Linux "+c.module+" as the peer", "pings, floods, bench, kill -9 and again")
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
@@ -47,45 +48,17 @@ func TestLabInterrupts(t *testing.T) {
 }
 
 func interrupts(t *testing.T) {
-	k := kit(t)
-	dir := logDir(t)
-	a, b := sim.Pair()
+	s := newScene(t)
 	_, c := sim.Pair()
 	_, d := sim.Pair()
 	ixgbe := func(o ixgbesim.Options) func([6]byte) sim.Model {
 		return func(mac [6]byte) sim.Model { o.MAC = mac; return ixgbesim.New(o) }
 	}
-	functions := []*function{
-		ixgbeCard.serve(t, dir, 0, a, ixgbe(ixgbesim.Options{Vectors: 1})),
-		ixgbeCard.serve(t, dir, 1, b, ixgbe(ixgbesim.Options{Vectors: 1, NoMSI: true})),
-		mlx5Card.serve(t, dir, 2, c, func(mac [6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5}) }),
-		mlx4Card.serve(t, dir, 3, d, func(mac [6]byte) sim.Model { return mlx4sim.New(mlx4sim.Options{MAC: mac}) }),
-	}
-	var sockets []string
-	for _, f := range functions {
-		sockets = append(sockets, f.socket)
-	}
-	start := time.Now()
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 60 * time.Second,
-		Dir:   dir, Sockets: sockets,
-		Script: "module=ixgbe peer=10.9.0.1\n" + interruptsScript,
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
-			return nil
-		},
-	})
-	for _, key := range []string{"interrupts", "dmesg"} {
-		for _, l := range r[key] {
-			t.Log(key+":", l)
-		}
-	}
-	for _, f := range functions {
-		f.clean(t)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.pair(ixgbeCard, ixgbe(ixgbesim.Options{Vectors: 1}), ixgbe(ixgbesim.Options{Vectors: 1, NoMSI: true}))
+	s.serve(mlx5Card, c, connectX(mlx5sim.ConnectX5))
+	s.serve(mlx4Card, d, func(mac [6]byte) sim.Model { return mlx4sim.New(mlx4sim.Options{MAC: mac}) })
+	r, err := s.play(Machine{Limit: 60 * time.Second, Script: "module=ixgbe peer=10.9.0.1\n" + interruptsScript}, "interrupts")
+	must.OK(t, err)
 	for i, want := range []struct {
 		caps, extended []uint32 // ID and offset
 		device         string
@@ -127,9 +100,5 @@ func interrupts(t *testing.T) {
 
 func dump(t *testing.T, lines []string) []byte {
 	t.Helper()
-	b, err := hex.DecodeString(strings.ReplaceAll(strings.Join(lines, ""), " ", ""))
-	if err != nil {
-		t.Fatalf("%v: %q", err, lines)
-	}
-	return b
+	return must.Get(hex.DecodeString(strings.ReplaceAll(strings.Join(lines, ""), " ", "")))(t)
 }

@@ -24,14 +24,14 @@ import (
 func TestLabIPXE(t *testing.T) {
 	guests(t)
 	for _, c := range running(cards.IPXE) {
-		beside(t, c.name, func(t *testing.T) { c.ipxe(t, kit(t)) })
+		beside(t, c.name, c.ipxe)
 	}
 }
 
-func (c *card) ipxe(t *testing.T, k *Kit) {
-	dir := logDir(t)
+func (c *card) ipxe(t *testing.T) {
+	s := newScene(t)
 	near, far := sim.Pair()
-	f := c.serve(t, dir, 0, near, c.model)
+	f := s.serve(c, near, c.model)
 	f.foreign = true
 	script, sum := sumScript(20000)
 	want := fmt.Sprintf("sum-%d", sum)
@@ -41,7 +41,7 @@ func (c *card) ipxe(t *testing.T, k *Kit) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	start := time.Now()
-	end := startIPXE(ctx, t, k, dir, f.socket)
+	end := startIPXE(ctx, t, s.kit, s.dir, f.socket)
 	defer end()
 	var asked string
 	for asked == "" && ctx.Err() == nil {
@@ -62,7 +62,7 @@ func (c *card) ipxe(t *testing.T, k *Kit) {
 		t.Error("the peer got a broken frame: ", w)
 	}
 	if asked != want {
-		t.Errorf("iPXE asked for %q at the end, want %q; its console:\n%s", asked, want, tail(filepath.Join(dir, "console.log")))
+		t.Errorf("iPXE asked for %q at the end, want %q; its console:\n%s", asked, want, tail(filepath.Join(s.dir, "console.log")))
 	}
 	f.clean(t)
 	proven(t, "F4", "iPXE", "DHCP, %d bytes by TFTP", len(script))

@@ -2,10 +2,10 @@ package lab
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -202,31 +202,13 @@ func TestLabIsolate(t *testing.T) {
 }
 
 func isolated(t *testing.T, cmdline, script string) {
-	k := kit(t)
-	c := ixgbeCard
-	dir := logDir(t)
+	s, c := newScene(t), ixgbeCard
 	near, far := sim.Pair()
-	f := c.serve(t, dir, 0, near, c.model)
+	s.serve(c, near, c.model).foreign = true
 	p := newPeer(far)
 	defer p.close()
-	start := time.Now()
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 240 * time.Second,
-		Dir:   dir, Sockets: []string{f.socket}, Append: cmdline,
-		Files:  map[string][]byte{"responder": build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"), "bench": build(t, dir, "github.com/rebound-nic/rebound/cmd/bench")},
-		Script: fmt.Sprintf("module=%s\n%s", c.module, script),
-		Say: func(key, text string, _ Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
-			return nil
-		},
-	})
-	for _, l := range slices.Concat(r["log"], r["effect"]) {
-		t.Log(l)
-	}
-	for _, l := range r["dmesg"] {
-		t.Log("guest:", l)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.play(Machine{
+		Limit: 240 * time.Second, Append: cmdline, Files: s.programs("responder", "bench"), Script: fmt.Sprintf("module=%s\n%s", c.module, script),
+	}, "log", "effect")
+	must.OK(t, err)
 }

@@ -24,8 +24,9 @@ func TestLabIsolation(t *testing.T) {
 	}
 	for name, cmdline := range map[string]string{"running": "", "booted": "isolcpus=managed_irq,domain,1 nohz_full=1 rcu_nocbs=1"} {
 		t.Run(name, func(t *testing.T) {
-			dir := logDir(t)
-			r := isolationRun(t, dir, cmdline)
+			s := newScene(t)
+			r, err := s.play(Machine{Limit: 10 * time.Minute, Append: cmdline, Script: isolationScript, Files: s.programs("prove")}, "failed")
+			must.OK(t, err)
 			text := strings.Join(r["table"], "\n") + "\n"
 			if !strings.Contains(text, "| Round trip |") {
 				t.Fatalf("no table:\n%s", text)
@@ -42,15 +43,3 @@ prove peers isolate -alone -rounds 3 -each 2s -interval 200us -out /tmp/table >/
 show table cat /tmp/table
 say measured
 `
-
-func isolationRun(t *testing.T, dir, cmdline string) Result {
-	t.Helper()
-	r, err := kit(t).Run(t.Context(), Machine{
-		Limit: 10 * time.Minute, Dir: dir, Append: cmdline, Script: isolationScript,
-		Files: map[string][]byte{"prove": build(t, dir, "github.com/rebound-nic/rebound/cmd/prove")},
-	})
-	if err != nil {
-		t.Fatalf("%v\n%s", err, strings.Join(append(r["failed"], r["dmesg"]...), "\n"))
-	}
-	return r
-}

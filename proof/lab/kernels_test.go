@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
@@ -194,61 +195,49 @@ func TestLabKernels(t *testing.T) {
 }
 
 func kernelWays(t *testing.T, suite string, refused map[string]string) {
-	dir := logDir(t)
+	s := newScene(t)
 	ways := append([]string{"efa vfio"}, overInterfaces...)
-	var sockets []string
-	var functions []*function
 	var script strings.Builder
 	script.WriteString("cards() {\n")
 	for _, c := range running(cards.Smoke) {
-		a, b := sim.Pair()
-		n := len(sockets)
-		near, far := c.serve(t, dir, n, a, c.model), c.serve(t, dir, n+1, b, c.model)
-		functions = append(functions, near, far)
-		sockets = append(sockets, near.socket, far.socket)
+		n := len(s.functions)
+		s.pair(c, c.model, c.model)
 		ways = append(ways, c.name+" vfio")
 		fmt.Fprintf(&script, "card %s %s %x %x\n", c.name, c.module, n+1, n+2)
 	}
 	_, wire := sim.Pair()
-	efa := efaCard.serve(t, dir, len(sockets), wire, efaModel(efasim.EFA1))
-	functions, sockets = append(functions, efa), append(sockets, efa.socket)
+	s.serve(efaCard, wire, efaModel(efasim.EFA1))
 	fmt.Fprintf(&script, "}\nefa=$(basename $(dirname $(grep -l 0xefa /sys/bus/pci/devices/*/device)))\n")
-	runWays(t, suite, Machine{Dir: dir, Sockets: sockets, IOMMU: true, Script: script.String() + behindScript}, functions, ways, refused)
+	s.runWays(suite, Machine{IOMMU: true, Script: script.String() + behindScript}, ways, refused)
 }
 
 func physicalWays(t *testing.T, suite string, refused map[string]string) {
-	dir := logDir(t)
+	s := newScene(t)
 	ways, script := []string{"ixgbe sysfs", "ixgbe vfio without IOMMU"}, kernelHelpers
 	if suite == ubuntu {
 		ways, script = append(ways, overInterfaces...), kernelHelpers+vethScript+"over=1 restarts=4\n"
 	} else {
 		refused = map[string]string{"ixgbe vfio without IOMMU": "VFIO_NOIOMMU"} // Debian builds its kernels so
 	}
-	a, b := sim.Pair()
-	near, far := ixgbeCard.serve(t, dir, 0, a, ixgbeCard.model), ixgbeCard.serve(t, dir, 1, b, ixgbeCard.model)
-	runWays(t, suite, Machine{Dir: dir, Sockets: []string{near.socket, far.socket}, Script: script + physicalScript}, []*function{near, far},
-		ways, refused)
+	s.pair(ixgbeCard, ixgbeCard.model, ixgbeCard.model)
+	s.runWays(suite, Machine{Script: script + physicalScript}, ways, refused)
 }
 
 // runWays runs the machine with the kernel of a release. Each of the modes has to work, except for those that are
 // rejected with a reason.
-func runWays(t *testing.T, suite string, m Machine, functions []*function, ways []string, refused map[string]string) {
-	k, err := kit(t).withKernel(t.Context(), suite)
+func (s *scene) runWays(suite string, m Machine, ways []string, refused map[string]string) {
+	k, err := s.kit.withKernel(s.Context(), suite)
 	if errors.Is(err, errCannot) {
-		t.Skip(err)
+		s.Skip(err)
 	}
-	if err != nil {
-		t.Fatal(err)
+	must.OK(s, err)
+	s.kit = k
+	for _, f := range s.functions {
+		f.foreign = true // an old driver may cause warnings that a later version does not
 	}
-	m.Limit = 4 * time.Minute
-	m.Files = map[string][]byte{
-		"responder":   build(t, m.Dir, "github.com/rebound-nic/rebound/cmd/responder"),
-		"bench":       build(t, m.Dir, "github.com/rebound-nic/rebound/cmd/bench"),
-		"config.toml": nil,
-	}
-	version, start, got := "", time.Now(), map[string]string{} // reason for failure by mode; "" if it worked
+	m.Limit, m.Files = 4*time.Minute, s.programs("responder", "bench")
+	version, got := "", map[string]string{} // reason for failure by mode; "" if it worked
 	m.Say = func(key, text string, _ Result) error {
-		t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 		switch key {
 		case "boot":
 			version = text
@@ -261,27 +250,18 @@ func runWays(t *testing.T, suite string, m Machine, functions []*function, ways 
 		}
 		return nil
 	}
-	r, err := k.Run(t.Context(), m)
-	for _, l := range append(r["failed"], r["dmesg"]...) {
-		t.Log("guest:", l)
-	}
-	for _, f := range functions {
-		f.foreign = true // an old driver may cause warnings that a later version does not
-		f.clean(t)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.play(m, "failed")
+	must.OK(s, err)
 	for _, way := range ways {
 		why, tried := got[way]
 		switch want := refused[way]; {
 		case !tried:
-			t.Errorf("%s was not tried", way)
+			s.Errorf("%s was not tried", way)
 		case want == "" && why != "":
-			t.Errorf("%s: %s", way, why)
+			s.Errorf("%s: %s", way, why)
 		case want != "" && !strings.Contains(why, want):
-			t.Errorf("%s: refused with %q, want %q", way, why, want)
+			s.Errorf("%s: refused with %q, want %q", way, why, want)
 		}
 	}
-	proven(t, "F3", "ours on Linux "+version, "%s", strings.Join(slices.DeleteFunc(ways, func(w string) bool { return refused[w] != "" }), ", "))
+	proven(s.T, "F3", "ours on Linux "+version, "%s", strings.Join(slices.DeleteFunc(ways, func(w string) bool { return refused[w] != "" }), ", "))
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
@@ -42,7 +43,7 @@ func TestLabIxgbe(t *testing.T) {
 	guests(t)
 	beside(t, "ixgbe/F2kin", ixgbeKin)
 	beside(t, "ixgbe/F3X540", func(t *testing.T) {
-		(&card{name: "ixgbe", module: "ixgbe", model: ixgbeKind(ixgbesim.X540)}).f3(t, kit(t))
+		(&card{name: "ixgbe", module: "ixgbe", model: ixgbeKind(ixgbesim.X540)}).f3(t)
 	})
 }
 
@@ -51,27 +52,21 @@ func ixgbeKind(k ixgbesim.Kind) func(mac [6]byte) sim.Model {
 }
 
 func ixgbeKin(t *testing.T) {
-	k := kit(t)
-	dir := logDir(t)
-	c := ixgbeCard
+	s, c := newScene(t), ixgbeCard
 	kinds := []ixgbesim.Kind{ixgbesim.Combined, ixgbesim.XAUI, ixgbesim.X540}
-	var functions []*function
 	var peers []*peer
-	var sockets []string
-	for i, kind := range kinds {
+	for _, kind := range kinds {
 		near, far := sim.Pair()
-		f := c.serve(t, dir, i, near, ixgbeKind(kind))
+		s.serve(c, near, ixgbeKind(kind))
 		p := newPeer(far)
 		defer p.close()
-		functions, peers, sockets = append(functions, f), append(peers, p), append(sockets, f.socket)
+		peers = append(peers, p)
 	}
-	start, counters := time.Now(), settling{}
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 100 * time.Second,
-		Dir:   dir, Sockets: sockets,
+	counters := settling{}
+	_, err := s.play(Machine{
+		Limit:  100 * time.Second,
 		Script: fmt.Sprintf("module=%s jumbo=%d peer=10.9.0.1 count=%d\n%s", c.module, c.jumbo, len(kinds), kinScript),
 		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			if key == "unbooted" { // it restarts
 				for _, p := range peers {
 					p.mu.Lock()
@@ -84,7 +79,7 @@ func ixgbeKin(t *testing.T) {
 				return nil
 			}
 			n := int(key[i] - '1')
-			f, p := functions[n], peers[n]
+			f, p := s.functions[n], peers[n]
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			switch {
@@ -101,16 +96,8 @@ func ixgbeKin(t *testing.T) {
 			return nil
 		},
 	})
-	for _, l := range r["dmesg"] {
-		t.Log("guest:", l)
-	}
-	for _, f := range functions {
-		f.clean(t)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m := functions[2].model.(*ixgbesim.Model); m.PHY(0x1E_0000)&(1<<11) == 0 {
+	must.OK(t, err)
+	if m := s.functions[2].model.(*ixgbesim.Model); m.PHY(0x1E_0000)&(1<<11) == 0 {
 		t.Error("Linux left the X540's PHY in full power: TestPHY of nic/drivers/ixgbe assumes that it does not")
 	}
 	proven(t, "F2", "Linux "+c.module, "%d more kinds: 400 pings each, ethtool's counters, MTU %d", len(kinds), c.jumbo)

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
@@ -66,35 +68,40 @@ type function struct {
 	foreign bool // third-party driver: the model may report warnings
 }
 
-func (c *card) serve(t *testing.T, dir string, i int, w sim.Wire, model func([6]byte) sim.Model) *function {
-	t.Helper()
-	f := &function{model: model([6]byte{2, 0, 0, 0, 0, byte(1 + i)}), socket: filepath.Join(dir, fmt.Sprintf("%s%d.sock", c.name, i))}
-	log, err := os.Create(filepath.Join(dir, fmt.Sprintf("server%d.log", i)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f.port, err = sim.New(f.model, sim.Options{Name: fmt.Sprintf("%s%d", c.name, i)}); err != nil {
-		t.Fatal(err)
-	}
+// serve adds a function of a card to the scene's bus. The last digit of its MAC address is its number, from 1.
+func (s *scene) serve(c *card, w sim.Wire, model func([6]byte) sim.Model) *function {
+	s.Helper()
+	i := len(s.functions)
+	name := fmt.Sprintf("%s%d", c.name, i)
+	f := &function{model: model([6]byte{2, 0, 0, 0, 0, byte(1 + i)}), socket: filepath.Join(s.dir, name+".sock")}
+	log := must.Get(os.Create(filepath.Join(s.dir, fmt.Sprintf("server%d.log", i))))(s)
+	f.port = must.Get(sim.New(f.model, sim.Options{Name: name}))(s)
 	f.port.StartTrace(traceDepth)
 	f.port.Connect(w)
-	s := must.Get(vfioserver.Listen(f.socket, f.port, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))(t)
+	server := must.Get(vfioserver.Listen(f.socket, f.port, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))(s)
 	f.port.StartRemote()
-	t.Cleanup(func() {
-		s.Close()
+	s.Cleanup(func() {
+		server.Close()
 		f.port.Stop()
 		for _, v := range f.port.Violations() {
 			fmt.Fprintln(log, "violation:", v)
 		}
 		fmt.Fprintf(log, "transactions: %+v\n", f.port.Counts())
-		if t.Failed() {
-			t.Logf("%s dropped %v; its counters are %s", f.port.Name(), f.port.Drops(), f.counters())
+		if s.Failed() {
+			s.Logf("%s dropped %v; its counters are %s", f.port.Name(), f.port.Drops(), f.counters())
+			check.OK(s, f.leave(filepath.Join(s.dir, fmt.Sprintf("trace%d.log", i))))
 		}
-		f.leave(t, dir, fmt.Sprintf("trace%d.log", i))
 		f.port.Close()
 		log.Close()
 	})
+	s.functions = append(s.functions, f)
 	return f
+}
+
+// pair adds two functions of a card, which share a wire.
+func (s *scene) pair(c *card, near, far func([6]byte) sim.Model) (f, g *function) {
+	a, b := sim.Pair()
+	return s.serve(c, a, near), s.serve(c, b, far)
 }
 
 // counters returns the model's counters as text: each model has its type of them.
@@ -115,6 +122,19 @@ func (f *function) agree(c *card, shown map[string]uint64, all bool) (d []string
 var built struct {
 	sync.Mutex
 	binary map[string][]byte
+}
+
+// programs builds programs, of cmd or of the lab, which the guest has below /lab, with an empty configuration.
+func (s *scene) programs(names ...string) map[string][]byte {
+	files := map[string][]byte{"config.toml": nil}
+	for _, name := range names {
+		folder := "cmd/"
+		if !slices.Contains([]string{"bench", "prove", "responder"}, name) {
+			folder = "proof/lab/"
+		}
+		files[name] = build(s.T, s.dir, "github.com/rebound-nic/rebound/"+folder+name)
+	}
+	return files
 }
 
 func build(t *testing.T, dir, pkg string) []byte {
@@ -150,16 +170,16 @@ func TestLab(t *testing.T) {
 		c := cardOf(row.Name)
 		for _, s := range []struct {
 			name string
-			run  func(*testing.T, *Kit)
+			run  func(*testing.T)
 		}{{cards.F2, c.f2}, {cards.F2Pair, c.f2pair}, {cards.F3, c.f3}} {
 			if row.Runs(s.name) {
-				beside(t, c.name+"/"+s.name, func(t *testing.T) { s.run(t, kit(t)) })
+				beside(t, c.name+"/"+s.name, s.run)
 			}
 		}
 	}
 	beside(t, "afxdp", func(t *testing.T) {
 		for _, c := range running(cards.AFXDP) {
-			beside(t, c.name, func(t *testing.T) { c.afxdp(t, kit(t)) })
+			beside(t, c.name, c.afxdp)
 		}
 	})
 }
@@ -321,21 +341,17 @@ need rmmod $module
 const f2Pings = 1 + 18*100 + 1000
 
 // f2 runs the unmodified Linux driver on our model.
-func (c *card) f2(t *testing.T, k *Kit) {
-	t.Log(k.Version)
-	dir := logDir(t)
+func (c *card) f2(t *testing.T) {
+	s := newScene(t)
 	near, far := sim.Pair()
-	f := c.serve(t, dir, 0, near, c.model)
+	f := s.serve(c, near, c.model)
 	p := newPeer(far)
 	defer p.close()
-	start, counters := time.Now(), settling{}
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 150 * time.Second,
-		Dir:   dir, Sockets: []string{f.socket},
-		Files:  map[string][]byte{"flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood")},
+	counters := settling{}
+	_, err := s.play(Machine{
+		Limit: 150 * time.Second, Files: s.programs("flood"),
 		Script: fmt.Sprintf("module=%s jumbo=%d peer=10.9.0.1\n%s", c.module, c.jumbo, f2Script),
 		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			switch {
@@ -353,18 +369,12 @@ func (c *card) f2(t *testing.T, k *Kit) {
 			return nil
 		},
 	})
-	for _, l := range r["dmesg"] {
-		t.Log("guest:", l)
-	}
-	f.clean(t)
 	p.mu.Lock()
 	for _, w := range p.wrong {
 		t.Error("the peer got a broken frame: ", w)
 	}
 	p.mu.Unlock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	proven(t, "F2", "Linux "+c.module, "%d pings, %d datagrams, ethtool's counters, MTU %d, reload", p.icmp, p.udp, c.jumbo)
 }
 

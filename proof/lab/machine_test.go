@@ -48,6 +48,46 @@ func logDir(t *testing.T) string {
 	return dir
 }
 
+// scene is a run of a guest: its folder, and the functions on its bus.
+type scene struct {
+	*testing.T
+	kit       *Kit
+	dir       string
+	functions []*function
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	s := &scene{T: t, kit: kit(t), dir: logDir(t)}
+	t.Log(s.kit.Version)
+	return s
+}
+
+// play runs the guest with all functions, unless m names some. It logs what the guest says, what it shows under the keys and what its
+// kernel reports, and fails the test if a driver violated a rule of a model.
+func (s *scene) play(m Machine, keys ...string) (Result, error) {
+	s.Helper()
+	start, say := time.Now(), m.Say
+	m.Say = func(key, text string, r Result) error {
+		s.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+		if say == nil {
+			return nil
+		}
+		return say(key, text, r)
+	}
+	if m.Dir = s.dir; m.Sockets == nil {
+		for _, f := range s.functions {
+			m.Sockets = append(m.Sockets, f.socket)
+		}
+	}
+	r, err := s.kit.Run(s.Context(), m)
+	r.log(s.T, append(keys, "dmesg")...)
+	for _, f := range s.functions {
+		f.clean(s.T)
+	}
+	return r, err
+}
+
 func TestGuestScript(t *testing.T) {
 	guests(t)
 	k := kit(t)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
@@ -65,21 +66,16 @@ func TestLabMlx4(t *testing.T) {
 }
 
 func mlx4Load(t *testing.T) {
-	k := kit(t)
-	dir := logDir(t)
+	s := newScene(t)
 	near, far := sim.Pair()
-	f := mlx4Card.serve(t, dir, 0, near, mlx4Card.model)
+	f := s.serve(mlx4Card, near, mlx4Card.model)
 	m := f.model.(*mlx4sim.Model)
 	p := newPeer(far)
 	defer p.close()
-	start, counters := time.Now(), settling{}
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 150 * time.Second,
-		Dir:   dir, Sockets: []string{f.socket},
-		Files:  map[string][]byte{"flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood")},
-		Script: "peer=10.9.0.1\n" + mlx4Script,
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+	counters := settling{}
+	_, err := s.play(Machine{
+		Limit: 150 * time.Second, Files: s.programs("flood"), Script: "peer=10.9.0.1\n" + mlx4Script,
+		Say: func(key, _ string, r Result) error {
 			switch key {
 			case "spread":
 				n := numbers(r["spread"])
@@ -102,15 +98,7 @@ func mlx4Load(t *testing.T) {
 			}
 			return nil
 		},
-	})
-	for _, key := range []string{"turned", "dmesg"} {
-		for _, l := range r[key] {
-			t.Log(key+":", l)
-		}
-	}
-	f.clean(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "turned")
+	must.OK(t, err)
 	proven(t, "F2", "Linux mlx4_en, by flow rules", "16 flows on two rings, its self-test, cable, reset, reload")
 }

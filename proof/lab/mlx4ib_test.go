@@ -239,18 +239,13 @@ func TestLabMlx4IB(t *testing.T) {
 
 // mlx4IB returns how many of libibverbs' programs ran.
 func mlx4IB(t *testing.T, script string, near, far func([6]byte) sim.Model) (programs int) {
-	k := kit(t)
-	dir := logDir(t)
+	s := newScene(t)
 	a, b := sim.Pair()
-	f, g := mlx4Card.serve(t, dir, 0, a, near), mlx4Card.serve(t, dir, 1, b, far)
-	start := time.Now()
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 300 * time.Second,
-		Dir:   dir, Sockets: []string{f.socket, g.socket},
-		Files:  map[string][]byte{"responder": build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"), "config.toml": nil},
-		Script: script,
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+	f, g := s.serve(mlx4Card, a, near), s.serve(mlx4Card, b, far)
+	keys := []string{"ud", "rc", "srq", "send", "sendud", "write", "read"}
+	r, err := s.play(Machine{
+		Limit: 300 * time.Second, Files: s.programs("responder"), Script: script,
+		Say: func(key, _ string, _ Result) error {
 			switch key {
 			case "pinged", "again":
 				return ibAgree(t, f, g)
@@ -274,21 +269,12 @@ func mlx4IB(t *testing.T, script string, near, far func([6]byte) sim.Model) (pro
 			}
 			return nil
 		},
-	})
-	for _, key := range []string{"ud", "rc", "srq", "send", "sendud", "write", "read"} {
+	}, append(keys, "devinfo", "failed")...)
+	for _, key := range keys {
 		if len(r[key]) > 0 {
 			programs++
 		}
 	}
-	for _, key := range []string{"devinfo", "ud", "rc", "srq", "send", "sendud", "write", "read", "failed", "dmesg"} {
-		for _, l := range r[key] {
-			if strings.TrimSpace(l) != "" {
-				t.Log(key+":", l)
-			}
-		}
-	}
-	f.clean(t)
-	g.clean(t)
 	if err != nil {
 		t.Logf("packets: %+v, %+v", ibPackets(f), ibPackets(g))
 		t.Fatal(err)

@@ -1,14 +1,11 @@
 package lab
 
 import (
-	"context"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/rebound-nic/rebound/sim"
 )
 
 // ibBootScript is the host that iPXE boots from, over InfiniBand: Debian's opensm assigns addresses to both ports, and
@@ -50,33 +47,22 @@ say pinged
 // mlx4IBBoot is rung F4 on InfiniBand: iPXE's own driver, subnet agent and IPoIB on one model, and Linux's on the
 // other.
 func mlx4IBBoot(t *testing.T) {
-	k := kit(t)
-	dir := logDir(t)
-	a, b := sim.Pair()
-	theirs, host := mlx4Card.serve(t, dir, 0, a, ibNear), mlx4Card.serve(t, dir, 1, b, ibFar)
+	s := newScene(t)
+	theirs, host := s.pair(mlx4Card, ibNear, ibFar)
 	theirs.foreign = true
 	script, sum := sumScript(8000)
 	want := fmt.Sprintf("sum-%d", sum)
-	start := time.Now()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
 	end := func() {}
 	defer func() { end() }()
 	console := logDir(t)
-	r, err := k.Run(ctx, Machine{
-		Limit: 200 * time.Second,
-		Dir:   dir, Sockets: []string{host.socket},
-		Files: map[string][]byte{
-			"bootd":     build(t, dir, "github.com/rebound-nic/rebound/proof/lab/bootd"),
-			"boot.ipxe": script,
-			want:        []byte("#!ipxe\nsleep 600\n"),
-		},
-		Script: "sum=" + want + "\n" + ibBootScript,
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+	files := s.programs("bootd")
+	files["boot.ipxe"], files[want] = script, []byte("#!ipxe\nsleep 600\n")
+	r, err := s.play(Machine{
+		Limit: 200 * time.Second, Sockets: []string{host.socket}, Files: files, Script: "sum=" + want + "\n" + ibBootScript,
+		Say: func(key, text string, _ Result) error {
 			switch {
 			case key == "serving":
-				end = startIPXE(ctx, t, k, console, theirs.socket)
+				end = startIPXE(t.Context(), t, s.kit, console, theirs.socket)
 			case key == "asked" && text != want:
 				return fmt.Errorf("iPXE asked for %q at the end, want %q", text, want)
 			case key == "pinged":
@@ -84,15 +70,8 @@ func mlx4IBBoot(t *testing.T) {
 			}
 			return nil
 		},
-	})
+	}, "asked", "failed")
 	end()
-	for _, key := range []string{"asked", "failed", "dmesg"} {
-		for _, l := range r[key] {
-			t.Log(key+":", l)
-		}
-	}
-	host.clean(t)
-	theirs.clean(t)
 	if err != nil {
 		t.Fatalf("%v\niPXE's console:\n%s", err, tail(filepath.Join(console, "console.log")))
 	}

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"testing"
 	"time"
-
-	"github.com/rebound-nic/rebound/sim"
 )
 
 // ibF3Script runs our responder on an InfiniBand port: Debian's opensm on the other port assigns its LID and its
@@ -97,23 +95,11 @@ say measured
 func TestLabMlx4IBF3(t *testing.T) {
 	guests(t)
 	beside(t, "mlx4/IPoIB F3", func(t *testing.T) {
-		k := kit(t)
-		dir := logDir(t)
-		a, b := sim.Pair()
-		theirs, ours := mlx4Card.serve(t, dir, 0, a, ibNear), mlx4Card.serve(t, dir, 1, b, ibFar)
-		start := time.Now()
-		r, err := k.Run(t.Context(), Machine{
-			Limit: 200 * time.Second,
-			Dir:   dir, Sockets: []string{theirs.socket, ours.socket}, IOMMU: true,
-			Files: map[string][]byte{
-				"flood":       build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
-				"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
-				"bench":       build(t, dir, "github.com/rebound-nic/rebound/cmd/bench"),
-				"config.toml": nil,
-			},
-			Script: ibF3Script,
-			Say: func(key, text string, _ Result) error {
-				t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+		s := newScene(t)
+		theirs, ours := s.pair(mlx4Card, ibNear, ibFar)
+		_, err := s.play(Machine{
+			Limit: 200 * time.Second, IOMMU: true, Files: s.programs("flood", "responder", "bench"), Script: ibF3Script,
+			Say: func(key, _ string, _ Result) error {
 				if (key == "killed" || key == "stopped" || key == "measured") && ours.port.BusMaster() {
 					return fmt.Errorf("the responder's function may still do DMA when it was %s", key)
 				}
@@ -122,14 +108,7 @@ func TestLabMlx4IBF3(t *testing.T) {
 				}
 				return nil
 			},
-		})
-		for _, key := range []string{"failed", "nics", "log", "bench", "dmesg"} {
-			for _, l := range r[key] {
-				t.Log(key+":", l)
-			}
-		}
-		theirs.clean(t)
-		ours.clean(t)
+		}, "failed", "nics", "log", "bench")
 		if err != nil {
 			t.Logf("packets: %+v, %+v", ibPackets(theirs), ibPackets(ours))
 			t.Fatal(err)

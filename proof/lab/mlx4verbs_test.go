@@ -6,7 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
 
@@ -55,25 +56,19 @@ func TestLabMlx4Verbs(t *testing.T) {
 }
 
 func mlx4Verbs(t *testing.T) {
-	k := kit(t)
-	dir := logDir(t)
-	a, b := sim.Pair()
-	f, g := mlx4Card.serve(t, dir, 0, a, mlx4Card.model), mlx4Card.serve(t, dir, 1, b, mlx4Card.model)
+	s := newScene(t)
+	_, g := s.pair(mlx4Card, mlx4Card.model, mlx4Card.model)
 	rules := func() (n int) {
 		g.port.Hold(func() { n = g.model.(*mlx4sim.Model).Rules() })
 		return n
 	}
-	start := time.Now()
 	idle, most := -1, 0
 	frames := fromEnv("REBOUND_LAB_FRAMES", 1000)
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 500*time.Second + time.Duration(frames)*5*time.Millisecond, Dir: dir, Sockets: []string{f.socket, g.socket},
-		Files: map[string][]byte{"responder": build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"), "flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
-			"bench": build(t, dir, "github.com/rebound-nic/rebound/cmd/bench")},
+	_, err := s.play(Machine{
+		Limit: 500*time.Second + time.Duration(frames)*5*time.Millisecond, Files: s.programs("responder", "flood", "bench"),
 		Script: "modprobe mlx4_core log_num_mgm_entry_size=-1 || fail modprobe mlx4_core\n" +
 			fmt.Sprintf("module=mlx4_en driver=mlx4 peer=10.9.0.1 frames=%d\n", frames) + mlx4VerbsScript,
 		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			switch key {
 			case "own", "ready":
 				if !strings.Contains(text, "driver=mlx4") || !strings.Contains(text, "via=verbs") {
@@ -89,20 +84,13 @@ func mlx4Verbs(t *testing.T) {
 				if err := r.datagrams(500 + frames); len(r["summary"]) > 0 && err != nil {
 					return err
 				}
-				for end := time.Now().Add(patience); rules() != idle; time.Sleep(10 * time.Millisecond) {
-					if time.Now().After(end) {
-						return fmt.Errorf("the card has %d rules, before there were %d", rules(), idle)
-					}
+				if !await.Holds(func() bool { return rules() == idle }) {
+					return fmt.Errorf("the card has %d rules, before there were %d", rules(), idle)
 				}
 			}
 			return nil
 		},
-	})
-	r.log(t, "log", "nics", "mixed", "summary", "bench", "dmesg", "failed")
-	f.clean(t)
-	g.clean(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "log", "nics", "mixed", "summary", "bench", "failed")
+	must.OK(t, err)
 	proven(t, "F3", "ours beside Linux mlx4_en, Linux mlx4_en as the peer", "responder and bench, and the kernel's own traffic on one interface; %d rules on the card", most)
 }

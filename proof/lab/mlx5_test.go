@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
@@ -68,7 +70,7 @@ func TestLabMlx5(t *testing.T) {
 	guests(t)
 	beside(t, "mlx5/Load", mlx5Load)
 	beside(t, "mlx5/Newer", mlx5Newer)
-	beside(t, "mlx5/F3VF", func(t *testing.T) { mlx5VF.f3run(t, kit(t), vfScript) })
+	beside(t, "mlx5/F3VF", func(t *testing.T) { mlx5VF.f3run(t, vfScript) })
 }
 
 // mlx5VF is a virtual function, whose pages its host supplies, on both sides of the wire.
@@ -79,29 +81,27 @@ var mlx5VF = card{
 	},
 }
 
+// connectX makes the model of a ConnectX.
+func connectX(p mlx5sim.Profile) func([6]byte) sim.Model {
+	return func(mac [6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: p}) }
+}
+
 func mlx5Load(t *testing.T) {
-	k := kit(t)
-	dir := logDir(t)
+	s := newScene(t)
 	near, far := sim.Pair()
-	f := mlx5Card.serve(t, dir, 0, near, mlx5Card.model)
+	f := s.serve(mlx5Card, near, mlx5Card.model)
 	m := f.model.(*mlx5sim.Model)
 	p := newPeer(far)
 	defer p.close()
 	before, most, owned, want := 0, 0, 0, 0
 	count := func() { f.port.Hold(func() { owned, _ = m.Pages() }) }
 	served := func() { // or until the timeout, which the caller detects
-		for end := time.Now().Add(patience); owned != want && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-			count()
-		}
+		await.Holds(func() bool { count(); return owned == want })
 	}
 	counters := settling{}
-	_, err := k.Run(t.Context(), Machine{
-		Limit: 100 * time.Second,
-		Dir:   dir, Sockets: []string{f.socket},
-		Files:  map[string][]byte{"flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood")},
-		Script: "peer=10.9.0.1\n" + mlx5Script,
+	_, err := s.play(Machine{
+		Limit: 100 * time.Second, Files: s.programs("flood"), Script: "peer=10.9.0.1\n" + mlx5Script,
 		Say: func(key, text string, r Result) error {
-			t.Log(key, text)
 			count()
 			switch key {
 			case "spread":
@@ -152,10 +152,7 @@ func mlx5Load(t *testing.T) {
 			return nil
 		},
 	})
-	f.clean(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	proven(t, "F2", "Linux mlx5_core", "two channels, 900 pages given and 600 taken back under load, compressed completions, a failure of the firmware")
 }
 
@@ -258,23 +255,14 @@ func (s *stamped) judge(lines []string, probes int64, series, inForce string) (w
 }
 
 func mlx5Newer(t *testing.T) {
-	k := kit(t)
-	dir := logDir(t)
-	a, b := sim.Pair()
-	newer := func(p mlx5sim.Profile) func([6]byte) sim.Model {
-		return func(mac [6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: p}) }
-	}
-	f, g := mlx5Card.serve(t, dir, 0, a, newer(mlx5sim.ConnectX6Dx)), mlx5Card.serve(t, dir, 1, b, newer(mlx5sim.ConnectX5VF))
+	s := newScene(t)
+	f, g := s.pair(mlx5Card, connectX(mlx5sim.ConnectX6Dx), connectX(mlx5sim.ConnectX5VF))
 	v := g.model.(*mlx5sim.Model)
 	before, writes := 0, uint64(0)
-	start, counters := time.Now(), settling{}
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 120 * time.Second,
-		Dir:   dir, Sockets: []string{f.socket, g.socket},
-		Files:  map[string][]byte{"bench": build(t, dir, "github.com/rebound-nic/rebound/cmd/bench")},
-		Script: "module=mlx5_core peer=10.9.0.1\n" + newerScript,
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+	counters := settling{}
+	r, err := s.play(Machine{
+		Limit: 120 * time.Second, Files: s.programs("bench"), Script: "module=mlx5_core peer=10.9.0.1\n" + newerScript,
+		Say: func(key, _ string, r Result) error {
 			var owned int
 			g.port.Hold(func() { owned, _ = v.Pages() })
 			switch key {
@@ -297,7 +285,7 @@ func mlx5Newer(t *testing.T) {
 			}
 			return nil
 		},
-	})
+	}, "pf", "vf", "turned", "bench")
 	if err == nil {
 		for key, want := range map[string][]string{
 			"pf":     {"driver: mlx5_core", "firmware-version: 22.36.1010", "bus-info: 0000:00:04.0"},
@@ -322,15 +310,6 @@ func mlx5Newer(t *testing.T) {
 			t.Error("Linux wrote no port register of the virtual function: then the model need not take that")
 		}
 	}
-	for _, key := range []string{"pf", "vf", "turned", "bench", "dmesg"} {
-		for _, l := range r[key] {
-			t.Log(key+":", l)
-		}
-	}
-	f.clean(t)
-	g.clean(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	proven(t, "F2", "Linux mlx5_core", "a ConnectX-6 Dx and a virtual function of a ConnectX-5: pings, self-tests, counters, stamps of 600 probes")
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
@@ -213,18 +215,12 @@ func TestLabMlx5Verbs(t *testing.T) {
 }
 
 func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
-	k := kit(t)
-	dir := logDir(t)
-	a, b := sim.Pair()
-	peer := mlx5sim.Options{Profile: mlx5sim.ConnectX5}
+	s := newScene(t)
+	peer := mlx5sim.ConnectX5
 	if !o.UCTX { // with the recorded firmware, whose flow tables cannot be chained
-		peer.Profile = mlx5sim.ConnectX4
+		peer = mlx5sim.ConnectX4
 	}
-	f := mlx5Card.serve(t, dir, 0, a, func(mac [6]byte) sim.Model {
-		peer.MAC = mac
-		return mlx5sim.New(peer)
-	})
-	g := mlx5Card.serve(t, dir, 1, b, func(mac [6]byte) sim.Model {
+	_, g := s.pair(mlx5Card, connectX(peer), func(mac [6]byte) sim.Model {
 		o.MAC = mac
 		return mlx5sim.New(o)
 	})
@@ -242,7 +238,6 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 	if o.UCTX {
 		how = "by DEVX"
 	}
-	start := time.Now()
 	idle, base, most := 0, 0, 0
 	kills, frames := fromEnv("REBOUND_LAB_KILLS", 5), fromEnv("REBOUND_LAB_FRAMES", 500)
 	script := fmt.Sprintf("module=mlx5_core driver=mlx5 peer=10.9.0.1 kills=%d frames=%d\n", kills, frames) + mlx5VerbsScript
@@ -251,13 +246,10 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 	} else if o.UCTX {
 		script = "brief=1 " + script // the others show the rest
 	}
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 600*time.Second + time.Duration(kills)*3*time.Second + time.Duration(frames)*5*time.Millisecond, Dir: dir, Sockets: []string{f.socket, g.socket},
-		Files: map[string][]byte{"responder": build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"), "flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
-			"bench": build(t, dir, "github.com/rebound-nic/rebound/cmd/bench"), "rights": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/rights")},
-		Script: script,
+	_, err := s.play(Machine{
+		Limit: 600*time.Second + time.Duration(kills)*3*time.Second + time.Duration(frames)*5*time.Millisecond,
+		Files: s.programs("responder", "flood", "bench", "rights"), Script: script,
 		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			switch key {
 			case "idle":
 				idle, base = objects()
@@ -291,24 +283,14 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 						return err
 					}
 				}
-				for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-					contexts, n := objects()
-					if contexts == idle && n == base {
-						break
-					}
-					if time.Now().After(end) {
-						return fmt.Errorf("the card has %d objects and %d contexts, before the responder there were %d and %d", n, contexts, base, idle)
-					}
+				var contexts, n int
+				if !await.Holds(func() bool { contexts, n = objects(); return contexts == idle && n == base }) {
+					return fmt.Errorf("the card has %d objects and %d contexts, before the responder there were %d and %d", n, contexts, base, idle)
 				}
 			}
 			return nil
 		},
-	})
-	r.log(t, "log", "addresses", "nics", "mixed", "summary", "own", "confined", "lacking", "final", "bench", "dmesg", "failed")
-	f.clean(t)
-	g.clean(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "log", "addresses", "nics", "mixed", "summary", "own", "confined", "lacking", "final", "bench", "failed")
+	must.OK(t, err)
 	proven(t, "F3", "ours beside Linux mlx5_core, Linux mlx5_core as the peer", "responder, bench and watch, and the kernel's own traffic on one interface; %d objects on the card; %s", most, how)
 }

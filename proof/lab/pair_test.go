@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // farHelpers set up two Linux drivers: $dev here, and $far in a network namespace, where "there" runs commands.
@@ -90,22 +90,17 @@ until_true 100 both
 `
 
 // f2pair runs two models of different types with the Linux driver on both.
-func (c *card) f2pair(t *testing.T, k *Kit) {
-	dir := logDir(t)
-	a, b := sim.Pair()
-	f, g := c.serve(t, dir, 0, a, c.model), c.serve(t, dir, 1, b, c.other)
-	start, counters := time.Now(), settling{}
-	script, files := pairScript, map[string][]byte{}
+func (c *card) f2pair(t *testing.T) {
+	s := newScene(t)
+	f, g := s.pair(c, c.model, c.other)
+	counters, script, files := settling{}, pairScript, map[string][]byte{}
 	if c.physical {
-		script = "sysctl -q -w vm.nr_hugepages=64\n" + pairScript + pairPhysical
-		files = map[string][]byte{"responder": build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"), "flood": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"), "config.toml": nil}
+		script, files = "sysctl -q -w vm.nr_hugepages=64\n"+pairScript+pairPhysical, s.programs("responder", "flood")
 	}
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 120 * time.Second,
-		Dir:   dir, Sockets: []string{f.socket, g.socket}, Files: files,
+	_, err := s.play(Machine{
+		Limit: 120 * time.Second, Files: files,
 		Script: fmt.Sprintf("module=%s driver=%s peer=10.9.0.1\n%s", c.module, c.name, script),
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+		Say: func(key, _ string, r Result) error {
 			if key == "stopped" && g.port.BusMaster() {
 				return errors.New("the responder's function may still do DMA when it was stopped")
 			}
@@ -115,14 +110,7 @@ func (c *card) f2pair(t *testing.T, k *Kit) {
 			return nil
 		},
 	})
-	for _, l := range r["dmesg"] {
-		t.Log("guest:", l)
-	}
-	f.clean(t)
-	g.clean(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	proven(t, "F2", "Linux "+c.module+", on both ends", "16 MiB by TCP each way, byte-equal")
 	if c.physical {
 		proven(t, "F3", "ours on sysfs without an IOMMU, Linux "+c.module+" as the peer", "300 pings, a flood, given back")

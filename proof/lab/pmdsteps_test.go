@@ -46,7 +46,7 @@ func echoes(port, top, flood int) func(p *pmdRun) error {
 		if err := e.stream(e, flood, 64, request, check); err != nil {
 			return fmt.Errorf("flood: %w", err)
 		}
-		p.log("%d echo replies of 60 to %d bytes", len(sizes)+flood, top)
+		p.Logf("%d echo replies of 60 to %d bytes", len(sizes)+flood, top)
 		return nil
 	}
 }
@@ -120,7 +120,7 @@ func forwardsWithin(n, top, window int) func(p *pmdRun) error {
 			if err != nil {
 				return fmt.Errorf("from function %d: %w", from, err)
 			}
-			p.log("%d frames of 60 to %d bytes forwarded from function %d, %.0f a second", n, top, from, float64(n)/time.Since(start).Seconds())
+			p.Logf("%d frames of 60 to %d bytes forwarded from function %d, %.0f a second", n, top, from, float64(n)/time.Since(start).Seconds())
 		}
 		return nil
 	}
@@ -209,7 +209,7 @@ func hashed(ports bool) func(p *pmdRun) error {
 		if seen != rssFlows || len(queues) < 2 {
 			return fmt.Errorf("%d flows of %d came with a hash, on queues %v", seen, rssFlows, queues)
 		}
-		p.log("%d flows on queues %v, each with the hash of its addresses%s", seen, queues, map[bool]string{true: " and ports"}[ports])
+		p.Logf("%d flows on queues %v, each with the hash of its addresses%s", seen, queues, map[bool]string{true: " and ports"}[ports])
 		return nil
 	}
 }
@@ -318,7 +318,7 @@ func checksums(p *pmdRun) error {
 		return i, nil
 	})
 	if err == nil {
-		p.log("%d frames of %d kinds with checksums that the card put in", csumFrames, len(kinds))
+		p.Logf("%d frames of %d kinds with checksums that the card put in", csumFrames, len(kinds))
 	}
 	return err
 }
@@ -355,7 +355,7 @@ func segments(mss int) func(p *pmdRun) error {
 				return fmt.Errorf("segments of %s have other bytes than what was sent", k.name)
 			}
 		}
-		p.log("40 TCP packets cut into %d segments of at most %d bytes", came, mss)
+		p.Logf("40 TCP packets cut into %d segments of at most %d bytes", came, mss)
 		return nil
 	}
 }
@@ -375,7 +375,7 @@ func vlans(in, out int) func(p *pmdRun) error {
 			return i, nil
 		})
 		if err == nil {
-			p.log("100 frames lost tag %d and got tag %d", in, out)
+			p.Logf("100 frames lost tag %d and got tag %d", in, out)
 		}
 		return err
 	}
@@ -406,7 +406,7 @@ func xstats(port int) func(p *pmdRun) error {
 		if d := cards.Differ(shown, want); len(d) > 0 {
 			return fmt.Errorf("xstats and model disagree: %s", strings.Join(d, "; "))
 		}
-		p.log("%d statistics of function %d agree with the model: %d frames in, %d out", len(want), port, want["rx_good_packets"], want["tx_good_packets"])
+		p.Logf("%d statistics of function %d agree with the model: %d frames in, %d out", len(want), port, want["rx_good_packets"], want["tx_good_packets"])
 		return nil
 	}
 }
@@ -424,7 +424,7 @@ func zipped(want bool) pmdStep {
 		k := p.functions[0].model.(*mlx5sim.Model).Counters()
 		n := k.Compressed - p.zipped
 		p.zipped = k.Compressed
-		p.log("%d completions of receive came in compressed sessions", n)
+		p.Logf("%d completions of receive came in compressed sessions", n)
 		if want != (n > 0) {
 			return errors.New("completions were not compressed as was asked for")
 		}
@@ -441,7 +441,7 @@ func pushed(llq bool, header int) pmdStep {
 		tall := p.ends[0].tall - p.tall
 		p.ena, p.tall = k, p.ends[0].tall
 		reads, rest, frames := k.TxDescReads-was.TxDescReads, k.TxPayloadReads-was.TxPayloadReads, k.TxFrames-was.TxFrames
-		p.log("%d frames sent, %d of them longer than 224 bytes: %d reads of descriptors, %d of frames", frames, tall, reads, rest)
+		p.Logf("%d frames sent, %d of them longer than 224 bytes: %d reads of descriptors, %d of frames", frames, tall, reads, rest)
 		if frames == 0 || llq != (reads == 0) || header == 224 && rest != uint64(tall) {
 			return errors.New("frames did not leave in the way that was asked for")
 		}

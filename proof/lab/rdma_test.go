@@ -2,11 +2,10 @@ package lab
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
@@ -81,7 +80,7 @@ say gone
 // TestLabRDMA runs Linux's mlx5_ib, libibverbs and perftest, all third-party, on two functions of the model (rung F4).
 func TestLabRDMA(t *testing.T) {
 	guests(t)
-	beside(t, "mlx5/F4ib", func(t *testing.T) { rdma(t, rdmaScript) })
+	beside(t, "mlx5/F4ib", rdma)
 }
 
 // roce returns the counters of two functions on one wire when as many RoCE packets have arrived as were sent, or after
@@ -102,23 +101,14 @@ func roceLost(x, y mlx5sim.Counters, expected uint64) bool {
 	return x.RoCEDropped+y.RoCEDropped > expected && x.AckTimeouts+y.AckTimeouts == 0
 }
 
-func rdma(t *testing.T, script string) {
-	k := kit(t)
-	dir := logDir(t)
-	a, b := sim.Pair()
-	profile := func(p mlx5sim.Profile) func([6]byte) sim.Model {
-		return func(mac [6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: p}) }
-	}
-	f, g := mlx5Card.serve(t, dir, 0, a, profile(mlx5sim.ConnectX5)), mlx5Card.serve(t, dir, 1, b, profile(mlx5sim.ConnectX6Dx))
-	start := time.Now()
+func rdma(t *testing.T) {
+	s := newScene(t)
+	f, g := s.pair(mlx5Card, connectX(mlx5sim.ConnectX5), connectX(mlx5sim.ConnectX6Dx))
 	var x, y mlx5sim.Counters // before the end of QEMU, which resets the functions
 	var overshoot uint64      // packets for no QP while ibv_srq_pingpong ran
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 200 * time.Second,
-		Dir:   dir, Sockets: []string{f.socket, g.socket},
-		Script: "module=mlx5_core peer=10.9.0.1\n" + script,
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+	_, err := s.play(Machine{
+		Limit: 200 * time.Second, Script: "module=mlx5_core peer=10.9.0.1\n" + rdmaScript,
+		Say: func(key, _ string, _ Result) error {
 			switch key {
 			case "rc", "srq":
 				// ibv_srq_pingpong stops when all its QPs together have sent enough, so a few more messages may be in
@@ -135,18 +125,7 @@ func rdma(t *testing.T, script string) {
 			}
 			return nil
 		},
-	})
-	for _, key := range []string{"devinfo", "ud", "rc", "srq", "send", "sendud", "write", "read", "raw", "dmesg"} {
-		for _, l := range r[key] {
-			if strings.TrimSpace(l) != "" {
-				t.Log(key+":", l)
-			}
-		}
-	}
-	f.clean(t)
-	g.clean(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "devinfo", "ud", "rc", "srq", "send", "sendud", "write", "read", "raw")
+	must.OK(t, err)
 	proven(t, "F4", "Linux mlx5_ib, libibverbs, perftest", "%d and %d RoCE packets", x.RoCETx, y.RoCETx)
 }

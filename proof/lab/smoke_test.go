@@ -9,7 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/proof/cards"
 	"github.com/rebound-nic/rebound/proof/check"
-	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
 
@@ -68,51 +68,42 @@ func TestLabSmoke(t *testing.T) {
 }
 
 func smoke(t *testing.T) {
-	k := kit(t)
+	s := newScene(t)
 	efa, layers := "yes", []string{efa}
-	if err := k.bringEFA(t.Context()); errors.Is(err, errCannot) {
+	if err := s.kit.bringEFA(t.Context()); errors.Is(err, errCannot) {
 		t.Logf("without EFA: %v", err)
 		efa, layers = "", nil
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	dir := logDir(t)
-	var sockets []string
 	functions := map[string][2]*function{} // Linux's and ours, by our driver
 	var scripted strings.Builder           // the guest's script for each
 	efaCard := *efaCard
 	efaCard.model = efaModel(efasim.EFA1)
 	for _, c := range append(running(cards.Smoke), &efaCard) {
-		a, b := sim.Pair()
-		n := len(sockets)
-		both := [2]*function{c.serve(t, dir, n, a, c.model), c.serve(t, dir, n+1, b, c.model)}
-		functions[c.name] = both
+		n := len(s.functions)
+		near, far := s.pair(c, c.model, c.model)
+		functions[c.name] = [2]*function{near, far}
 		if c == &efaCard {
 			fmt.Fprintf(&scripted, "}\nefanear=%x efafar=%x\n", n+1, n+2)
 		} else {
 			fmt.Fprintf(&scripted, "card %s %s %x %x\n", c.name, c.module, n+1, n+2)
 		}
-		sockets = append(sockets, both[0].socket, both[1].socket)
 	}
-	virtioLine := fmt.Sprintf("card virtio virtio_net %x %x\n", len(sockets)+1, len(sockets)+2)
+	n := len(s.functions)
+	virtioLine := fmt.Sprintf("card virtio virtio_net %x %x\n", n+1, n+2)
 	var virtio []Device
 	for i := range 2 {
 		virtio = append(virtio, Device{
 			Backend: fmt.Sprintf("hubport,id=n%d,hubid=0", i),
-			Model:   fmt.Sprintf("virtio-net-pci,netdev=n%d,mac=02:00:00:00:00:%02x,romfile=,disable-legacy=on,iommu_platform=on", i, len(sockets)+i+1),
+			Model:   fmt.Sprintf("virtio-net-pci,netdev=n%d,mac=02:00:00:00:00:%02x,romfile=,disable-legacy=on,iommu_platform=on", i, n+i+1),
 		})
 	}
-	start, answered := time.Now(), []string{}
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 2 * time.Minute,
-		Dir:   dir, Sockets: sockets, Devices: virtio, IOMMU: true, Layers: layers,
-		Files: map[string][]byte{
-			"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
-			"config.toml": nil,
-		},
+	answered := []string{}
+	_, err := s.play(Machine{
+		Limit: 2 * time.Minute, Devices: virtio, IOMMU: true, Layers: layers, Files: s.programs("responder"),
 		Script: "efa=" + efa + "\ncards() {\n" + virtioLine + scripted.String() + smokeScript,
 		Say: func(key, text string, _ Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 			switch f, model := functions[text]; {
 			case key == "unbooted": // it restarts
 				answered = nil
@@ -123,17 +114,8 @@ func smoke(t *testing.T) {
 			}
 			return nil
 		},
-	})
-	for _, l := range append(r["failed"], r["dmesg"]...) {
-		t.Log("guest:", l)
-	}
-	for _, both := range functions {
-		both[0].clean(t)
-		both[1].clean(t)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "failed")
+	must.OK(t, err)
 	want := "virtio"
 	for _, c := range running(cards.Smoke) {
 		want += " " + c.name

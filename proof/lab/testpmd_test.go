@@ -13,7 +13,6 @@ import (
 
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
-	"github.com/rebound-nic/rebound/sim/ixgbesim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
@@ -90,16 +89,15 @@ end() {
 
 // pmdRun is DPDK's testpmd on two functions of a card, whose wires end in the test.
 type pmdRun struct {
-	functions []*function
-	ends      []*wireEnd
-	macs      []net.HardwareAddr
-	said      []string            // output of the step's commands
-	ena       enasim.Counters     // counters of function 0 at the last call of pushed
-	tall      int                 // frames sent by then that were longer than a wide LLQ entry
-	mlx5      [2]mlx5sim.Counters // at the last call of countsFromHere
-	zipped    uint64              // compressed completions at the last call of zipped
-	costs     []sim.Counts        // of a thousand echo replies each: testpmd's, and then our responder's
-	log       func(string, ...any)
+	*scene
+	ends   []*wireEnd
+	macs   []net.HardwareAddr
+	said   []string            // output of the step's commands
+	ena    enasim.Counters     // counters of function 0 at the last call of pushed
+	tall   int                 // frames sent by then that were longer than a wide LLQ entry
+	mlx5   [2]mlx5sim.Counters // at the last call of countsFromHere
+	zipped uint64              // compressed completions at the last call of zipped
+	costs  []sim.Counts        // of a thousand echo replies each: testpmd's, and then our responder's
 }
 
 // pmdStep is a list of commands, and what the test does when they are done.
@@ -140,9 +138,7 @@ func (l *pmdLife) script() string {
 }
 
 func (c *pmdCard) run(t *testing.T) {
-	k := kit(t)
-	dir := logDir(t)
-	p := &pmdRun{log: func(f string, a ...any) { t.Logf("        "+f, a...) }}
+	p := &pmdRun{scene: newScene(t)}
 	do := map[string]func(*pmdRun) error{}
 	script := fmt.Sprintf("vendor=%s bifurcated=%s module=%s\n%s", c.vendor, map[bool]string{true: "yes"}[c.bifurcated], c.card.module, pmdHelpers)
 	model := c.model
@@ -155,35 +151,28 @@ func (c *pmdCard) run(t *testing.T) {
 		}
 		script += l.script()
 	}
-	files := map[string][]byte{"console": build(t, dir, "github.com/rebound-nic/rebound/proof/lab/console")}
+	programs := []string{"console"}
 	if c.ours != "" {
 		script += c.ours
 		do["ours"] = cost
-		files["responder"] = build(t, dir, "github.com/rebound-nic/rebound/cmd/responder")
+		programs = append(programs, "responder")
 	}
-	var sockets []string
 	for i := range 2 {
 		near, far := sim.Pair()
-		f := c.card.serve(t, dir, i, near, model)
-		f.foreign = true
-		p.functions, p.ends = append(p.functions, f), append(p.ends, newWireEnd(far))
-		p.macs = append(p.macs, net.HardwareAddr{2, 0, 0, 0, 0, byte(1 + i)})
-		sockets = append(sockets, f.socket)
+		p.serve(c.card, near, model).foreign = true
+		p.ends, p.macs = append(p.ends, newWireEnd(far)), append(p.macs, net.HardwareAddr{2, 0, 0, 0, 0, byte(1 + i)})
 	}
-	start, last := time.Now(), ""
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 5*time.Minute + time.Duration(forwarded())*time.Millisecond,
-		Dir:   dir, Sockets: sockets, IOMMU: true, Layers: []string{dpdk},
-		Files:  files,
-		Script: script,
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s", time.Since(start).Seconds(), key)
+	last := ""
+	r, err := p.play(Machine{
+		Limit: 5*time.Minute + time.Duration(forwarded())*time.Millisecond, IOMMU: true, Layers: []string{dpdk},
+		Files: p.programs(programs...), Script: script,
+		Say: func(key, _ string, r Result) error {
 			last = key
 			if do := do[key]; do != nil {
 				p.said = r[key]
 				if err := do(p); err != nil {
 					for _, f := range p.functions {
-						t.Logf("%s: counters %+v", f.port.Name(), counters(f.model))
+						t.Logf("%s: counters %s", f.port.Name(), f.counters())
 					}
 					return fmt.Errorf("%s: %w", key, err)
 				}
@@ -191,22 +180,9 @@ func (c *pmdCard) run(t *testing.T) {
 			return nil
 		},
 	})
-	for _, l := range r["dmesg"] {
-		t.Log("guest:", l)
-	}
 	if err != nil {
 		life, _, _ := strings.Cut(last, ":")
-		for _, line := range r[life] {
-			t.Log(life, line)
-		}
-		for _, line := range r[last][max(0, len(r[last])-30):] {
-			t.Log(last, line)
-		}
-	}
-	for _, f := range p.functions {
-		f.clean(t)
-	}
-	if err != nil {
+		r.log(t, life, last)
 		t.Fatal(err)
 	}
 	if c.ours != "" {
@@ -216,7 +192,7 @@ func (c *pmdCard) run(t *testing.T) {
 	for _, l := range c.lives {
 		steps, names = steps+len(l.steps), append(names, l.name)
 	}
-	proven(t, "F4", "DPDK "+dpdkVersion(k)+" net_"+c.card.name, "%s: %d steps, %d frames to testpmd, %d from it",
+	proven(t, "F4", "DPDK "+dpdkVersion(p.kit)+" net_"+c.card.name, "%s: %d steps, %d frames to testpmd, %d from it",
 		strings.Join(names, ", "), steps, p.ends[0].sent+p.ends[1].sent, p.ends[0].came+p.ends[1].came)
 }
 
@@ -224,18 +200,6 @@ func dpdkVersion(k *Kit) string {
 	_, v, _ := strings.Cut(k.Version, "DPDK ")
 	v, _, _ = strings.Cut(v, "-")
 	return v
-}
-
-func counters(m sim.Model) any {
-	switch m := m.(type) {
-	case *ixgbesim.Model:
-		return m.Counters()
-	case *enasim.Model:
-		return m.Counters()
-	case *mlx5sim.Model:
-		return m.Counters()
-	}
-	return nil
 }
 
 func TestLabTestpmd(t *testing.T) {
@@ -290,17 +254,13 @@ var pmdCards = []pmdCard{
 		{name: "plain", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Insert(slices.Clone(pmdShort), 1, pmdCost), zipped(false))},
 	}},
 	// Without user contexts both use queue pairs for raw packets.
-	{card: mlx5Card, suffix: "Verbs", model: connectX5WithoutUCTX, vendor: "0x15b3", bifurcated: true, ours: "addrs=${addrs# } driver=mlx5\n" + oursBeside, lives: []pmdLife{
+	{card: mlx5Card, suffix: "Verbs", model: connectX(mlx5sim.ConnectX5), vendor: "0x15b3", bifurcated: true, ours: "addrs=${addrs# } driver=mlx5\n" + oursBeside, lives: []pmdLife{
 		{name: "verbs", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Insert(slices.Clone(pmdShort), 1, pmdCost), zipped(false))},
 	}},
 }
 
 func connectX5(mac [6]byte) sim.Model {
 	return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5, UCTX: true})
-}
-
-func connectX5WithoutUCTX(mac [6]byte) sim.Model {
-	return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5})
 }
 
 // pmdAble lists the steps that a card supports.

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,26 +14,22 @@ import (
 // traceDepth is how many events of a function a failed run saves.
 const traceDepth = 1 << 14
 
-func (f *function) leave(t *testing.T, dir, name string) {
-	if !t.Failed() {
-		return
+func (f *function) leave(name string) error {
+	w, err := os.Create(name)
+	if err == nil {
+		_, err = f.port.Trace().WriteTo(w)
+		w.Close()
 	}
-	w, err := os.Create(filepath.Join(dir, name))
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer w.Close()
-	if _, err := f.port.Trace().WriteTo(w); err != nil {
-		t.Error(err)
-	}
+	return err
 }
 
 // log prints what the guest showed under these keys.
 func (r Result) log(t *testing.T, keys ...string) {
 	for _, key := range keys {
 		for _, line := range r[key] {
-			t.Log(key+":", line)
+			if strings.TrimSpace(line) != "" {
+				t.Log(key+":", line)
+			}
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/must"
-	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
@@ -49,27 +48,21 @@ func TestLabVFIOVerbs(t *testing.T) {
 }
 
 func vfioVerbs(t *testing.T) {
-	k := kit(t)
-	if err := k.bringScapy(t.Context()); errors.Is(err, errCannot) {
+	s := newScene(t)
+	if err := s.kit.bringScapy(t.Context()); errors.Is(err, errCannot) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	dir := logDir(t)
-	a, b := sim.Pair()
-	model := func(mac [6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX7}) }
-	f, g := mlx5Card.serve(t, dir, 0, a, model), mlx5Card.serve(t, dir, 1, b, model)
+	f, g := s.pair(mlx5Card, connectX(mlx5sim.ConnectX7), connectX(mlx5sim.ConnectX7))
 	f.foreign, g.foreign = true, true
-	start := time.Now()
 	var x, y mlx5sim.Counters
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 90 * time.Second,
-		Dir:   dir, Sockets: []string{f.socket, g.socket}, IOMMU: true,
+	r, err := s.play(Machine{
+		Limit: 90 * time.Second, IOMMU: true,
 		Files:  map[string][]byte{"vfio.py": vfioProgram},
 		Layers: []string{pyverbs, scapy}, Memory: "2G",
 		Script: vfioScript,
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+		Say: func(key, _ string, _ Result) error {
 			if key == "carried" {
 				// A message is a packet and its acknowledgement; with a slow guest, some may be retransmitted.
 				x, y = roce(f, g)
@@ -80,17 +73,8 @@ func vfioVerbs(t *testing.T) {
 			}
 			return nil
 		},
-	})
-	for _, key := range []string{"vfio", "dmesg"} {
-		for _, l := range r[key] {
-			t.Log(key+":", l)
-		}
-	}
-	f.clean(t)
-	g.clean(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "vfio")
+	must.OK(t, err)
 	want := fmt.Sprintf("functions: %d\nloopback: %[1]d\nclosed", 2*vfioMessages)
 	must.Equal(t, strings.Join(r["vfio"], "\n"), want, "the program printed %q")
 	proven(t, "F4", "rdma-core's provider on vfio-pci", "%d messages between functions, %[1]d within one, %d and %d RoCE packets", 2*vfioMessages, x.RoCETx, y.RoCETx)

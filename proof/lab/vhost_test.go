@@ -58,10 +58,7 @@ func startTestpmd(t *testing.T, k *Kit, dir string, devices, queues int) *testpm
 	cmd.Env = append(os.Environ(), "RUNTIME_DIRECTORY="+dir)
 	cmd.Stdout, cmd.Stderr = &p.said, &p.said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	var err error
-	if p.enter, err = cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	p.enter = must.Get(cmd.StdinPipe())(t)
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // the signal is sent when this thread exits
@@ -195,17 +192,17 @@ done
 // than QEMU: rung F4. It tests both ring formats, behind an IOMMU whose misses testpmd requests from QEMU.
 func TestLabVhost(t *testing.T) {
 	guests(t)
-	beside(t, "virtio/F4vhost", func(t *testing.T) { vhostF4(t, kit(t)) })
+	beside(t, "virtio/F4vhost", vhostF4)
 }
 
-func vhostF4(t *testing.T, k *Kit) {
-	t.Log(k.Version)
+func vhostF4(t *testing.T) {
+	s := newScene(t)
+	k, dir := s.kit, s.dir
 	for at := filepath.Dir(k.Testpmd); at != "/"; at = filepath.Dir(at) {
 		if info, err := os.Stat(at); err == nil && info.Mode()&0o002 != 0 {
 			t.Skipf("DPDK loads no drivers from below a folder that everybody may write to, and %s is one: clone elsewhere", at)
 		}
 	}
-	dir := logDir(t)
 	const count, queues, pings, datagrams = 4, 2, 40, 400
 	other := startTestpmd(t, k, dir, count, queues)
 	var devices []Device
@@ -219,19 +216,11 @@ func vhostF4(t *testing.T, k *Kit) {
 			Model:   fmt.Sprintf("virtio-net-pci,netdev=n%d,mac=02:00:00:00:00:%02x,romfile=,disable-legacy=on,mq=on,vectors=6%s%s", i, i+1, ring, way),
 		})
 	}
-	start := time.Now()
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 2 * time.Minute,
-		Dir:   dir, Devices: devices, IOMMU: true,
-		Fresh: true, // a vhost-user device attached to a resumed guest stops sending
-		Files: map[string][]byte{
-			"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
-			"flood":       build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
-			"config.toml": nil,
-		},
+	_, err := s.play(Machine{
+		Limit: 2 * time.Minute, Devices: devices, IOMMU: true, Files: s.programs("responder", "flood"),
+		Fresh:  true, // a vhost-user device attached to a resumed guest stops sending
 		Script: fmt.Sprintf("pings=%d datagrams=%d\n%s", pings, datagrams, vhostScript),
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+		Say: func(key, _ string, r Result) error {
 			if which, ok := strings.CutPrefix(key, "ready"); ok {
 				want := fmt.Sprintf(`queues=%s mtu=%s push="%s ring"`, which[1:], map[string]string{"1": "1500", "2": "9000"}[which[1:]],
 					map[string]string{"1": "split", "3": "packed"}[which[:1]])
@@ -244,9 +233,6 @@ func vhostF4(t *testing.T, k *Kit) {
 	})
 	streams, wrong := other.end()
 	os.WriteFile(filepath.Join(dir, "testpmd.log"), other.said.Bytes(), 0o644)
-	for _, l := range r["dmesg"] {
-		t.Log("guest:", l)
-	}
 	if err = errors.Join(err, wrong); err != nil {
 		t.Fatalf("%v; testpmd counted %+v", err, streams)
 	}

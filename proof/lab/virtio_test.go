@@ -21,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/probe"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/virtio"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/replay"
 	"github.com/rebound-nic/rebound/sim"
 )
@@ -311,17 +312,24 @@ func replayed(t *testing.T, path string, text []string, n virtioNIC) error {
 // kernel is the peer, through a tap.
 func TestLabVirtio(t *testing.T) {
 	guests(t)
-	beside(t, "virtio/F4", func(t *testing.T) { virtioF4(t, kit(t), virtioNICs, true) })
-	beside(t, "virtio/F4physical", func(t *testing.T) { virtioF4(t, kit(t), virtioPhysical, false) })
+	beside(t, "virtio/F4", func(t *testing.T) { virtioF4(t, virtioNICs, true) })
+	beside(t, "virtio/F4physical", func(t *testing.T) { virtioF4(t, virtioPhysical, false) })
 }
 
-func virtioF4(t *testing.T, k *Kit, nics []virtioNIC, iommu bool) {
-	t.Log(k.Version)
-	dir := logDir(t)
-	flood := filepath.Join(dir, "flood")
-	if out, err := exec.Command("go", "build", "-o", flood, "github.com/rebound-nic/rebound/proof/lab/flood").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+// onHost builds a program of the lab for this host. It is removed when the test ends, because the folder of a failed test stays.
+func (s *scene) onHost(name string) string {
+	s.Helper()
+	out := filepath.Join(s.dir, name)
+	if said, err := exec.Command("go", "build", "-o", out, "github.com/rebound-nic/rebound/proof/lab/"+name).CombinedOutput(); err != nil {
+		s.Fatalf("%v\n%s", err, said)
 	}
+	s.Cleanup(func() { os.Remove(out) })
+	return out
+}
+
+func virtioF4(t *testing.T, nics []virtioNIC, iommu bool) {
+	s := newScene(t)
+	flood := s.onHost("flood")
 	var taps []*tap
 	var devices []Device
 	var words []string
@@ -346,24 +354,16 @@ func virtioF4(t *testing.T, k *Kit, nics []virtioNIC, iommu bool) {
 	if !iommu {
 		bind, set = "-no-driver", "-set nic.unsafe_no_iommu=true"
 	}
-	start := time.Now()
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 4 * time.Minute,
-		Dir:   dir, Devices: devices, IOMMU: iommu,
-		Files: map[string][]byte{
-			"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
-			"bench":       build(t, dir, "github.com/rebound-nic/rebound/cmd/bench"),
-			"config.toml": nil,
-		},
+	_, err := s.play(Machine{
+		Limit: 4 * time.Minute, Devices: devices, IOMMU: iommu, Files: s.programs("responder", "bench"),
 		Script: fmt.Sprintf("devices='%s' bind='%s' set='%s'\n%s", strings.Join(words, " "), bind, set, virtioScript),
 		Say: func(key, text string, r Result) error {
 			var i int // the device's number; booting has none
 			if fmt.Sscan(text, &i); key == "boot" || key == "unbooted" {
-				t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
 				return nil
 			}
 			n, p := nics[i-1], taps[i-1]
-			t.Logf("%6.1fs %s: %s %s", time.Since(start).Seconds(), n.name, key, text)
+			t.Logf("%s: %s", n.name, key)
 			switch key {
 			case "refused":
 				if said := strings.Join(r["refused"+strconv.Itoa(i)], "\n"); !strings.Contains(said, n.refused) {
@@ -373,10 +373,7 @@ func virtioF4(t *testing.T, k *Kit, nics []virtioNIC, iommu bool) {
 				if said := strings.Join(r["info"+strconv.Itoa(i)], "\n"); !strings.Contains(said, "backend=virtual") || !strings.Contains(said, `push="`+n.push+`"`) {
 					return fmt.Errorf("it should be virtual, with a %s: %s", n.push, said)
 				}
-				if err := p.traffic(flood, 200, 2000, n.mtu); err != nil {
-					return err
-				}
-				t.Logf("%6.1fs %s: answered", time.Since(start).Seconds(), n.name)
+				return p.traffic(flood, 200, 2000, n.mtu)
 			case "again":
 				if err := p.traffic(flood, 50, 200, n.mtu); err != nil {
 					return err
@@ -385,19 +382,13 @@ func virtioF4(t *testing.T, k *Kit, nics []virtioNIC, iommu bool) {
 					return p.flows()
 				}
 			case "probed":
-				return replayed(t, filepath.Join(dir, fmt.Sprintf("probe%d.tar.zst", i)), r["probe"+strconv.Itoa(i)], n)
+				return replayed(t, filepath.Join(s.dir, fmt.Sprintf("probe%d.tar.zst", i)), r["probe"+strconv.Itoa(i)], n)
 			case "stopped":
 				t.Logf("%s", strings.Join(r["summary"+strconv.Itoa(i)], "\n"))
 			}
 			return nil
 		},
-	})
-	for _, l := range slices.Concat(r["bench"], r["dmesg"]) {
-		t.Log("guest:", l)
-	}
-	os.Remove(flood)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "bench")
+	must.OK(t, err)
 	proven(t, "F4", "QEMU's virtio-net", "%d devices: pings, floods, kill -9 and again", len(nics))
 }

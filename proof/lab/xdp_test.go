@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/cards"
-	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
@@ -133,57 +133,26 @@ kill -9 $(pidof sleep)
 func TestLabXdp(t *testing.T) {
 	guests(t)
 	for _, c := range running(cards.XDP) {
-		beside(t, "xdp/"+c.name, func(t *testing.T) { c.xdp(t, kit(t)) })
+		beside(t, "xdp/"+c.name, c.xdp)
 	}
 }
 
-func (c *card) xdp(t *testing.T, k *Kit) {
-	dir := logDir(t)
-	a, b := sim.Pair()
-	model := c.model
-	if c.name == "mlx5" { // the recorded card has no clock
-		model = func(mac [6]byte) sim.Model {
-			return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX6Dx})
-		}
-	}
-	ours, theirs := c.serve(t, dir, 0, a, model), c.serve(t, dir, 1, b, model)
-	refused, jumbo := "", ""
+func (c *card) xdp(t *testing.T) {
+	s := newScene(t)
+	model, refused, jumbo := c.model, "", ""
 	switch c.name {
 	case "ena":
 		refused = "yes"
-	case "mlx5": // the only one of the three drivers that supports multi-buffer frames with XDP
-		jumbo = "yes"
+	case "mlx5": // the only one of the three drivers that supports multi-buffer frames with XDP; the recorded card has no clock
+		jumbo, model = "yes", connectX(mlx5sim.ConnectX6Dx)
 	}
-	start := time.Now()
-	r, err := k.Run(t.Context(), Machine{
-		Limit: 150 * time.Second,
-		Dir:   dir, Sockets: []string{ours.socket, theirs.socket},
-		Files: map[string][]byte{
-			"bench":       build(t, dir, "github.com/rebound-nic/rebound/cmd/bench"),
-			"flood":       build(t, dir, "github.com/rebound-nic/rebound/proof/lab/flood"),
-			"judge":       build(t, dir, "github.com/rebound-nic/rebound/proof/lab/judge"),
-			"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
-			"config.toml": nil,
-		},
+	s.pair(c, model, model)
+	r, err := s.play(Machine{
+		Limit: 150 * time.Second, Files: s.programs("bench", "flood", "judge", "responder"),
 		Script: fmt.Sprintf("module=%s channels=1 frames=3000 refused=%s jumbo=%s\n%s", c.module, refused, jumbo, xdpScript),
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
-			return xdpSaid(key, r)
-		},
-	})
-	for _, key := range []string{"all", "plain", "delivery", "clock", "jumbo", "jumbos", "judged"} {
-		for _, l := range r[key] {
-			t.Logf("%s: %s", key, l)
-		}
-	}
-	for _, l := range r["dmesg"] {
-		t.Log("guest:", l)
-	}
-	ours.clean(t)
-	theirs.clean(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+		Say:    func(key, _ string, r Result) error { return xdpSaid(key, r) },
+	}, "all", "plain", "delivery", "clock", "jumbo", "jumbos", "judged")
+	must.OK(t, err)
 	if c.name == "mlx5" != (len(r["delivery"]) > 0) {
 		t.Errorf("only mlx5_core's card gives receive timestamps here: %q", r["delivery"])
 	}

@@ -2,12 +2,11 @@ package lab
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // xdpQEMUScript has Linux's driver on one of QEMU's own devices, and our responder's program in it. Its kernel has no
@@ -51,35 +50,21 @@ func TestLabXdpQEMU(t *testing.T) {
 		{"igb", "igb", false},
 		{"virtio_net", "virtio-net-pci,disable-legacy=on", true},
 	} {
-		beside(t, "xdp/"+c.module, func(t *testing.T) { xdpQEMU(t, kit(t), c.module, c.device, c.partial) })
+		beside(t, "xdp/"+c.module, func(t *testing.T) { xdpQEMU(t, c.module, c.device, c.partial) })
 	}
 }
 
-func xdpQEMU(t *testing.T, k *Kit, module, device string, partial bool) {
-	dir := logDir(t)
-	program := map[string]string{}
-	for _, name := range []string{"flood", "judge"} {
-		program[name] = filepath.Join(dir, name)
-		if out, err := exec.Command("go", "build", "-o", program[name], "github.com/rebound-nic/rebound/proof/lab/"+name).CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		defer os.Remove(program[name])
-	}
+func xdpQEMU(t *testing.T, module, device string, partial bool) {
+	s := newScene(t)
+	flood, judge := s.onHost("flood"), s.onHost("judge")
 	p := newTap(t, 1, 1500)
-	start := time.Now()
-	r, err := k.Run(t.Context(), Machine{
+	_, err := s.play(Machine{
 		Limit: 2 * time.Minute,
-		Dir:   dir,
 		Devices: []Device{{
 			Model: device + ",netdev=n0,mac=02:00:00:00:00:01,romfile=", Backend: "tap,id=n0,fds=FD0", Files: p.files,
 		}},
-		Files: map[string][]byte{
-			"responder":   build(t, dir, "github.com/rebound-nic/rebound/cmd/responder"),
-			"config.toml": nil,
-		},
-		Script: fmt.Sprintf("module=%s\n%s", module, xdpQEMUScript),
-		Say: func(key, text string, r Result) error {
-			t.Logf("%6.1fs %s %s", time.Since(start).Seconds(), key, text)
+		Files: s.programs("responder"), Script: fmt.Sprintf("module=%s\n%s", module, xdpQEMUScript),
+		Say: func(key, _ string, r Result) error {
 			if key != "plain" && key != "judged" {
 				return nil
 			}
@@ -87,7 +72,7 @@ func xdpQEMU(t *testing.T, k *Kit, module, device string, partial bool) {
 				return fmt.Errorf("the responder says of its device: %s", said)
 			}
 			if key == "plain" {
-				return p.traffic(program["flood"], 100, 1000, 1500)
+				return p.traffic(flood, 100, 1000, 1500)
 			}
 			if _, err := p.run("ip", "addr", "flush", "dev", "tap0"); err != nil {
 				return err
@@ -96,18 +81,11 @@ func xdpQEMU(t *testing.T, k *Kit, module, device string, partial bool) {
 			if partial {
 				args = append(args, "partial")
 			}
-			out, err := p.run(program["judge"], args...)
+			out, err := p.run(judge, args...)
 			t.Logf("%s", strings.TrimSpace(out))
 			return err
 		},
-	})
-	for _, key := range []string{"plain", "summary", "dmesg"} {
-		for _, l := range r[key] {
-			t.Logf("%s: %s", key, l)
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, "plain", "summary")
+	must.OK(t, err)
 	proven(t, "F4", "our program in Linux "+module+", on QEMU's device", "every kind of frame, and changed ones, as fastpath answers them")
 }
