@@ -21,12 +21,9 @@ need there ip link set $far up
 up
 say up
 
+in="nsenter -t $ns -n"
 start() {
-  : >/tmp/out # or what the one before wrote is taken for this one's
-  nsenter -t $ns -n responder -config /lab/config.toml -set nic.driver=afxdp -set nic.device=$far -set "cpu.cores=[1]" \
-    -set "respond.addresses=[\"$peer/24\"]" >/tmp/out 2>/tmp/err &
-  pid=$!
-  await_ready
+  respond -config /lab/config.toml -set nic.driver=afxdp -set nic.device=$far -set "cpu.cores=[1]" -set "respond.addresses=[\"$peer/24\"]"
   until_true 100 grep -q 1 /sys/class/net/$dev/carrier # attaching a program may reset the card
 }
 traffic() { # PINGS DATAGRAMS

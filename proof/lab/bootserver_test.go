@@ -1,12 +1,10 @@
 package lab
 
 import (
-	"bytes"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/gopacket/gopacket"
@@ -110,83 +108,6 @@ func (b *bootServer) take(f []byte) error {
 }
 
 func (b *bootServer) send(to net.HardwareAddr, typ layers.EthernetType, l ...gopacket.SerializableLayer) {
-	buf := gopacket.NewSerializeBuffer()
-	all := append([]gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: serverMAC, DstMAC: to, EthernetType: typ}}, l...)
-	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, all...); err != nil {
-		b.wrong = append(b.wrong, err.Error())
-		return
-	}
-	f := append([]byte(nil), buf.Bytes()...)
-	for len(f) < 60 {
-		f = append(f, 0)
-	}
-	b.wire.Send(time.Since(b.start), f)
-}
-
-// TestBootServer is a client written by hand: it requests an address, and a file of several blocks, one of which has to
-// be sent again.
-func TestBootServer(t *testing.T) {
-	near, far := sim.Pair()
-	file := bytes.Repeat([]byte{1, 2, 3, 4, 5}, 50)
-	b := newBootServer(far, "first", map[string][]byte{"first": file})
-	defer b.close()
-	us := net.HardwareAddr{2, 0, 0, 0, 0, 7}
-	send := func(dst net.IP, from, to layers.UDPPort, body gopacket.SerializableLayer) {
-		buf := gopacket.NewSerializeBuffer()
-		ip := &layers.IPv4{Version: 4, TTL: 9, Protocol: layers.IPProtocolUDP, SrcIP: clientIP, DstIP: dst}
-		u := &layers.UDP{SrcPort: from, DstPort: to}
-		u.SetNetworkLayerForChecksum(ip)
-		if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
-			&layers.Ethernet{SrcMAC: us, DstMAC: serverMAC, EthernetType: layers.EthernetTypeIPv4}, ip, u, body); err != nil {
-			t.Fatal(err)
-		}
-		near.Send(0, append([]byte(nil), buf.Bytes()...))
-	}
-	receive := func() (gopacket.Packet, *layers.UDP) {
-		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-			if f := near.Recv(time.Hour); f != nil {
-				p := gopacket.NewPacket(f, layers.LayerTypeEthernet, gopacket.Default)
-				u, _ := p.Layer(layers.LayerTypeUDP).(*layers.UDP)
-				if u == nil {
-					t.Fatalf("received %x", f)
-				}
-				return p, u
-			}
-		}
-		t.Fatal("no reply")
-		return nil, nil
-	}
-	send(net.IPv4bcast.To4(), 68, 67, &layers.DHCPv4{Operation: layers.DHCPOpRequest, HardwareType: layers.LinkTypeEthernet, Xid: 77,
-		ClientHWAddr: us, Options: layers.DHCPOptions{layers.NewDHCPOption(layers.DHCPOptMessageType, []byte{1})}})
-	p, u := receive()
-	offer, _ := p.Layer(layers.LayerTypeDHCPv4).(*layers.DHCPv4)
-	if u.DstPort != 68 || offer == nil || offer.Xid != 77 || !offer.YourClientIP.Equal(clientIP) || !bytes.HasPrefix(offer.File, []byte("first\x00")) {
-		t.Fatalf("offer %+v", offer)
-	}
-	send(serverIP, 1000, 69, gopacket.Payload("\x00\x01first\x00octet\x00blksize\x00100\x00"))
-	_, u = receive()
-	if string(u.Payload) != "\x00\x06blksize\x00100\x00" || u.DstPort != 1000 || <-b.asked != "first" {
-		t.Fatalf("options %q", u.Payload)
-	}
-	var got []byte
-	for _, ack := range []byte{0, 1, 1, 2} { // block 2 is lost once
-		send(serverIP, 1000, u.SrcPort, gopacket.Payload{0, 4, 0, ack})
-		_, d := receive()
-		if d.Payload[3] != ack+1 {
-			t.Fatalf("block %d after the acknowledgement of %d", d.Payload[3], ack)
-		}
-		got = append(got[:100*int(ack)], d.Payload[4:]...)
-	}
-	if !bytes.Equal(got, file) {
-		t.Errorf("received %x", got)
-	}
-	send(serverIP, 1001, 69, gopacket.Payload("\x00\x01second\x00octet\x00"))
-	if _, u = receive(); u.Payload[1] != 5 {
-		t.Errorf("a file that is not there: %q", u.Payload)
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.wrong) > 0 || b.server.Again != 1 {
-		t.Errorf("%d sent again, %q", b.server.Again, b.wrong)
-	}
+	e := &layers.Ethernet{SrcMAC: serverMAC, DstMAC: to, EthernetType: typ}
+	b.wire.Send(time.Since(b.start), packet(append([]gopacket.SerializableLayer{e}, l...)...))
 }

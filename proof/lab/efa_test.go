@@ -59,6 +59,23 @@ flood() {
   done
   broken "$k: $near"
 }
+start() { # MORE ARGUMENTS...
+  respond -set nic.driver=efa -set respond.handover=127.0.0.1:18515 -set respond.stamp_messages=true "$@"
+}
+client() { # KEY COMMAND...: a stock tool's client, on the first function
+  local k=$1; shift
+  timeout 300 "$@" 127.0.0.1 >/tmp/near 2>&1 || { show failed cat /tmp/near /tmp/err; fail "$k: $*"; }
+  passed $k
+}
+measures() { # DEVICE: our bench on it
+  for p in ud srd stamp-srd; do
+    need bench run -iface $1 -driver efa -proto $p -target 127.0.0.1 -core 0 -count 200 -runs 1 -timeout 60s -warmup 0s -self-test 0s -out /tmp/$p
+    grep -q 'received 200' /tmp/need || { show failed cat /tmp/need; fail "the bench lost messages of $p"; }
+    grep -q '(sim)' /tmp/need || { show failed cat /tmp/need; fail "the report takes the model for silicon"; }
+    show bench grep 'round trip\|sent' /tmp/need
+    say measured $p
+  done
+}
 counters() { for f in /sys/class/infiniband/$2/ports/1/hw_counters/*; do echo "$(basename $f): $(cat $f)"; done >/tmp/counters; show $1 cat /tmp/counters; }
 # counted: shows both devices' counters, until the test no longer asks for them again
 counted() {

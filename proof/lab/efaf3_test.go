@@ -20,22 +20,8 @@ bdf() { basename $(readlink -f /sys/class/infiniband/$1/device); }
 near=$(bdf $ib) addr=$(bdf $ibfar)
 need responder bind $addr
 say bound $addr
-start() { # MORE ARGUMENTS...
-  rm -f /tmp/out
-  responder -set nic.driver=efa -set nic.device=$addr -set respond.handover=127.0.0.1:18515 -set respond.stamp_messages=true "$@" \
-    >/tmp/out 2>/tmp/err &
-  pid=$!
-  await_ready
-}
-# client KEY COMMAND...: a stock tool's client, on the first function
-client() {
-  local k=$1; shift
-  timeout 300 "$@" 127.0.0.1 >/tmp/near 2>&1 || { show failed cat /tmp/near /tmp/err; fail "$k: $*"; }
-  show $k grep '^ *[0-9]' /tmp/near
-  say $k
-}
 srd="ib_send_lat -c SRD -d $ib -x 0 -F -p 18516"
-start
+start -set nic.device=$addr
 say ready $(grep '^ready' /tmp/out)
 client pingpong ibv_ud_pingpong -d $ib -g 0 -n 200 -s 512
 client ud ib_send_lat -c UD -d $ib -x 0 -F -n 200
@@ -45,20 +31,14 @@ client srdall $srd -n 20 -a
 say answered
 kill -9 $pid; wait $pid
 say killed
-start
+start -set nic.device=$addr
 client again $srd -n 100
 stop
 show summary cat /tmp/out
 say stopped
 need responder bind $near
-start
-for p in ud srd stamp-srd; do
-  need bench run -iface $near -driver efa -proto $p -target 127.0.0.1 -core 0 -count 200 -runs 1 -timeout 60s -warmup 0s -self-test 0s -out /tmp/$p
-  grep -q 'received 200' /tmp/need || { show failed cat /tmp/need; fail "the bench lost messages of $p"; }
-  grep -q '(sim)' /tmp/need || { show failed cat /tmp/need; fail "the report takes the model for silicon"; }
-  show bench grep 'round trip\|sent' /tmp/need
-  say measured $p
-done
+start -set nic.device=$addr
+measures $near
 stop
 say stopped
 need responder unbind $near

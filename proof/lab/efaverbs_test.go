@@ -29,18 +29,6 @@ objects() {
   true
 }
 none() { [ -z "$(objects)" ]; }
-start() { # MORE ARGUMENTS...
-  rm -f /tmp/out
-  responder -set nic.driver=efa -set respond.handover=127.0.0.1:18515 -set respond.stamp_messages=true "$@" >/tmp/out 2>/tmp/err &
-  pid=$!
-  await_ready
-}
-client() { # KEY COMMAND...: a stock tool's client, on the first function
-  local k=$1; shift
-  timeout 300 "$@" 127.0.0.1 >/tmp/near 2>&1 || { show failed cat /tmp/near /tmp/err; fail "$k: $*"; }
-  show $k grep '^ *[0-9]' /tmp/near
-  say $k
-}
 srd="ib_send_lat -c SRD -d $ib -x 0 -F -p 18516"
 start -set nic.device=$ibfar
 say ready $(grep '^ready' /tmp/out)
@@ -82,13 +70,7 @@ client nobody $srd -n 100
 stop
 say stopped
 start -set nic.device=$ibfar
-for p in ud srd stamp-srd; do
-  need bench run -iface $ib -driver efa -proto $p -target 127.0.0.1 -core 0 -count 200 -runs 1 -timeout 60s -warmup 0s -self-test 0s -out /tmp/$p
-  grep -q 'received 200' /tmp/need || { show failed cat /tmp/need; fail "the bench lost messages of $p"; }
-  grep -q '(sim)' /tmp/need || { show failed cat /tmp/need; fail "the report takes the model for silicon"; }
-  show bench grep 'round trip\|sent' /tmp/need
-  say measured $p
-done
+measures $ib
 stop
 need none
 need rmmod efa

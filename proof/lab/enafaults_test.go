@@ -19,11 +19,7 @@ import (
 // enaFaults has the faults that the Linux driver must survive. Each "say" of a fault turns it on before the guest
 // continues.
 const enaFaults = helpers + `
-dev=eth0
-modprobe ena || fail modprobe ena
-until_true 50 test -e /sys/class/net/eth0
-need ip addr add 10.9.0.2/24 dev eth0
-up
+bring ena
 need arp -s $peer 02:00:00:00:ee:01
 stat() { ethtool -S eth0 | sed -n "s/^ *$1: //p"; }
 logged() { dmesg | grep -q "$1"; }

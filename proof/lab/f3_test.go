@@ -21,13 +21,8 @@ need responder bind $addr
 say bound $addr
 need ip addr add 10.9.0.2/24 dev $dev
 
-start() { # MORE ARGUMENTS...
-  : >/tmp/out # or what the one before wrote is taken for this one's
-  responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]" "$@" \
-    >/tmp/out 2>/tmp/err &
-  pid=$!
-  await_ready
-}
+# start MORE ARGUMENTS...
+start() { respond -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]" "$@"; }
 takes_over() { # the next responder, which gets the device from $pid while pings run
   local before=$(replies)
   ping -q -i 0.01 -c 500 -W 20 $peer >/tmp/pinged 2>&1 & pinger=$!

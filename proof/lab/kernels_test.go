@@ -20,12 +20,8 @@ const kernelHelpers = helpers + `
 sysctl -q -w vm.nr_hugepages=64
 modprobe vfio-pci || fail modprobe vfio-pci
 mount -t bpf bpf /sys/fs/bpf || fail mount a BPF file system
-unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
-until_true 50 test -s /tmp/ns
-ns=$(cat /tmp/ns)
-there() { nsenter -t $ns -n "$@"; }
+namespace
 restarts=0 # of a responder that answers no ping
-need there sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
 need there ip link set lo up
 bdf() { d=$(readlink -f $1/device); case $(basename $d) in virtio*) d=$(dirname $d);; esac; basename $d; }
 # start NAME COMMAND...: starts the responder, and waits until it is ready. It returns 1 if it does not start.

@@ -296,15 +296,35 @@ await_ready() { # the responder $pid, which writes to /tmp/out and /tmp/err
     kill -0 $pid 2>/dev/null || { show failed cat /tmp/err; fail the responder ended; }
     i=$((i+1)); [ $i -lt 1200 ] || { show failed cat /tmp/err; fail the responder is not ready; }; sleep 0.1; done
 }
+# respond ARGUMENTS...: starts a responder, by the command $in if there is one, and waits until it is ready
+respond() {
+  : >/tmp/out # or what the one before wrote is taken for this one's
+  $in responder "$@" >/tmp/out 2>/tmp/err &
+  pid=$!
+  await_ready
+}
+# bring MODULE: loads the driver of eth0, which gets its address
+bring() {
+  modprobe $1 || fail modprobe $1
+  dev=eth0
+  until_true 50 test -e /sys/class/net/eth0
+  need ip addr add 10.9.0.2/24 dev eth0
+  up
+}
+# namespace: a network namespace, where "there" runs commands. It has no IPv6, whose solicitations and reports come when nobody expects them
+# to be counted.
+namespace() {
+  unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
+  until_true 50 test -s /tmp/ns
+  ns=$(cat /tmp/ns)
+  need there sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+}
+there() { nsenter -t $ns -n "$@"; }
 `
 
 // f2Script exercises the Linux driver on our model. $module, $jumbo and $peer are set before it.
 const f2Script = helpers + `
-dev=eth0
-modprobe $module || fail modprobe $module
-until_true 50 test -e /sys/class/net/$dev
-need ip addr add 10.9.0.2/24 dev eth0
-up
+bring $module
 say up "$(cat /sys/class/net/eth0/speed)"
 show ethtool ethtool eth0
 need /bin/ping -c 1 -W 60 $peer
@@ -327,10 +347,7 @@ up
 pings 200 56
 say again
 need rmmod $module
-modprobe $module || fail modprobe $module again
-until_true 50 test -e /sys/class/net/$dev
-need ip addr add 10.9.0.2/24 dev eth0
-up
+bring $module
 pings 200 200
 say reloaded
 need ip link set eth0 down

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/must"
+	simkit "github.com/rebound-nic/rebound/sim/kit"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
@@ -49,6 +50,15 @@ func header(t *testing.T, name, from string) string {
 	return ""
 }
 
+// headers returns the text of several header files.
+func headers(t *testing.T, from string, names ...string) (text string) {
+	t.Helper()
+	for _, name := range names {
+		text += header(t, name, from)
+	}
+	return text
+}
+
 // other maps the names of our fields and structures to their names in mlx5_ifc.h if these differ from the manual's, or
 // to "" if that header lacks the field or declares it as part of another: by structure and field, or by field alone.
 var other = map[string]string{
@@ -60,6 +70,14 @@ var other = map[string]string{
 	"uid": "", "dbr_umem_id": "", "ric": "", "events": "", "list_size": "", "list_type": "", "td_pd": "", "db_record_addr": "", "priority": "",
 	"module": "", "psid": "", "time_stamp": "", "cq_umem_id": "", "cq_umem_offset": "", "sqerr2rts_qp_in.ece": "", "sqd_rts_qp_in.ece": "", "modify_cq_in.field_select": "",
 	"modify_rmp_in.modify_bitmask": "bitmask", "modify_rqt_in.modify_bitmask": "bitmask", "modify_tir_in.modify_bitmask": "bitmask",
+}
+
+// bigEndian is where a field is in a structure whose bits are counted from the highest one.
+func bigEndian(f simkit.Field) span {
+	if f.N > 0 {
+		return span{8 * f.Off, 32 * f.N}
+	}
+	return span{8*f.Off + 31 - f.Hi, f.Hi - f.Lo + 1}
 }
 
 // TestLayoutsMlx5 compares every field of the ConnectX model's commands and registers with Linux's header.
@@ -79,15 +97,12 @@ func TestLayoutsMlx5(t *testing.T) {
 			continue
 		}
 		for field, f := range l.Fields() {
-			want := span{8*f.Off + 31 - f.Hi, f.Hi - f.Lo + 1}
-			if f.N > 0 {
-				want = span{8 * f.Off, 32 * f.N}
-			}
+			want := bigEndian(f)
 			called := field
-			if o, ok := other[name+"."+field]; ok {
-				called = o
-			} else if o, ok := other[field]; ok {
-				called = o
+			for _, key := range []string{field, name + "." + field} {
+				if o, ok := other[key]; ok {
+					called = o
+				}
 			}
 			switch found := theirs[called]; {
 			case found == nil && called != "":

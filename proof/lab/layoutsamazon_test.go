@@ -31,11 +31,7 @@ func TestLayoutsAmazonCommands(t *testing.T) {
 		}, 60},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			text := ""
-			for _, h := range c.headers {
-				text += header(t, h, "amzn-drivers, and of Linux")
-			}
-			vendor, checked := cStructs(text), 0
+			vendor, checked := cStructs(headers(t, "amzn-drivers, and of Linux", c.headers...)), 0
 			for name, l := range c.layouts {
 				theirs := vendor[c.before+name]
 				if theirs == nil {
@@ -80,12 +76,12 @@ func TestLayoutsAmazonCommands(t *testing.T) {
 // descriptorBits maps our constants to fields of the vendor's descriptors: a mask has the field's bits in its word, a
 // shift their position. A mask may cover several fields.
 var descriptorBits = []struct {
-	dir     string
-	word    int // bits of the word that the constants refer to
-	headers []string
-	lines   string // constant, "mask" or "shift", structure, fields
+	dir    string
+	word   int // bits of the word that the constants refer to
+	header string
+	lines  string // constant, "mask" or "shift", structure, fields
 }{
-	{"../../nic/drivers/ena", 64, []string{"ena_eth_io_defs.h"}, `
+	{"../../nic/drivers/ena", 64, "ena_eth_io_defs.h", `
 txMeta mask ena_eth_io_tx_desc meta_desc
 txPhase shift ena_eth_io_tx_desc phase
 txFirst mask ena_eth_io_tx_desc first
@@ -107,7 +103,7 @@ rxL3Err mask ena_eth_io_rx_cdesc_base l3_csum_err
 rxL4Err mask ena_eth_io_rx_cdesc_base l4_csum_err
 rxL4Checked mask ena_eth_io_rx_cdesc_base l4_csum_checked
 rxL3Mask mask ena_eth_io_rx_cdesc_base l3_proto_idx`},
-	{"../../sim/enasim", 32, []string{"ena_eth_io_defs.h"}, `
+	{"../../sim/enasim", 32, "ena_eth_io_defs.h", `
 txLen mask ena_eth_io_tx_desc length
 txReqHi mask ena_eth_io_tx_desc req_id_hi
 txMeta mask ena_eth_io_tx_desc meta_desc
@@ -140,7 +136,7 @@ intrRxDelay mask ena_eth_io_intr_reg rx_intr_delay
 intrTxShift shift ena_eth_io_intr_reg tx_intr_delay
 intrUnmask mask ena_eth_io_intr_reg intr_unmask
 intrKeep mask ena_eth_io_intr_reg no_moderation_update|reserved`},
-	{"../../nic/drivers/efa", 64, []string{"efa_io_defs.h"}, `
+	{"../../nic/drivers/efa", 64, "efa_io_defs.h", `
 txImmediate mask efa_io_tx_meta_desc has_imm
 txInline mask efa_io_tx_meta_desc inline_msg
 txIsMeta mask efa_io_tx_meta_desc meta_desc
@@ -161,7 +157,7 @@ cqImmediate mask efa_io_cdesc_common has_imm
 cqKind mask efa_io_cdesc_common status q_type op_type unsolicited
 cqPair shift efa_io_cdesc_common qp_num
 cqLength shift efa_io_rx_cdesc length`},
-	{"../../sim/efasim", 8, []string{"efa_io_defs.h"}, `
+	{"../../sim/efasim", 8, "efa_io_defs.h", `
 ctrl1Op mask efa_io_tx_meta_desc op_type
 ctrl1Imm mask efa_io_tx_meta_desc has_imm
 ctrl1Inline mask efa_io_tx_meta_desc inline_msg
@@ -175,7 +171,7 @@ ctrl2MBZ mask efa_io_tx_meta_desc reserved25 reserved29
 cqeImm mask efa_io_cdesc_common has_imm
 cqeOpShift shift efa_io_cdesc_common op_type
 cqeUnsolicited mask efa_io_cdesc_common unsolicited`},
-	{"../../sim/efasim", 32, []string{"efa_io_defs.h"}, `
+	{"../../sim/efasim", 32, "efa_io_defs.h", `
 rxKey mask efa_io_rx_desc lkey
 rxFirst mask efa_io_rx_desc first
 rxLast mask efa_io_rx_desc last
@@ -185,11 +181,7 @@ rxMBZ mask efa_io_rx_desc reserved`},
 // TestLayoutsAmazonDescriptors compares the drivers' and models' descriptor constants with the vendor's headers.
 func TestLayoutsAmazonDescriptors(t *testing.T) {
 	for _, c := range descriptorBits {
-		text := ""
-		for _, h := range c.headers {
-			text += header(t, h, "amzn-drivers, and of Linux")
-		}
-		vendor, ours := cStructs(text), constants(t, c.dir)
+		vendor, ours := cStructs(header(t, c.header, "amzn-drivers, and of Linux")), constants(t, c.dir)
 		lines := strings.Split(strings.TrimSpace(c.lines), "\n")
 		for _, line := range lines {
 			w := strings.Fields(line)

@@ -43,10 +43,7 @@ func TestLayoutsCIB(t *testing.T) {
 			continue
 		}
 		for field, f := range ours[name].Fields() {
-			want := span{8*f.Off + 31 - f.Hi, f.Hi - f.Lo + 1}
-			if f.N > 0 {
-				want = span{8 * f.Off, 32 * f.N}
-			}
+			want := bigEndian(f)
 			found, inside := false, false
 			for member, at := range vendor[s] {
 				last := member[strings.LastIndex(member, ".")+1:]

@@ -15,12 +15,8 @@ import (
 // mlx4Script makes Linux steer by flow rules, spread flows over two rings and then use one, run its self-test, lose and
 // restore the link, tag frames, reset a device that failed, and reload its core driver.
 const mlx4Script = helpers + `
-dev=eth0
 modprobe mlx4_core log_num_mgm_entry_size=-1 || fail modprobe mlx4_core
-modprobe mlx4_en || fail modprobe mlx4_en
-until_true 50 test -e /sys/class/net/eth0
-need ip addr add 10.9.0.2/24 dev eth0
-up
+bring mlx4_en
 need arp -s $peer 02:00:00:00:ee:01
 need ethtool -K eth0 rxhash on
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do floods $peer:7 100 200; done

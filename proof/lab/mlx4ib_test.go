@@ -11,29 +11,30 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
 
-// ibHelpers set up two InfiniBand ports on one wire: ib0 here, ib1 in a network namespace. Debian's opensm, a
-// third-party program, manages the subnet from the first port.
-const ibHelpers = helpers + `
+// ibModules loads Linux's drivers of InfiniBand; opensm, where it manages a subnet, is Debian's.
+const ibModules = helpers + `
 modprobe mlx4_core || fail modprobe mlx4_core
 for m in mlx4_ib ib_umad ib_ipoib; do modprobe $m || fail modprobe $m; done
 ib=/sys/class/infiniband
+export OSM_TMP_DIR=/tmp OSM_CACHE_DIR=/tmp
+# manage DEVICE [OPTIONS]: a subnet manager on its port
+manage() { opensm $2 -t 2000 -g 0x$(cut -d: -f5- $ib/$1/ports/1/gids/0 | tr -d :) -f /tmp/opensm.log >/tmp/opensm.out 2>&1 & sm=$!; }
+`
+
+// ibHelpers set up two InfiniBand ports on one wire: ib0 here, ib1 in a network namespace. Debian's opensm, a
+// third-party program, manages the subnet from the first port.
+const ibHelpers = ibModules + `
 ports0() { [ -e $ib/mlx4_0/ports/1/state ] && [ -e /sys/class/net/ib0 ]; }
 ports() { ports0 && [ -e $ib/mlx4_1/ports/1/state ] && [ -e /sys/class/net/ib1 ]; }
 until_true 300 ports
 in_state() { grep -q $1 $ib/mlx4_0/ports/1/state && grep -q $1 $ib/mlx4_1/ports/1/state; }
 until_true 300 in_state INIT
 say ports
-export OSM_TMP_DIR=/tmp OSM_CACHE_DIR=/tmp
-# manage DEVICE [OPTIONS]: a subnet manager on its port
-manage() { opensm $2 -t 2000 -g 0x$(cut -d: -f5- $ib/$1/ports/1/gids/0 | tr -d :) -f /tmp/opensm.log >/tmp/opensm.out 2>&1 & sm=$!; }
 # managed: both ports are active
 managed() { i=0; while ! in_state ACTIVE; do i=$((i+1)); [ $i -lt 600 ] || { show failed tail -30 /tmp/opensm.log; fail no subnet manager took the ports; }; sleep 0.1; done; }
 manage mlx4_0
 managed
-unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
-until_true 50 test -s /tmp/ns
-ns=$(cat /tmp/ns)
-there() { nsenter -t $ns -n "$@"; }
+namespace
 need ip link set ib1 netns $ns
 for where in "" there; do
   for c in all default; do $where sysctl -q -w net.ipv6.conf.$c.disable_ipv6=0 net.ipv6.conf.$c.accept_dad=0; done
@@ -124,10 +125,8 @@ until_true 300 grep -q "$(cat $ib/mlx4_0/ports/1/lid)" $ib/mlx4_1/ports/1/sm_lid
 addr=$(basename $(readlink $ib/mlx4_1/device))
 need there ip link set ib1 netns 1
 need responder bind -no-driver $addr
-: >/tmp/out
-responder -config /lab/config.toml -set nic.driver=mlx4 -set nic.device=$addr -set nic.unsafe_no_iommu=true -set 'respond.addresses=["10.9.0.1/24", "fd00::1/64"]' >/tmp/out 2>/tmp/err &
-pid=$!
-await_ready
+respond -config /lab/config.toml -set nic.driver=mlx4 -set nic.device=$addr -set nic.unsafe_no_iommu=true \
+  -set 'respond.addresses=["10.9.0.1/24", "fd00::1/64"]'
 say ready $(grep '^ready' /tmp/out)
 ip neigh flush dev ib0 # or ib0 asks the old hardware address for half a minute
 found() { kill -HUP $sm; met; }

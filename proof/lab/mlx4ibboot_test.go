@@ -12,15 +12,10 @@ import (
 // bootd answers DHCP and TFTP on the kernel's ib_ipoib. opensm sweeps the subnet only until iPXE sends its first
 // request: each sweep sets iPXE's port, whose agent does not keep all settings, so that iPXE leaves its group and joins
 // it again. At the end iPXE is pinged.
-const ibBootScript = helpers + `
-modprobe mlx4_core || fail modprobe mlx4_core
-for m in mlx4_ib ib_umad ib_ipoib; do modprobe $m || fail modprobe $m; done
-ib=/sys/class/infiniband
+const ibBootScript = ibModules + `
 ports() { [ -e $ib/mlx4_0/ports/1/state ] && [ -e /sys/class/net/ib0 ]; }
 until_true 300 ports
-export OSM_TMP_DIR=/tmp OSM_CACHE_DIR=/tmp
-guid=$(cut -d: -f5- $ib/mlx4_0/ports/1/gids/0 | tr -d :)
-opensm -s 0 -t 2000 -g 0x$guid -f /tmp/opensm.log >/tmp/opensm.out 2>&1 & sm=$!
+manage mlx4_0 "-s 0"
 need ip addr add 10.9.0.1/24 dev ib0
 need ip link set ib0 up
 bootd ib0 10.9.0.1 10.9.0.2 /lab/boot.ipxe /lab/$sum >/tmp/asked 2>/tmp/err &

@@ -10,32 +10,24 @@ import (
 // groups, and ib_ipoib pings it in both families, with both inline data and data segments. Then it is killed and starts
 // again. At the end our bench pings Linux, which it finds by ARP and a path record from opensm. opensm sweeps every
 // second and waits 2 s for a reply, because with 200 ms it considers a port gone when this machine is busy.
-const ibF3Script = helpers + `
+const ibF3Script = ibModules + `
 sysctl -q -w vm.nr_hugepages=64
 sysctl -q -w net.core.rmem_default=8388608 # IPoIB's buffers have pages of their own, and a socket counts those
 modprobe vfio-pci || fail modprobe vfio-pci
-modprobe mlx4_core || fail modprobe mlx4_core
-for m in mlx4_ib ib_umad ib_ipoib; do modprobe $m || fail modprobe $m; done
-ib=/sys/class/infiniband
 ports() { [ -e $ib/mlx4_0/ports/1/state ] && [ -e /sys/class/net/ib0 ] && [ -e /sys/class/net/ib1 ]; }
 until_true 300 ports
 addr=$(basename $(readlink /sys/class/net/ib1/device))
 need responder bind $addr
 show nics responder nics
 say bound $addr
-export OSM_TMP_DIR=/tmp OSM_CACHE_DIR=/tmp
-guid=$(cat $ib/mlx4_0/ports/1/gids/0 | cut -d: -f5- | tr -d :)
-opensm -s 1 -t 2000 -g 0x$guid -f /tmp/opensm.log >/tmp/opensm.out 2>&1 & sm=$!
+manage mlx4_0 "-s 1"
 for c in all default ib0; do sysctl -q -w net.ipv6.conf.$c.disable_ipv6=0 net.ipv6.conf.$c.accept_dad=0; done
 need ip addr add 10.9.0.2/24 dev ib0
 need ip addr add fd00::2/64 dev ib0
 dev=ib0
 start() {
-  : >/tmp/out
-  responder -config /lab/config.toml -set nic.driver=mlx4 -set nic.device=$addr -set 'respond.addresses=["10.9.0.1/24", "fd00::1/64"]' \
-    -set log.level=debug >/tmp/out 2>/tmp/err &
-  pid=$!
-  await_ready
+  respond -config /lab/config.toml -set nic.driver=mlx4 -set nic.device=$addr -set 'respond.addresses=["10.9.0.1/24", "fd00::1/64"]' \
+    -set log.level=debug
   need ip link set ib0 up
   up
   met

@@ -17,11 +17,7 @@ import (
 // mlx5Script spreads flows over both channels, continues to send while the firmware requests and returns pages, has
 // completions compressed, and survives a failure of the firmware.
 const mlx5Script = helpers + `
-dev=eth0
-modprobe mlx5_core || fail modprobe mlx5_core
-until_true 50 test -e /sys/class/net/eth0
-need ip addr add 10.9.0.2/24 dev eth0
-up
+bring mlx5_core
 need arp -s $peer 02:00:00:00:ee:01
 count() { ethtool -S eth0 | sed -n "s/^ *$1: //p"; }
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do floods $peer:7 100 200; done

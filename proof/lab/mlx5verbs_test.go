@@ -73,10 +73,7 @@ kills() {
   done
 }
 echoes() { # our responder here, in the kernel, for the bench
-  : >/tmp/out
-  responder -set nic.driver=xdp -set nic.generic_xdp=true -set nic.device=$dev -set respond.addresses=10.9.0.4/24 -set "respond.stamp_ports=[862]" >/tmp/out 2>/tmp/err &
-  pid=$!
-  await_ready
+  respond -set nic.driver=xdp -set nic.generic_xdp=true -set nic.device=$dev -set respond.addresses=10.9.0.4/24 -set "respond.stamp_ports=[862]"
 }
 benches() { # NAME COUNT ARGUMENTS...
   local name=$1 count=$2; shift 2

@@ -9,17 +9,12 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// farHelpers set up two Linux drivers: $dev here, and $far in a network namespace, where "there" runs commands.
+// farHelpers set up two Linux drivers: $dev here, and $far in a network namespace.
 const farHelpers = helpers + `
 modprobe $module || fail modprobe $module
 until_true 100 both
 dev=$(having 1) far=$(having 2)
-unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
-until_true 50 test -s /tmp/ns
-ns=$(cat /tmp/ns)
-there() { nsenter -t $ns -n "$@"; }
-# A new namespace has IPv6, whose solicitations and reports come when nobody expects them to be counted.
-need there sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+namespace
 need ip link set $far netns $ns
 need there ip link set lo up
 `
@@ -75,9 +70,7 @@ if responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$a
   fail "a function without an IOMMU is driven, and nobody allowed it"
 fi
 grep -q 'not bound to vfio-pci' /tmp/err || { show failed cat /tmp/err; fail "refused for another reason"; }
-responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set nic.unsafe_no_iommu=true -set "respond.addresses=[\"$peer/24\"]" >/tmp/out 2>/tmp/err &
-pid=$!
-await_ready
+respond -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set nic.unsafe_no_iommu=true -set "respond.addresses=[\"$peer/24\"]"
 say ready $(grep '^ready' /tmp/out)
 up
 for s in 16 56 65 256 777 1472; do pings 50 $s; done

@@ -19,12 +19,8 @@ type peer struct {
 	wire sim.Wire
 
 	mu      sync.Mutex
-	arp     int
 	icmp    int
 	udp     int
-	other   int
-	bytes   int // of all frames
-	frames  int
 	wrong   []string // broken frames
 	stopped chan struct{}
 	stop    chan struct{}
@@ -77,18 +73,14 @@ func (p *peer) run() {
 func nap() { unix.Nanosleep(&unix.Timespec{Nsec: 50_000}, nil) }
 
 func (p *peer) answer(f []byte) (reply bool, err error) {
-	p.frames++
-	p.bytes += len(f)
 	if len(f) < 60 {
 		return false, fmt.Errorf("frame of %d bytes", len(f))
 	}
 	switch binary.BigEndian.Uint16(f[12:]) {
 	case 0x0806:
 		if binary.BigEndian.Uint16(f[20:]) != 1 || [4]byte(f[38:]) != p.ip {
-			p.other++
 			return false, nil
 		}
-		p.arp++
 		f[21] = 2
 		copy(f[0:6], f[6:12])
 		copy(f[6:12], p.mac[:])
@@ -98,7 +90,6 @@ func (p *peer) answer(f []byte) (reply bool, err error) {
 		return true, nil
 	case 0x0800:
 	default:
-		p.other++
 		return false, nil
 	}
 	ip := f[14:]
@@ -109,7 +100,6 @@ func (p *peer) answer(f []byte) (reply bool, err error) {
 	case ones(ip[:hl], 0) != 0xffff:
 		return false, fmt.Errorf("IP checksum")
 	case [4]byte(ip[16:]) != p.ip:
-		p.other++
 		return false, nil
 	case binary.BigEndian.Uint16(ip[6:])&0x3fff != 0:
 		return false, fmt.Errorf("fragment")
@@ -121,7 +111,6 @@ func (p *peer) answer(f []byte) (reply bool, err error) {
 			return false, fmt.Errorf("ICMP checksum")
 		}
 		if l4[0] != 8 {
-			p.other++
 			return false, nil
 		}
 		p.icmp++
@@ -139,7 +128,6 @@ func (p *peer) answer(f []byte) (reply bool, err error) {
 		copy(l4[0:2], l4[2:4])
 		copy(l4[2:4], port[:])
 	default:
-		p.other++
 		return false, nil
 	}
 	copy(f[0:6], f[6:12])

@@ -229,18 +229,14 @@ func toeplitz(key, input []byte) (h uint32) {
 
 // kind is a packet type whose checksums a card checks and inserts.
 type kind struct {
-	name    string
-	layers  func(i int) []gopacket.SerializableLayer
-	ip4     bool
-	l4, sum int // positions of the IPv4 header's payload and its checksum in the frame; 0 for none
+	name string
+	ip4  bool
+	l4   layers.IPProtocol
+	sum  int // position of the UDP or TCP checksum in the frame
 }
 
 func ipv4(proto layers.IPProtocol) *layers.IPv4 {
 	return &layers.IPv4{Version: 4, TTL: 64, Id: 5, Protocol: proto, SrcIP: farIP, DstIP: nearIP}
-}
-
-func ipv6(proto layers.IPProtocol) *layers.IPv6 {
-	return &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: proto, SrcIP: farIP6, DstIP: nearIP6}
 }
 
 func udp(over gopacket.NetworkLayer) *layers.UDP {
@@ -256,30 +252,26 @@ func tcp(over gopacket.NetworkLayer) *layers.TCP {
 }
 
 var kinds = []kind{
-	{"UDP in IPv4", func(int) []gopacket.SerializableLayer {
-		ip := ipv4(layers.IPProtocolUDP)
-		return []gopacket.SerializableLayer{ip, udp(ip)}
-	}, true, 34, 40},
-	{"TCP in IPv4", func(int) []gopacket.SerializableLayer {
-		ip := ipv4(layers.IPProtocolTCP)
-		return []gopacket.SerializableLayer{ip, tcp(ip)}
-	}, true, 34, 50},
-	{"UDP in IPv6", func(int) []gopacket.SerializableLayer {
-		ip := ipv6(layers.IPProtocolUDP)
-		return []gopacket.SerializableLayer{ip, udp(ip)}
-	}, false, 54, 60},
-	{"TCP in IPv6", func(int) []gopacket.SerializableLayer {
-		ip := ipv6(layers.IPProtocolTCP)
-		return []gopacket.SerializableLayer{ip, tcp(ip)}
-	}, false, 54, 70},
+	{"UDP in IPv4", true, layers.IPProtocolUDP, 40},
+	{"TCP in IPv4", true, layers.IPProtocolTCP, 50},
+	{"UDP in IPv6", false, layers.IPProtocolUDP, 60},
+	{"TCP in IPv6", false, layers.IPProtocolTCP, 70},
 }
 
 func (k *kind) frame(i int, dst net.HardwareAddr, payload gopacket.Payload) []byte {
 	e := &layers.Ethernet{SrcMAC: numbered(i), DstMAC: dst, EthernetType: layers.EthernetTypeIPv4}
+	var ip interface {
+		gopacket.NetworkLayer
+		gopacket.SerializableLayer
+	} = ipv4(k.l4)
 	if !k.ip4 {
 		e.EthernetType = layers.EthernetTypeIPv6
+		ip = &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: k.l4, SrcIP: farIP6, DstIP: nearIP6}
 	}
-	return packet(slices.Concat([]gopacket.SerializableLayer{e}, k.layers(i), []gopacket.SerializableLayer{payload})...)
+	if k.l4 == layers.IPProtocolTCP {
+		return packet(e, ip, tcp(ip), payload)
+	}
+	return packet(e, ip, udp(ip), payload)
 }
 
 // Every third frame has a wrong IPv4 checksum, and every third one a wrong UDP or TCP checksum.

@@ -20,13 +20,6 @@ peer=10.9.0.1
 sysctl -q -w vm.nr_hugepages=64
 modprobe vfio-pci || fail modprobe vfio-pci
 bdf() { d=$(readlink -f $1/device); case $(basename $d) in virtio*) d=$(dirname $d);; esac; basename $d; }
-start() { # DRIVER ARGUMENTS...
-  local driver=$1; shift
-  : >/tmp/out
-  responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr "$@" >/tmp/out 2>/tmp/err &
-  pid=$!
-  await_ready
-}
 ends() { [ -n "$(having $near)" ] && [ -n "$(having $far)" ]; }
 card() { # DRIVER MODULE NEAR FAR: the last digit of each function's MAC address
   local driver=$1 module=$2
@@ -35,7 +28,7 @@ card() { # DRIVER MODULE NEAR FAR: the last digit of each function's MAC address
   until_true 100 ends
   dev=$(having $near) addr=$(bdf /sys/class/net/$(having $far))
   need responder bind $addr
-  start $driver -set "respond.addresses=[\"$peer/24\"]"
+  respond -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]"
   need ip addr add 10.9.0.2/24 dev $dev
   up
   for s in 16 777 1472; do pings 20 $s; done
@@ -51,7 +44,7 @@ if [ -n "$efa" ]; then
   until_true 100 ends
   ib=$(ibof $efanear) addr=$(bdf /sys/class/infiniband/$(ibof $efafar))
   need responder bind $addr
-  start efa -set respond.handover=127.0.0.1:18515
+  respond -config /lab/config.toml -set nic.driver=efa -set nic.device=$addr -set respond.handover=127.0.0.1:18515
   timeout 300 ibv_ud_pingpong -d $ib -g 0 -n 50 -s 512 127.0.0.1 >/tmp/near 2>&1 || { show failed cat /tmp/near /tmp/err; fail ibv_ud_pingpong; }
   say answered efa
   stop

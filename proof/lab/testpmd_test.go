@@ -226,10 +226,7 @@ const oursBeside = `
 rm -f /dev/hugepages/*
 dev=$(ls /sys/bus/pci/devices/${addrs%% *}/net)
 up
-: >/tmp/out
-responder -set nic.device=$dev -set nic.driver=$driver -set respond.addresses=10.9.0.1/24 >/tmp/out 2>/tmp/err &
-pid=$!
-await_ready
+respond -set nic.device=$dev -set nic.driver=$driver -set respond.addresses=10.9.0.1/24
 show ours cat /tmp/out /tmp/err
 say ours
 stop

@@ -136,10 +136,7 @@ modprobe virtio_net || fail modprobe virtio_net
 all() { for i in 1 2 3 4; do [ -n "$(having $i)" ] || return 1; done; }
 until_true 100 all
 start() {
-  : >/tmp/out
-  responder -config /lab/config.toml -set nic.driver=virtio -set nic.device=$addr -set nic.mtu=$mtu -set 'respond.addresses=["10.9.0.1/24"]' $cores >/tmp/out 2>/tmp/err &
-  pid=$!
-  await_ready
+  respond -config /lab/config.toml -set nic.driver=virtio -set nic.device=$addr -set nic.mtu=$mtu -set 'respond.addresses=["10.9.0.1/24"]' $cores
 }
 fail() { # with what the responder has to say
   kill -TERM $pid; wait $pid

@@ -22,11 +22,7 @@ mount -t bpf bpf /sys/fs/bpf || fail mount a BPF file system
 modprobe $module || fail modprobe $module
 until_true 100 both
 far=$(having 1) dev=$(having 2)
-unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
-until_true 50 test -s /tmp/ns
-ns=$(cat /tmp/ns)
-there() { nsenter -t $ns -n "$@"; }
-need there sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+namespace
 need ip link set $far netns $ns
 need there ip addr add 10.9.0.5/24 dev $far
 need there ip link set $far up
@@ -37,10 +33,7 @@ start() { # NAMESPACE-COMMAND DEVICE NAME SETTINGS...
   local in=$1 device=$2 name=$3 a=; shift 3
   [ $in = here ] && in= || in="nsenter -t $ns -n" # no function, which would fork a process
   for s in "$@"; do a="$a -set $s"; done
-  : >/tmp/out
-  $in responder -config /lab/config.toml -set nic.driver=xdp -set nic.device=$device $a >/tmp/out 2>/tmp/err &
-  pid=$!
-  await_ready
+  respond -config /lab/config.toml -set nic.driver=xdp -set nic.device=$device $a
   grep 'msg="*device' /tmp/err >/tmp/$name
   until_true 100 grep -q 1 /sys/class/net/$dev/carrier # attaching a program may reset the card
 }

@@ -23,10 +23,7 @@ up
 start() { # NAME SETTINGS...
   local name=$1 a=; shift
   for s in "$@"; do a="$a -set $s"; done
-  : >/tmp/out
-  responder -config /lab/config.toml -set nic.driver=xdp -set nic.device=$dev $a >/tmp/out 2>/tmp/err &
-  pid=$!
-  await_ready
+  respond -config /lab/config.toml -set nic.driver=xdp -set nic.device=$dev $a
   until_true 100 grep -q 1 /sys/class/net/$dev/carrier
   show $name grep 'msg="*device' /tmp/err
 }
