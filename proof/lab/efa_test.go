@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -159,11 +158,7 @@ type efaLab struct {
 
 func newEFALab(t *testing.T, near, far efasim.Profile, bad sim.Impairment) *efaLab {
 	l := &efaLab{scene: newScene(t), profile: [2]efasim.Profile{near, far}, impaired: bad.Loss > 0}
-	if err := l.kit.bringEFA(t.Context()); errors.Is(err, errCannot) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
+	available(t, l.kit.bringEFA(t.Context()))
 	a, b := sim.Pair()
 	for i, end := range []sim.Wire{a, b} {
 		bad.Seed += uint64(i)

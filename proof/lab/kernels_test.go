@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -223,10 +222,7 @@ func physicalWays(t *testing.T, suite string, refused map[string]string) {
 // rejected with a reason.
 func (s *scene) runWays(suite string, m Machine, ways []string, refused map[string]string) {
 	k, err := s.kit.withKernel(s.Context(), suite)
-	if errors.Is(err, errCannot) {
-		s.Skip(err)
-	}
-	must.OK(s, err)
+	available(s, err)
 	s.kit = k
 	for _, f := range s.functions {
 		f.foreign = true // an old driver may cause warnings that a later version does not

@@ -22,17 +22,21 @@ func kit(t *testing.T) *Kit {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	k, err := setup(ctx)
-	if errors.Is(err, errCannot) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	available(t, err)
 	k.Used = func(u Usage) { used(t, u) }
 	if _, again := attempted.Load(t); again {
 		k.Died = func(err error) { panic(died{err}) }
 	}
 	return k
+}
+
+// available skips the test if something that it needs cannot be had here.
+func available(t testing.TB, err error) {
+	t.Helper()
+	if errors.Is(err, errCannot) {
+		t.Skip(err)
+	}
+	must.OK(t, err)
 }
 
 func logDir(t *testing.T) string {
@@ -93,7 +97,7 @@ func TestGuestScript(t *testing.T) {
 	k := kit(t)
 	t.Log(k.Version)
 	var said []string
-	r, err := k.Run(t.Context(), Machine{
+	r := must.Get(k.Run(t.Context(), Machine{
 		Limit:  time.Minute,
 		Dir:    logDir(t),
 		Script: "say hello world\nshow file cat /lab/data\nshow part printf 'half a line'\nsay after it\ndmesg >/tmp/dmesg\nshow tsc sed -n 's/.*tsc: Detected \\([0-9]*\\)\\..*/\\1/p' /tmp/dmesg\nneed test -d /lab\n",
@@ -106,10 +110,7 @@ func TestGuestScript(t *testing.T) {
 			said = append(said, key+" "+text)
 			return nil
 		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	check.Equal(t, strings.Join(r["file"], ","), "one,two", "the guest showed %q")
 	// On a busy machine, a guest that measures the rate may get a twentieth of it.
 	for _, line := range r["tsc"] { // the kernel may refine the rate and report it again
@@ -125,10 +126,8 @@ func TestGuestScript(t *testing.T) {
 	if len(said) != 3 || said[1] != "hello world" || said[2] != "after it" || !strings.HasPrefix(said[0], "boot ") {
 		t.Errorf("the guest said %q", said)
 	}
-	_, err = k.Run(t.Context(), Machine{Dir: logDir(t), Limit: time.Minute, Script: "need ls /nowhere\n"})
-	if !errors.Is(err, errGuest) || !strings.Contains(err.Error(), "/nowhere: No such file") {
-		t.Errorf("a failing script gives %v", err)
-	}
+	_, err := k.Run(t.Context(), Machine{Dir: logDir(t), Limit: time.Minute, Script: "need ls /nowhere\n"})
+	check.Fails(t, "a failing script", err, errGuest, "/nowhere: No such file")
 }
 
 // A guest that stalls ends its run within the limit, and leaves diagnostics in its folder: its tasks' stacks and
@@ -151,9 +150,7 @@ func TestGuestThatHangs(t *testing.T) {
 				}
 				return nil
 			}})
-			if !errors.Is(err, errGuest) || !strings.Contains(err.Error(), "no end in time; it said last: asleep") || !strings.Contains(err.Error(), dir) {
-				t.Errorf("a guest that does not end gives %v", err)
-			}
+			check.Fails(t, "a guest that does not end", err, errGuest, "no end in time; it said last: asleep", dir)
 			for file, want := range c.logs {
 				if b, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !strings.Contains(string(b), want) {
 					t.Errorf("%s: %v; no %q in %d bytes: %s", file, err, want, len(b), tail(filepath.Join(dir, file)))
@@ -175,9 +172,7 @@ func TestGuestBreakpoint(t *testing.T) {
 		if len(dirs) == 1 {
 			m.Script += "echo '<0>Oops: int3: 0000' >/dev/kmsg; sleep 10000\n"
 		}
-		if _, err := kit(t).Run(t.Context(), m); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, check.Err(kit(t).Run(t.Context(), m)))
 	})
 	check.Equal(t, len(dirs), 2, "%d attempts")
 }
@@ -241,8 +236,6 @@ func TestGuestDoesNotBoot(t *testing.T) {
 		Dir: dir, Limit: time.Minute,
 		Say: func(key, text string, _ Result) error { said = append(said, key); return nil },
 	})
-	if !errors.Is(err, errGuest) || !strings.Contains(err.Error(), "it said last: nothing") {
-		t.Errorf("a guest without a kernel gives %v", err)
-	}
+	check.Fails(t, "a guest without a kernel", err, errGuest, "it said last: nothing")
 	check.Equal(t, strings.Join(said, " "), "unbooted unbooted", "it was given %q")
 }

@@ -2,7 +2,6 @@ package lab
 
 import (
 	_ "embed"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -49,11 +48,7 @@ func TestLabVFIOVerbs(t *testing.T) {
 
 func vfioVerbs(t *testing.T) {
 	s := newScene(t)
-	if err := s.kit.bringScapy(t.Context()); errors.Is(err, errCannot) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
+	available(t, s.kit.bringScapy(t.Context()))
 	f, g := s.pair(mlx5Card, connectX(mlx5sim.ConnectX7), connectX(mlx5sim.ConnectX7))
 	f.foreign, g.foreign = true, true
 	var x, y mlx5sim.Counters
