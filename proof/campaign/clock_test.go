@@ -12,6 +12,7 @@ import (
 
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // still is a machine whose clocks advance only when a test advances them.
@@ -65,16 +66,14 @@ func TestGuardAfterSIGKILL(t *testing.T) {
 		})
 	}
 	needRoot(t)
-	own, err := offset(machine{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := must.Get(offset(machine{}))(t)
 	c := exec.Command("/proc/self/exe", "-test.run", "^TestGuardAfterSIGKILL$")
 	c.Env = append(os.Environ(), "REBOUND_CLOCK=2")
 	if err := c.Run(); err == nil || err.Error() != "signal: killed" {
 		t.Fatalf("it was to be killed: %v", err)
 	}
 	var now time.Duration
+	var err error
 	await.Holds(func() bool {
 		now, err = offset(machine{})
 		return err != nil || (now-own).Abs() <= unstepped

@@ -49,35 +49,46 @@ type ladder struct {
 	push     string   // prefix of Info.Push
 }
 
-func openMLX5(fn pci.Function, o nic.Options) (nic.Answerer, error) {
-	return mlx5.Open(fn, o, mlx5.Options{})
+// plainly is a driver's Open with the zero value of the driver's options.
+func plainly[O any, D nic.Answerer](open func(pci.Function, nic.Options, O) (D, error)) func(pci.Function, nic.Options) (nic.Answerer, error) {
+	return func(fn pci.Function, o nic.Options) (nic.Answerer, error) {
+		var none O
+		return open(fn, o, none)
+	}
 }
-func openMLX4(fn pci.Function, o nic.Options) (nic.Answerer, error) {
-	return mlx4.Open(fn, o, mlx4.Options{})
-}
-func openENA(fn pci.Function, o nic.Options) (nic.Answerer, error) {
-	return ena.Open(fn, o, ena.Options{})
-}
-func openEFA(fn pci.Function, o nic.Options) (nic.Answerer, error) {
-	return efa.Open(fn, o, efa.Options{})
-}
+
+var openMLX5, openMLX4, openENA, openEFA = plainly(mlx5.Open), plainly(mlx4.Open), plainly(ena.Open), plainly(efa.Open)
+
 func openVirtio(fn pci.Function, o nic.Options) (nic.Answerer, error) {
 	return virtio.Open(fn, o)
 }
 
 var ladderMAC = [6]byte{0x02, 0x52, 0x62, 0, 0, 0x01}
 
-// refuses is an ENA that replies to the first n of a command with "resource allocation failure".
+// first replies to the first n of an admin command with "resource allocation failure".
+func first(n int, command string) func(string) uint8 {
+	return func(c string) uint8 {
+		if c != command || n == 0 {
+			return 0
+		}
+		n--
+		return 1
+	}
+}
+
+// refuses is an ENA that refuses the first n of a command.
 func refuses(n int, command string) func() sim.Model {
 	return func() sim.Model {
-		m, left := enasim.New(enasim.Options{MAC: ladderMAC}), n
-		m.FailAdmin(func(c string) uint8 {
-			if c != command || left == 0 {
-				return 0
-			}
-			left--
-			return 1
-		})
+		m := enasim.New(enasim.Options{MAC: ladderMAC})
+		m.FailAdmin(first(n, command))
+		return m
+	}
+}
+
+func virtioThat(refuses func(*virtiosim.Model, bool)) func() sim.Model {
+	return func() sim.Model {
+		m := virtiosim.New(virtiosim.Options{MAC: ladderMAC})
+		refuses(m, true)
 		return m
 	}
 }
@@ -118,44 +129,26 @@ var ladders = []ladder{
 		uncached: true, steps: []string{combined}, reason: "doorbells in the same BAR", push: "llq 64"},
 	{name: "efa: entries of 128 bytes", open: openEFA, steps: []string{"from queue entries of 128 bytes to entries of 64"}, reason: "create queue pair", push: "llq 64",
 		model: func() sim.Model {
-			m, first := efasim.New(efasim.Options{MAC: ladderMAC, Profile: efasim.EFA3}), true
-			m.FailAdmin(func(command string) uint8 {
-				if command != "CREATE_QP" || !first {
-					return 0
-				}
-				first = false
-				return 1
-			})
+			m := efasim.New(efasim.Options{MAC: ladderMAC, Profile: efasim.EFA3})
+			m.FailAdmin(first(1, "CREATE_QP"))
 			return m
 		}},
 	{name: "virtio: several pairs", queues: 2, open: openVirtio, steps: []string{noRSS}, reason: "MQ_VQ_PAIRS_SET",
-		model: func() sim.Model {
-			m := virtiosim.New(virtiosim.Options{MAC: ladderMAC})
-			m.RefusePairs(true)
-			return m
-		}},
+		model: virtioThat((*virtiosim.Model).RefusePairs)},
 	{name: "virtio: filters", open: openVirtio, steps: []string{"from filters by address to all frames"}, reason: "MAC_TABLE_SET",
+		model: virtioThat((*virtiosim.Model).RefuseMAC)},
+	{name: "mlx4: no RSS", queues: 2, open: openMLX4, push: "blueflame", steps: []string{noRSS}, reason: "INIT2RTR_QP",
 		model: func() sim.Model {
-			m := virtiosim.New(virtiosim.Options{MAC: ladderMAC})
-			m.RefuseMAC(true)
-			return m
-		}},
-}
-
-func init() {
-	l := ladder{name: "mlx4: no RSS", queues: 2, open: openMLX4, push: "blueflame", steps: []string{noRSS}, reason: "INIT2RTR_QP"}
-	l.model = func() sim.Model {
-		n := 0
-		return mlx4sim.New(mlx4sim.Options{MAC: ladderMAC, Status: func(op uint16) uint8 {
-			if op == 0x1A { // INIT2RTR_QP of the fifth QP, after two pairs of receive and send
-				if n++; n == 5 {
-					return 3
+			n := 0
+			return mlx4sim.New(mlx4sim.Options{MAC: ladderMAC, Status: func(op uint16) uint8 {
+				if op == 0x1A { // INIT2RTR_QP of the fifth QP, after two pairs of receive and send
+					if n++; n == 5 {
+						return 3
+					}
 				}
-			}
-			return 0
-		}})
-	}
-	ladders = append(ladders, l)
+				return 0
+			}})
+		}},
 }
 
 // Whatever a card refuses, the driver falls back, reports it once with the reason in the log and in Info, and answers

@@ -39,13 +39,8 @@ func TestNewCard(t *testing.T) {
 		}
 		must.OK(t, os.Mkdir(filepath.Join(tree, to), 0o755))
 		for _, f := range files {
-			b, err := os.ReadFile(f)
-			if err == nil {
-				err = os.WriteFile(filepath.Join(tree, to, strings.ReplaceAll(filepath.Base(f), "toy", "novel")), []byte(rename(string(b))), 0o644)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(os.ReadFile(f))(t)
+			must.OK(t, os.WriteFile(filepath.Join(tree, to, strings.ReplaceAll(filepath.Base(f), "toy", "novel")), []byte(rename(string(b))), 0o644))
 		}
 	}
 	edit(t, filepath.Join(tree, "internal/cards/drivers.go"), map[string]string{
@@ -101,16 +96,8 @@ var skipped = []string{".git", ".cache", "out", "bin", "results"}
 func copyTree(t *testing.T, from, to string) {
 	t.Helper()
 	for name, path := range files(t, from) {
-		b, err := os.ReadFile(path)
-		if err == nil {
-			err = os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755)
-		}
-		if err == nil {
-			err = os.WriteFile(filepath.Join(to, name), b, 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755))
+		must.OK(t, os.WriteFile(filepath.Join(to, name), must.Get(os.ReadFile(path))(t), 0o644))
 	}
 }
 
@@ -150,8 +137,7 @@ func changed(t *testing.T, root, tree string) (names []string) {
 
 func edit(t *testing.T, file string, inserts map[string]string) {
 	t.Helper()
-	b := must.Get(os.ReadFile(file))(t)
-	text := string(b)
+	text := string(must.Get(os.ReadFile(file))(t))
 	for anchor, insert := range inserts {
 		if strings.Count(text, anchor) != 1 {
 			t.Fatalf("%s has %q %d times, want once", file, anchor, strings.Count(text, anchor))
