@@ -16,12 +16,10 @@ import (
 func TestFullTrace(t *testing.T) {
 	small := disk.Small(t, 1000)
 	trace := filepath.Join(small, "trace")
-	dir := t.TempDir()
-	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
-	s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-trace", trace)
+	s, a, _ := startPair(t, "-trace", trace)
 	before := must.Get(os.ReadFile(trace))(t)
 	x := openPort(t, a)
-	x.send(bytes.Repeat([]byte{1, 2, 3, 4}, 30))
+	x.send(frame)
 	x.close()
 	disk.Fill(t, small, 0)
 	if code, said := s.stop(t), s.stderr.String(); code != 1 || !strings.Contains(said, "-trace: "+trace+" is not written") || !strings.Contains(said, "no space left on device") {
@@ -40,9 +38,7 @@ func TestFullOutput(t *testing.T) {
 		t.Skip(err)
 	}
 	defer full.Close()
-	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
-	wire := []string{"-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair"}
-	for _, args := range [][]string{append(wire, "-wire", "pcap:/dev/full"), append(wire, "-trace", "/dev/full"), {"version"}, {"manual"}} {
+	for _, args := range [][]string{pairOf(t, "-wire", "pcap:/dev/full"), pairOf(t, "-trace", "/dev/full"), {"version"}, {"manual"}} {
 		var stderr bytes.Buffer
 		if code := run(args, full, &stderr, nil); code != 1 || !strings.Contains(stderr.String(), "/dev/full: no space left on device") {
 			t.Errorf("%q: exit %d: %s", args, code, &stderr)

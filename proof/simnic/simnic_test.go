@@ -52,6 +52,18 @@ func start(t *testing.T, ready int, args ...string) *program {
 	return p
 }
 
+// startPair starts two toys, whose ports are joined, and returns their sockets.
+func startPair(t *testing.T, more ...string) (s *program, a, b string) {
+	t.Helper()
+	args := pairOf(t, more...)
+	return start(t, 2, args...), args[3], args[7]
+}
+
+func pairOf(t *testing.T, more ...string) []string {
+	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
+	return append([]string{"-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair"}, more...)
+}
+
 func (p *program) line(t *testing.T) string {
 	t.Helper()
 	s, _ := p.lines.ReadString('\n')
@@ -71,6 +83,8 @@ func (p *program) stop(t *testing.T) int {
 	}
 }
 
+var frame = bytes.Repeat([]byte{1, 2, 3, 4}, 30)
+
 // port sends and receives one frame on a toy device.
 type port struct {
 	fn    *vfiouser.Function
@@ -87,8 +101,7 @@ func openPort(t *testing.T, path string) *port {
 	p.mem = must.Get(p.arena.Alloc(1<<14, 4096))(t)
 	bar := must.Get(fn.BAR(0))(t)
 	bells := must.Get(fn.BAR(2))(t)
-	at := must.Get(bells.Pointer(0x40, 4))(t)
-	p.tx = (*uint32)(at)
+	p.tx = (*uint32)(must.Get(bells.Pointer(0x40, 4))(t))
 	put := func(at int, iova uint64) {
 		for i := range 8 {
 			p.mem.Bytes[at+i] = byte(iova >> (8 * i))
@@ -133,15 +146,11 @@ func (p *port) close() {
 }
 
 func TestPair(t *testing.T) {
-	dir := t.TempDir()
-	a, b, file := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "pcap")
-	s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-wire", "pcap:"+file)
+	file := filepath.Join(t.TempDir(), "pcap")
+	s, a, b := startPair(t, "-wire", "pcap:"+file)
 	x, y := openPort(t, a), openPort(t, b)
-	frame := bytes.Repeat([]byte{1, 2, 3, 4}, 30)
 	x.send(frame)
-	if got := y.receive(); !bytes.Equal(got, frame) {
-		t.Errorf("received %x", got)
-	}
+	check.Same(t, y.receive(), frame, "received %x")
 	s.sig <- syscall.SIGUSR1
 	var r struct {
 		Ports []struct {
@@ -181,11 +190,9 @@ func TestWireCounts(t *testing.T) {
 		{"-duplicate=1", sim.WireCounts{Frames: 1, Duplicated: 1}},
 		{"-delay=1ms", sim.WireCounts{Frames: 1, Delayed: 1}},
 	} {
-		a := filepath.Join(t.TempDir(), "a")
-		b := filepath.Join(t.TempDir(), "b")
-		s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", c.flag)
+		s, a, b := startPair(t, c.flag)
 		x, y := openPort(t, a), openPort(t, b)
-		x.send(bytes.Repeat([]byte{1, 2, 3, 4}, 30))
+		x.send(frame)
 		var r struct {
 			Ports []struct{ Wire sim.WireCounts }
 		}
@@ -205,38 +212,35 @@ func TestWireCounts(t *testing.T) {
 	}
 }
 
-func TestViolationsFail(t *testing.T) {
-	for strict, want := range map[string]int{"true": 1, "refused": 1, "false": 0} {
-		a := filepath.Join(t.TempDir(), "a")
-		b := filepath.Join(t.TempDir(), "b")
-		s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-strict="+strict)
-		fn := must.Get(vfiouser.Dial(a))(t)
-		bar, _ := fn.BAR(0)
-		bar.Write32(8, 1)
-		fn.Close()
-		if c := s.stop(t); c != want || !strings.Contains(s.stderr.String(), "register is read only") {
-			t.Errorf("-strict=%s: exit %d: %s", strict, c, &s.stderr)
-		}
-	}
-}
-
-// A receive descriptor with a reserved bit is reported, and the frame arrives; it fails a run only in strict mode.
-func TestToldFails(t *testing.T) {
-	for strict, want := range map[string]int{"true": 1, "refused": 0, "false": 0} {
-		a := filepath.Join(t.TempDir(), "a")
-		b := filepath.Join(t.TempDir(), "b")
-		s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-strict="+strict)
+// A refused register write fails a run unless -strict is false. A receive descriptor with a reserved bit is reported, and the frame
+// arrives; it fails a run only in strict mode.
+func TestStrict(t *testing.T) {
+	for _, c := range []struct {
+		strict    string
+		write     bool // of a register that is read only
+		code      int
+		violation string
+	}{
+		{"true", true, 1, "register is read only"},
+		{"refused", true, 1, "register is read only"},
+		{"false", true, 0, "register is read only"},
+		{"true", false, 1, "warning: descriptor 0: reserved"},
+		{"refused", false, 0, "warning: descriptor 0: reserved"},
+		{"false", false, 0, "warning: descriptor 0: reserved"},
+	} {
+		s, a, b := startPair(t, "-strict="+c.strict)
 		x, y := openPort(t, a), openPort(t, b)
-		frame := bytes.Repeat([]byte{1, 2, 3, 4}, 30)
-		x.mem.Bytes[0x100c] = 1 // reserved
-		x.send(frame)
-		if got := y.receive(); !bytes.Equal(got, frame) {
-			t.Errorf("received %x", got)
+		if c.write {
+			must.Get(x.fn.BAR(0))(t).Write32(8, 1)
+		} else {
+			x.mem.Bytes[0x100c] = 1 // reserved
+			x.send(frame)
+			check.Same(t, y.receive(), frame, "received %x")
 		}
 		x.close()
 		y.close()
-		if c := s.stop(t); c != want || !strings.Contains(s.stderr.String(), "warning: descriptor 0: reserved") {
-			t.Errorf("-strict=%s: exit %d: %s", strict, c, &s.stderr)
+		if code := s.stop(t); code != c.code || !strings.Contains(s.stderr.String(), c.violation) {
+			t.Errorf("%+v: exit %d: %s", c, code, &s.stderr)
 		}
 	}
 	var out strings.Builder
@@ -247,11 +251,10 @@ func TestToldFails(t *testing.T) {
 
 func TestTrace(t *testing.T) {
 	dir := t.TempDir()
-	a, b, file := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "trace")
-	s := start(t, 2, "-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-strict=false", "-trace", file)
+	file := filepath.Join(dir, "trace")
+	s, a, _ := startPair(t, "-strict=false", "-trace", file)
 	x := openPort(t, a)
-	bar := must.Get(x.fn.BAR(0))(t)
-	bar.Write32(8, 1)
+	must.Get(x.fn.BAR(0))(t).Write32(8, 1)
 	s.sig <- syscall.SIGUSR1
 	s.line(t)
 	text := must.Get(os.ReadFile(file))(t)
@@ -263,8 +266,8 @@ func TestTrace(t *testing.T) {
 		t.Errorf("exit %d: %s", c, &s.stderr)
 	}
 	var out, said bytes.Buffer
-	args := []string{"-model", "toy", "-socket", a, "-model", "toy", "-socket", b, "-wire", "pair", "-trace", dir}
-	if c := run(args, &out, &said, nil); c != 1 || !strings.Contains(said.String(), "-trace: "+dir+" is not written: open ") || out.Len() > 0 {
+	c := run(pairOf(t, "-trace", dir), &out, &said, nil)
+	if c != 1 || !strings.Contains(said.String(), "-trace: "+dir+" is not written: open ") || out.Len() > 0 {
 		t.Errorf("a trace that cannot be written: exit %d: %s%s", c, &out, &said)
 	}
 }
@@ -296,14 +299,14 @@ func TestTap(t *testing.T) {
 	swap := func(v uint16) uint16 { return v<<8 | v>>8 }
 	must.OK(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: swap(etherType), Ifindex: ifi.Index}))
 	p := openPort(t, a)
-	frame := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, etherType >> 8, etherType & 0xff}, bytes.Repeat([]byte{7}, 86)...)
-	p.send(frame)
+	announced := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, etherType >> 8, etherType & 0xff}, bytes.Repeat([]byte{7}, 86)...)
+	p.send(announced)
 	buf := make([]byte, 2048)
 	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20})
-	if n, _, err := unix.Recvfrom(fd, buf, 0); err != nil || !bytes.Equal(buf[:n], frame) {
+	if n, _, err := unix.Recvfrom(fd, buf, 0); err != nil || !bytes.Equal(buf[:n], announced) {
 		t.Errorf("the kernel received %x, %v", buf[:max(n, 0)], err)
 	}
-	must.Get(unix.Write(fd, frame))(t)
+	must.Get(unix.Write(fd, announced))(t)
 	if got := p.receive(); len(got) == 0 { // the kernel's own announcements may be received first
 		t.Error("the device received nothing")
 	}
@@ -315,17 +318,13 @@ func TestTap(t *testing.T) {
 }
 
 func TestWrongUse(t *testing.T) {
-	for _, args := range []string{"", "-model toy", "-model toy -socket /x", "-model toy -socket /x -wire pair",
-		"-model toy -socket /x -wire tap:", "-model toy -socket /x -wire tap:a -wire tap:b", "-model toy -socket /x -wire tap:a more",
-		"-model toy -socket /x -wire subnet", "-model toy -socket /x -wire tap:a -loss 2", "-model toy -socket /x -wire tap:a -delay -1s", "-what"} {
+	for args, says := range map[string]string{"": "", "-model toy": "", "-model toy -socket /x": "", "-model toy -socket /x -wire pair": "", "-what": "",
+		"-model toy -socket /x -wire tap:": "", "-model toy -socket /x -wire tap:a -wire tap:b": "", "-model toy -socket /x -wire tap:a more": "",
+		"-model toy -socket /x -wire subnet": "", "-model toy -socket /x -wire tap:a -loss 2": "", "-model toy -socket /x -wire tap:a -delay -1s": "",
+		"-model nothing -socket /x -wire tap:a": "nothing"} {
 		var stderr bytes.Buffer
-		if c := run(strings.Fields(args), io.Discard, &stderr, nil); c != 2 || stderr.Len() == 0 {
+		if c := run(strings.Fields(args), io.Discard, &stderr, nil); c != 2 || stderr.Len() == 0 || !strings.Contains(stderr.String(), says) {
 			t.Errorf("%q: exit %d: %s", args, c, &stderr)
 		}
-	}
-	var stderr bytes.Buffer
-	if c := run(strings.Fields("-model nothing -socket /x -wire tap:a"), io.Discard, &stderr, nil); c != 2 ||
-		!strings.Contains(stderr.String(), "nothing") {
-		t.Errorf("unknown model: exit %d: %s", c, &stderr)
 	}
 }
