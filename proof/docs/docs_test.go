@@ -3,7 +3,6 @@
 package docs
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -125,24 +123,16 @@ func newHosts(t *testing.T) *hosts {
 	needs.Root(t, "network namespaces")
 	needs.Programs(t, "ping", "ip", "unshare")
 	h := &hosts{t: t, dir: t.TempDir()}
-	for _, side := range []**testbed.Namespace{&h.near, &h.far} {
-		s := must.Get(testbed.NewNamespace())(t)
-		t.Cleanup(s.Close)
-		*side = s
-	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(h.near.Do(func() error {
+	h.near, h.far = must.Get(testbed.NewNamespace())(t), must.Get(testbed.NewNamespace())(t)
+	t.Cleanup(h.near.Close)
+	t.Cleanup(h.far.Close)
+	must.OK(t, h.near.Do(func() error {
 		pair := netlink.NewVeth(netlink.LinkAttrs{Name: "eth1"})
 		pair.PeerName, pair.PeerNamespace = "eth1", netlink.NsFd(h.far.FD)
 		return netlink.LinkAdd(pair)
 	}))
 	for i, address := range []string{"10.0.0.9/24", "10.0.0.1/24"} {
-		must([]*testbed.Namespace{h.near, h.far}[i].Do(func() error {
+		must.OK(t, []*testbed.Namespace{h.near, h.far}[i].Do(func() error {
 			for _, name := range []string{"lo", "eth1"} {
 				l, err := netlink.LinkByName(name)
 				if err != nil {
@@ -159,41 +149,23 @@ func newHosts(t *testing.T) *hosts {
 		}))
 	}
 	bin := filepath.Join(h.dir, "bin")
-	must(os.MkdirAll(bin, 0o755))
+	must.OK(t, os.MkdirAll(bin, 0o755))
 	for _, name := range []string{"bench", "responder", "simnic"} {
-		must(os.Symlink(programs.Path(t, name), filepath.Join(bin, "rebound-"+name)))
+		must.OK(t, os.Symlink(programs.Path(t, name), filepath.Join(bin, "rebound-"+name)))
 	}
 	for name, script := range map[string]string{"ssh": "exit 0", "iperf3": "exec sleep 3600"} { // a peer whose setting changes nothing, a load that is none
-		must(os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+		must.OK(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
 	}
 	return h
 }
 
-// output is what a running block has printed so far.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
 // start runs lines of shell on a host, with a view of /sys of that host, and with named network namespaces that end with it.
-func (h *hosts) start(far bool, lines string) (*exec.Cmd, *output) {
+func (h *hosts) start(far bool, lines string) (*exec.Cmd, *programs.Output) {
 	h.t.Helper()
 	c := exec.Command("unshare", "--mount", "sh", "-c", "mount -t sysfs sysfs /sys && mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && exec bash -e -c \"$0\"", lines)
 	c.Dir, c.Env = h.dir, append(os.Environ(), "PATH="+filepath.Join(h.dir, "bin")+":"+os.Getenv("PATH"), "NO_COLOR=1")
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	out := &output{}
+	out := &programs.Output{}
 	c.Stdout, c.Stderr = out, out
 	side := h.near
 	if far {
@@ -213,7 +185,7 @@ func (h *hosts) expect(what, said string, want []string) {
 	}
 }
 
-func (h *hosts) play(far bool, p play) (*exec.Cmd, *output) {
+func (h *hosts) play(far bool, p play) (*exec.Cmd, *programs.Output) {
 	h.t.Helper()
 	all := blocks(h.t, p.page)
 	i := slices.IndexFunc(all, func(b string) bool { return strings.Contains(b, p.has) })

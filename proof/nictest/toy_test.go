@@ -42,7 +42,6 @@ const (
 	reverses          // reverses the replies of a pass
 	stopsAtWrap       //
 	linkUp            // always reports link up
-	oneQueue          //
 	anySize           // Send does not check the frame's size
 	miscopies         // in Recv
 	looksOnce         // checks once for a completion: a late one is never seen

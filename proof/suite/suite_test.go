@@ -68,39 +68,26 @@ func TestResults(t *testing.T) {
 	hangs.dir, hangs.variant = dir, "race"
 	out, total := run(t, 1, j, hangs)
 
-	if got, want := total.String(), "6 passed, 6 failed, 2 skipped"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	check.Equal(t, total.String(), "6 passed, 6 failed, 2 skipped", "%s")
 	var report strings.Builder
 	total.report(&report)
-	for _, want := range []string{
+	check.Contains(t, report.String(),
 		"skipped 2: needs root: for a namespace (example.com/m/good TestRoot, example.com/m/good TestRootToo)\n",
 		"failed: example.com/m/bad TestParent/wrong\n",
 		"failed: example.com/m/bad TestItself\n",
 		"failed: example.com/m/broken\n",
 		"failed: example.com/m/panics TestPanic\n",
 		"failed: example.com/m/exits\n",
-		"failed: example.com/m/hangs (race) TestHang\n",
-	} {
-		if !strings.Contains(report.String(), want) {
-			t.Errorf("the report has no %q", want)
-		}
-	}
+		"failed: example.com/m/hangs (race) TestHang\n")
 	if !strings.HasSuffix(report.String(), "\n"+total.String()+"\n") {
 		t.Errorf("the report does not end with the summary")
 	}
-	for _, want := range []string{"got 1, want 2", "cleanup went wrong", "undefined: testing", "panic: for no reason", "exit status 3", "goroutine ", "ok    example.com/m/good ", "ok      TestFamily/two "} {
-		if !strings.Contains(out, want) {
-			t.Errorf("the output has no %q", want)
-		}
-	}
+	check.Contains(t, out, "got 1, want 2", "cleanup went wrong", "undefined: testing", "panic: for no reason", "exit status 3", "goroutine ",
+		"ok    example.com/m/good ", "ok      TestFamily/two ")
 	for _, no := range []string{"not shown", "example.com/m/none", "=== RUN"} {
 		if strings.Contains(out, no) {
 			t.Errorf("the output has %q", no)
 		}
-	}
-	if t.Failed() {
-		t.Logf("%s%s", out, report.String())
 	}
 }
 
@@ -168,9 +155,7 @@ func TestLongestJobStartsFirst(t *testing.T) {
 	for _, j := range total.Jobs {
 		order = append(order, j.Name)
 	}
-	if want := []string{"longest", "long", "short"}; !slices.Equal(order, want) {
-		t.Errorf("ran %q, want %q", order, want)
-	}
+	check.Same(t, order, []string{"longest", "long", "short"}, "ran %q")
 }
 
 // a, b and c wait for each other, so they have to run in parallel; wide, which needs both cores, must not start before
@@ -203,9 +188,7 @@ func TestJobsFail(t *testing.T) {
 	missing := shell("missing", "")
 	missing.needs = "no-such-program"
 	out, total := run(t, 8, shell("exit", "echo why; exit 1"), job{name: "absent", command: []string{"/no/such/file"}, limit: time.Minute}, hang, missing)
-	if got := total.String(); got != "0 passed, 3 failed, 1 skipped" {
-		t.Errorf("%s\n%s", got, out)
-	}
+	check.Equal(t, total.String(), "0 passed, 3 failed, 1 skipped", "%s")
 	check.Contains(t, out, "why\n", "killed after 300ms", "no such file", "needs no-such-program")
 }
 
@@ -213,11 +196,8 @@ func TestInterruptedRunStartsNothingMore(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out strings.Builder
-	r := &runner{out: &out, cores: 1}
-	r.run(ctx, []job{shell("never", "true")})
-	if out.Len() > 0 {
-		t.Errorf("printed %q", out.String())
-	}
+	(&runner{out: &out, cores: 1}).run(ctx, []job{shell("never", "true")})
+	check.Equal(t, out.String(), "", "printed %q")
 }
 
 // Every package with tests is in exactly one job of make test, not counting the sampled variants, and in make check,

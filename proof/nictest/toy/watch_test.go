@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,26 +14,10 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/toy"
+	"github.com/rebound-nic/rebound/proof/programs"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
 )
-
-type logBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 // The watchdog restarts a device that hangs or was reset, and ends the loop of one that has left the bus. A device that
 // hangs gets twice the time, because the loop may have been delayed.
@@ -67,7 +50,7 @@ func TestWatch(t *testing.T) {
 				port.Connect(near)
 				fn := must.Get(port.Function())(t)
 				port.StartVirtual()
-				var log logBuffer
+				var log programs.Output
 				d := must.Get(toy.Open(fn, nic.Options{RingSize: 64, MAC: [6]byte(nictest.EchoRequest(98)), Log: slog.New(slog.NewTextHandler(&log, nil))}))(t)
 				r := nictest.NewResponder(t)
 				stop := nictest.ServeVirtual(d.Gate(), func() { d.Queue(0).Poll(r) })

@@ -1,10 +1,10 @@
 package cost
 
 import (
-	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -21,11 +21,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	text := Markdown(rows)
-	for _, want := range []string{"| stamp6 |", "| udp, tagged |", "| stamp, 1500 bytes | 1500 |", "| ping6 | no limit of rates |", "| ping | none (open) |"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
-		}
-	}
+	check.Contains(t, text, "| stamp6 |", "| udp, tagged |", "| stamp, 1500 bytes | 1500 |", "| ping6 | no limit of rates |", "| ping | none (open) |")
 }
 
 func TestMarkdown(t *testing.T) {
@@ -33,9 +29,6 @@ func TestMarkdown(t *testing.T) {
 		{Request: "ping", Bytes: 64, Guards: "all guards", NS: []float64{50, 60, 70}, Around: []float64{30, 30, 31}},
 		{Request: "ping", Bytes: 64, Guards: "none (open)", NS: []float64{30, 50, 10}, Around: []float64{30, 30, 30}},
 	})
-	for _, want := range []string{"| ping | 64 | 60 (50 to 70) | 30 |\n", "| ping | none (open) | 30 (10 to 50) | 20 (10 to 60) |\n", "| ping | all guards | 60 (50 to 70) | – |\n"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %q in\n%s", want, got)
-		}
-	}
+	check.Contains(t, got, "| ping | 64 | 60 (50 to 70) | 30 |\n", "| ping | none (open) | 30 (10 to 50) | 20 (10 to 60) |\n",
+		"| ping | all guards | 60 (50 to 70) | – |\n")
 }
