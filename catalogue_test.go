@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var update = flag.Bool("update", false, "write the tables in docs that follow from the catalogue of cards")
@@ -26,9 +27,7 @@ func TestDriverTable(t *testing.T) {
 	if !*update {
 		t.Fatalf("%s: the table of PCI IDs is not that of internal/cards: go test -run TestDriverTable . -update", page)
 	}
-	if err := os.WriteFile(page, []byte(before+begin+cards.Table()+end+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(page, []byte(before+begin+cards.Table()+end+after), 0o644))
 }
 
 func TestBringUpPagesAreLinked(t *testing.T) {

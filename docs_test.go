@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -29,11 +30,7 @@ func pages(t *testing.T) []string {
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
+	return string(must.Get(os.ReadFile(file))(t))
 }
 
 func TestReadmeIsShort(t *testing.T) {

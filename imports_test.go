@@ -1,15 +1,16 @@
 package rebound_test
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
+	"os"
 	"os/exec"
 	"path"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -45,27 +46,22 @@ var imports = []struct {
 // The module outside of the standard library that packages below nic/bus may use, and nothing more.
 const lowLevel = "golang.org/x/sys"
 
+func goList(t *testing.T, args ...string) []byte {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list"}, args...)...)
+	cmd.Stderr = os.Stderr
+	return must.Get(cmd.Output())(t)
+}
+
 func TestImports(t *testing.T) {
 	needs.Tree(t)
-	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "./...").Output()
-	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
-		}
-		t.Fatal(err)
-	}
 	seen := 0
-	for dec := json.NewDecoder(strings.NewReader(string(out))); ; seen++ {
+	for dec := json.NewDecoder(bytes.NewReader(goList(t, "-json=ImportPath,Imports", "./..."))); dec.More(); seen++ {
 		var p struct {
 			ImportPath string
 			Imports    []string
 		}
-		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, dec.Decode(&p))
 		name, _ := strings.CutPrefix(p.ImportPath, module+"/")
 		if name == module {
 			continue // these tests
@@ -93,11 +89,7 @@ func TestImports(t *testing.T) {
 
 func TestProductLinksNoModelAndNoProof(t *testing.T) {
 	for _, cmd := range []string{"./cmd/responder", "./cmd/bench"} {
-		out, err := exec.Command("go", "list", "-deps", cmd).Output()
-		if err != nil {
-			t.Fatalf("go list -deps %s: %v", cmd, err)
-		}
-		deps := strings.Fields(string(out))
+		deps := strings.Fields(string(goList(t, "-deps", cmd)))
 		if !slices.Contains(deps, module+"/nic") {
 			t.Errorf("%s does not have package nic among its %d dependencies", cmd, len(deps))
 		}

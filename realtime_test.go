@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // realTime names the test files, or folders of them, that may sleep or compare elapsed time outside a bubble of
@@ -33,7 +35,7 @@ var realTime = map[string]string{
 
 func TestTestsDoNotDependOnRealTime(t *testing.T) {
 	used := map[string]bool{}
-	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+	must.OK(t, filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(name, "_test.go") {
 			return err
 		}
@@ -54,10 +56,7 @@ func TestTestsDoNotDependOnRealTime(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for of, why := range realTime {
 		if !used[of] {
 			t.Errorf("%s no longer needs real time (%s): remove it from the list", of, why)
@@ -128,10 +127,7 @@ func TestRealTimeUses(t *testing.T) {
 		{"t.Log(time.Since(x))", 0},
 		{"d := time.Since(x); t.Log(d, a < b)", 0},
 	} {
-		f, err := parser.ParseFile(token.NewFileSet(), "", "package p\nfunc f() { "+c.body+" }", 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(parser.ParseFile(token.NewFileSet(), "", "package p\nfunc f() { "+c.body+" }", 0))(t)
 		if got := len(realTimeUses(f)); got != c.want {
 			t.Errorf("%s: %d uses, want %d", c.body, got, c.want)
 		}

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // Every frame is answered by the same two calls, Reply and then Slow for what that turned down: the pair that fastpath's own tests and
@@ -18,7 +20,7 @@ import (
 // have no time of sending.
 func TestAnswerCalls(t *testing.T) {
 	polls := 0
-	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+	must.OK(t, filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || filepath.Dir(path) == "fastpath" {
 			return err
 		}
@@ -50,10 +52,7 @@ func TestAnswerCalls(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if polls < 7 { // afpacket, afxdp, ena, ixgbe, mlx4, mlx5, virtio, and those that come
 		t.Errorf("%d Polls were found", polls)
 	}
@@ -107,10 +106,7 @@ func TestAnswerPair(t *testing.T) {
 		"if !q.Reply(h, n) { m = r.Slow(h, n) }":                                false,
 		"if !r.Reply(h, n) { for { if n = r.Slow(h, n); n == 0 { break } } }":   false,
 	} {
-		f, err := parser.ParseFile(token.NewFileSet(), "", fmt.Sprintf("package p\nfunc f() { for { %s } }", code), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(parser.ParseFile(token.NewFileSet(), "", fmt.Sprintf("package p\nfunc f() { for { %s } }", code), 0))(t)
 		got := false
 		ast.Inspect(f, func(n ast.Node) bool {
 			if s, ok := n.(*ast.IfStmt); ok && isPair(s) {
