@@ -52,11 +52,7 @@ func TestCluster(t *testing.T) {
 	step("plain manifest", func(t *testing.T) {
 		const file = "../packaging/kubernetes/rebound.yaml"
 		out := c.helm("template", release, chart, "-n", release, "-f", filepath.Dir(file)+"/values.yaml")
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, rest, _ := strings.Cut(string(b), "\n"); rest != out {
+		if _, rest, _ := strings.Cut(string(value(os.ReadFile(file))(t)), "\n"); rest != out {
 			t.Errorf("%s is not what the chart makes: its first line says how to make it", file)
 		}
 		c.kubectl("apply", "--dry-run=server", "-f", file)
@@ -240,16 +236,12 @@ func (c *cluster) rights(n *node) {
 		if uid := status(pid, "Uid"); !strings.HasPrefix(uid, "65534\t65534\t65534") {
 			c.t.Errorf("the %s has uid %s", what, uid)
 		}
-		if v := status(pid, "NoNewPrivs"); v != "1" {
-			c.t.Errorf("the %s: NoNewPrivs %s", what, v)
+		for field, want := range map[string]string{"NoNewPrivs": "1", "Seccomp": "2"} {
+			if v := status(pid, field); v != want {
+				c.t.Errorf("the %s: %s %s", what, field, v)
+			}
 		}
-		if v := status(pid, "Seccomp"); v != "2" {
-			c.t.Errorf("the %s: Seccomp %s", what, v)
-		}
-		mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", pid))
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		mounts := value(os.ReadFile(fmt.Sprintf("/proc/%d/mounts", pid)))(c.t)
 		if first, _, _ := strings.Cut(string(mounts), "\n"); !strings.Contains(first, " / overlay ro,") {
 			c.t.Errorf("the %s's root is %s", what, first)
 		}

@@ -56,10 +56,7 @@ type daemon struct {
 func (c *cluster) start(name, program string, args ...string) *daemon {
 	c.t.Helper()
 	d := &daemon{name: name, cmd: exec.Command(program, args...), log: filepath.Join(c.logs, name+".log"), ended: make(chan struct{})}
-	out, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	out := value(os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644))(c.t)
 	defer out.Close()
 	d.cmd.Stdout, d.cmd.Stderr = out, out
 	d.cmd.Env = append(os.Environ(), "PATH="+c.bin+":"+os.Getenv("PATH"))
@@ -98,6 +95,17 @@ func (d *daemon) stop(t *testing.T, by syscall.Signal) {
 	<-d.ended
 }
 
+// value returns v, and ends the test if err is not nil: b := value(os.ReadFile(name))(t).
+func value[V any](v V, err error) func(*testing.T) V {
+	return func(t *testing.T) V {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
 // tail returns the end of a log.
 func tail(file string, lines int) string {
 	b, err := os.ReadFile(file)
@@ -112,25 +120,12 @@ func tail(file string, lines int) string {
 // configuration.
 func (c *cluster) keys() {
 	c.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	key := value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(c.t)
 	certificate := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "cluster"}, NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.ParseIP(controlAddress), net.ParseIP(serviceAddress)}}
-	der, err := x509.CreateCertificate(rand.Reader, certificate, certificate, &key.PublicKey, key)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	private, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	accounts, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	der := value(x509.CreateCertificate(rand.Reader, certificate, certificate, &key.PublicKey, key))(c.t)
+	private, accounts := value(x509.MarshalECPrivateKey(key))(c.t), value(rsa.GenerateKey(rand.Reader, 2048))(c.t)
 	tokens := "admin,admin,admin,system:masters\n"
 	for n := range 3 {
 		tokens += fmt.Sprintf("node%[1]d,system:node:node%[1]d,node%[1]d,system:nodes\n", n+1)
@@ -170,15 +165,8 @@ func newCluster(t *testing.T, manager ...string) *cluster {
 	if skipped != "" {
 		t.Skip(skipped)
 	}
-	bin, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	logs, err := filepath.Abs("../out/cluster/" + t.Name())
-	if err == nil {
-		err = errors.Join(os.RemoveAll(logs), os.MkdirAll(logs, 0o755))
-	}
-	if err != nil {
+	bin, logs := value(programs())(t), value(filepath.Abs("../out/cluster/"+t.Name()))(t)
+	if err := errors.Join(os.RemoveAll(logs), os.MkdirAll(logs, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	c := &cluster{t: t, ends: t, bin: bin, logs: logs, limit: 5*time.Minute + *away, nodes: map[string]*node{}}
@@ -230,11 +218,14 @@ func (c *cluster) try(program string, args ...string) error {
 }
 
 func (c *cluster) output(program string, args ...string) (string, error) {
-	cmd := exec.Command(filepath.Join(c.bin, program), args...)
+	return outputOf(exec.Command(filepath.Join(c.bin, program), args...))
+}
+
+func outputOf(cmd *exec.Cmd) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("%s %s: %w\n%s%s", program, strings.Join(args, " "), err, stdout.String(), stderr.String())
+		return stdout.String(), fmt.Errorf("%s: %w\n%s%s", cmd, err, stdout.String(), stderr.String())
 	}
 	return stdout.String(), nil
 }
@@ -245,11 +236,7 @@ func (c *cluster) helm(args ...string) string    { return c.do("helm", args...) 
 
 func (c *cluster) do(program string, args ...string) string {
 	c.t.Helper()
-	out, err := c.output(program, args...)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return out
+	return value(c.output(program, args...))(c.t)
 }
 
 // pause lets the cluster run for a while.

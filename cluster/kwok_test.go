@@ -29,10 +29,7 @@ func kwokNode(i int) map[string]any {
 
 func (c *cluster) create(objects ...any) {
 	c.t.Helper()
-	text, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	text := value(json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects}))(c.t)
 	file := space + "/objects.json"
 	c.write(file, string(text))
 	c.kubectl("create", "-f", file)
@@ -45,10 +42,7 @@ func TestThousand(t *testing.T) {
 	if skipped != "" {
 		t.Skip(skipped)
 	}
-	bin, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := value(programs())(t)
 	if _, err := os.Stat(filepath.Join(bin, "kwok")); err != nil {
 		t.Skipf("%v (make cluster builds it)", err)
 	}
@@ -105,11 +99,7 @@ func TestThousand(t *testing.T) {
 	listed(thousand, "kwok-0999", "")
 	usage := func(when string) {
 		t.Helper()
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.pid()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		f := strings.Fields(string(b))
+		f := strings.Fields(string(value(os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.pid())))(t)))
 		user, _ := strconv.Atoi(f[13])
 		system, _ := strconv.Atoi(f[14])
 		t.Logf("rebound-discover %s: resident %s, at most %s, CPU time %.2f s", when, status(d.pid(), "VmRSS"), status(d.pid(), "VmHWM"), float64(user+system)/100)

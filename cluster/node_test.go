@@ -2,13 +2,11 @@ package cluster
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 )
 
@@ -32,10 +30,7 @@ func (c *cluster) join(number int, zone, settings string) *node {
 	n.init.Env = append(os.Environ(), stage+"="+stageNode)
 	n.init.Stderr = os.Stderr
 	n.init.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC}
-	out, err := n.init.StdoutPipe()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	out := value(n.init.StdoutPipe())(c.t)
 	if err := n.init.Start(); err != nil {
 		c.t.Fatal(err)
 	}
@@ -92,22 +87,12 @@ func (n *node) inside(args ...string) *exec.Cmd {
 }
 
 func (n *node) run(args ...string) (string, error) {
-	cmd := n.inside(args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("%s: %s: %w\n%s%s", n.name, strings.Join(args, " "), err, stdout.String(), stderr.String())
-	}
-	return stdout.String(), nil
+	return outputOf(n.inside(args...))
 }
 
 func (n *node) must(args ...string) string {
 	n.t.Helper()
-	out, err := n.run(args...)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return out
+	return value(n.run(args...))(n.t)
 }
 
 func (n *node) ctr(args ...string) string {

@@ -121,10 +121,7 @@ func TestOthers(t *testing.T) {
 			size = 0
 		}
 		for _, image := range p.images {
-			tar, err := os.ReadFile(filepath.Join(*others, image+".tar"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			tar := value(os.ReadFile(filepath.Join(*others, image+".tar")))(t)
 			size += compressed(t, filepath.Join(*others, image+".tar"))
 			c.write(filepath.Join(space, "others", image+".tar"), string(tar)) // nodes have a /tmp of their own
 			for _, n := range nodes {
@@ -179,11 +176,7 @@ func (c *cluster) compare(p product, s setting, nodes []*node) {
 	first := time.Since(begin)
 	probes := func() (all float64) {
 		for _, n := range nodes {
-			page, err := pageAt(addresses[n], p.port)
-			if err != nil {
-				c.t.Fatal(err)
-			}
-			all += s.probes(page)
+			all += s.probes(value(pageAt(addresses[n], p.port))(c.t))
 		}
 		return all
 	}
@@ -270,16 +263,11 @@ func (c *cluster) processes(p product, nodes []*node) map[string]usage {
 // compressed is the size of a file as a registry would send it.
 func compressed(t *testing.T, file string) int64 {
 	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := value(os.Open(file))(t)
 	defer f.Close()
 	var size counter
 	z := gzip.NewWriter(&size)
-	if _, err := io.Copy(z, f); err != nil {
-		t.Fatal(err)
-	}
+	value(io.Copy(z, f))(t)
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
