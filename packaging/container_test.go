@@ -23,9 +23,7 @@ func imageRoot(t *testing.T, o options, root string) (entry []string) {
 		case f[0] == "COPY" && len(f) == 3:
 			to := filepath.Join(root, f[2])
 			must(t, os.MkdirAll(filepath.Dir(to), 0o755))
-			if out, err := exec.Command("cp", "-p", filepath.Join(stage, f[1]), to).CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
+			must(t, sh("cp -p "+filepath.Join(stage, f[1])+" "+to))
 		case f[0] == "ENTRYPOINT":
 			entry = strings.Fields(strings.NewReplacer("[", "", "]", "", ",", "", `"`, "").Replace(strings.TrimPrefix(line, "ENTRYPOINT")))
 		default:
@@ -53,18 +51,14 @@ func TestContainer(t *testing.T) {
 		root, strings.Join(entry, " ")))
 	var log strings.Builder
 	cmd.Stderr = &log
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	lines := bufio.NewReader(value(cmd.StdoutPipe())(t))
 	must(t, cmd.Start())
-	lines := bufio.NewReader(out)
 	if line, err := lines.ReadString('\n'); err != nil || !strings.HasPrefix(line, "ready driver=xdp device=eth1") {
 		cmd.Process.Kill()
 		cmd.Wait()
 		t.Fatalf("%q, %v\n%s", line, err, log.String())
 	}
-	err = sh("ip netns exec " + space + "-far ping -q -c 5 -i 0.1 -w 60 10.9.0.2 >/dev/null") // fails with fewer than five replies; more may arrive together
+	err := sh("ip netns exec " + space + "-far ping -q -c 5 -i 0.1 -w 60 10.9.0.2 >/dev/null") // fails with fewer than five replies; more may arrive together
 	cmd.Process.Signal(syscall.SIGTERM)
 	lines.WriteTo(new(strings.Builder))
 	if ended := cmd.Wait(); err != nil || ended != nil {

@@ -71,9 +71,7 @@ func newMachine(t *testing.T) *machine {
 	needMachine(t)
 	m := &machine{root: t.TempDir(), space: fmt.Sprintf("rebound-pkg-%d", os.Getpid())}
 	// Its times are of today: systemd takes a root whose /usr is from the future for broken.
-	if out, err := exec.Command("tar", "-C", m.root, "-xf", debianRoot(t)).CombinedOutput(); err != nil {
-		t.Fatalf("tar: %v\n%s", err, out)
-	}
+	must(t, sh("tar -C "+m.root+" -xf "+debianRoot(t)))
 	return m
 }
 
@@ -114,13 +112,7 @@ type booted struct {
 // log.
 func (m *machine) boot(t *testing.T) *booted {
 	t.Helper()
-	host := func(args ...string) {
-		t.Helper()
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
-		}
-	}
-	host("ip", "netns", "add", m.space)
+	must(t, sh("ip netns add "+m.space))
 	t.Cleanup(func() { exec.Command("ip", "netns", "del", m.space).Run() })
 
 	args := m.nspawn("--boot", "--capability=all", "--system-call-filter=bpf @memlock seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self", "--network-veth-extra=peer0:eth1", "--console=passive")
@@ -175,8 +167,7 @@ func (m *machine) boot(t *testing.T) *booted {
 			break
 		}
 	}
-	host("ip", "-n", m.space, "addr", "add", "10.9.0.1/24", "dev", "peer0")
-	host("ip", "-n", m.space, "link", "set", "peer0", "up")
+	must(t, sh(fmt.Sprintf("ip -n %[1]s addr add 10.9.0.1/24 dev peer0; ip -n %[1]s link set peer0 up", m.space)))
 	if out, err := b.sh("ip link set eth1 up"); err != nil {
 		t.Fatalf("eth1: %v\n%s", err, out)
 	}

@@ -92,9 +92,7 @@ func TestMesh(t *testing.T) {
 		}
 		exec.Command("ip", "netns", "del", hub).Run()
 	})
-	if out, err := exec.Command("sh", "-ec", script.String()).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	must(t, sh(script.String()))
 
 	var all []*started
 	run := func(in, ready string, args ...string) *started {

@@ -147,17 +147,8 @@ func TestScrape(t *testing.T) {
 	}
 	answered := s.eventually(`sum(rebound_answered_total{kind="icmpv4"})`, func(v map[string]float64) bool { return v["map[]"] >= pings })
 
-	page, err := s.in("curl", "-sf", "http://127.0.0.1:9469/metrics").Output()
-	for range 20 { // Prometheus may just have scraped, and the page's rate is limited
-		if err == nil {
-			break
-		}
-		time.Sleep(250 * time.Millisecond)
-		page, err = s.in("curl", "-sf", "http://127.0.0.1:9469/metrics").Output()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	// Prometheus may just have scraped, and the page's rate is limited.
+	page := value(s.in("curl", "-sf", "--retry", "20", "--retry-delay", "1", "--retry-all-errors", "http://127.0.0.1:9469/metrics").Output())(t)
 	check := exec.Command("promtool", "check", "metrics")
 	check.Stdin = strings.NewReader(string(page))
 	if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {

@@ -57,26 +57,13 @@ func newPod(t *testing.T) *pod {
 		t.Skip("needs runc, which is not installed (scripts/install-deps)")
 	}
 	p := &pod{bundle: t.TempDir(), space: fmt.Sprintf("rebound-pod-%d", os.Getpid())}
-	b, err := os.ReadFile("testdata/containerd/profile.json")
-	if err == nil {
-		err = json.Unmarshal(b, &p.rules)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(value(os.ReadFile("testdata/containerd/profile.json"))(t), &p.rules))
 	p.root = filepath.Join(p.bundle, "rootfs")
 	p.entry = imageRoot(t, packaged(t), p.root)
 	for _, d := range []string{"proc", "sys", "dev"} {
 		must(t, os.Mkdir(filepath.Join(p.root, d), 0o755))
 	}
-	t.Cleanup(func() {
-		exec.Command("sh", "-c", "ip netns del "+p.space+"; ip netns del "+p.space+"-far").Run()
-	})
-	if out, err := exec.Command("sh", "-ec", fmt.Sprintf("ip netns add %[1]s; ip netns add %[1]s-far; "+
-		"ip -n %[1]s link add eth1 type veth peer name peer0 netns %[1]s-far; ip -n %[1]s link set lo up; ip -n %[1]s link set eth1 up; "+
-		"ip -n %[1]s-far addr add 10.0.0.1/24 dev peer0; ip -n %[1]s-far link set peer0 up", p.space)).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	wire(t, p.space)
 	return p
 }
 
@@ -84,17 +71,10 @@ func newPod(t *testing.T) *pod {
 // log.
 func (p *pod) run(t *testing.T, capabilities []string, arguments ...string) (ready, log string) {
 	t.Helper()
-	os.Remove(filepath.Join(p.bundle, "config.json"))
-	if out, err := exec.Command("runc", "spec", "-b", p.bundle).CombinedOutput(); err != nil {
-		t.Fatalf("runc spec: %v\n%s", err, out)
-	}
 	file := filepath.Join(p.bundle, "config.json")
+	must(t, sh("rm -f "+file+"; runc spec -b "+p.bundle))
 	var c map[string]any
-	if b, err := os.ReadFile(file); err != nil {
-		t.Fatal(err)
-	} else if err := json.Unmarshal(b, &c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(value(os.ReadFile(file))(t), &c))
 	var named []string
 	for _, c := range capabilities {
 		named = append(named, "CAP_"+c)
@@ -111,33 +91,19 @@ func (p *pod) run(t *testing.T, capabilities []string, arguments ...string) (rea
 		}
 	}
 	linux["seccomp"] = p.rules.profile(named)
-	b, err := json.Marshal(c)
-	if err == nil {
-		err = os.WriteFile(file, b, 0o644)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, value(json.Marshal(c))(t), 0o644))
 	cmd := exec.Command("runc", "run", "-b", p.bundle, p.space)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	lines := bufio.NewReader(value(cmd.StdoutPipe())(t))
+	must(t, cmd.Start())
 	defer exec.Command("runc", "delete", "-f", p.space).Run()
-	lines := bufio.NewReader(out)
 	ready, _ = lines.ReadString('\n')
 	if ready != "" {
-		ping, err := exec.Command("ip", "netns", "exec", p.space+"-far", "ping", "-q", "-c", "5", "-i", "0.1", "-w", "60", "10.0.0.2").CombinedOutput()
-		if err != nil {
-			t.Errorf("ping: %v\n%s", err, ping)
-		}
-		if out, err := exec.Command("runc", "kill", p.space, "TERM").CombinedOutput(); err != nil {
-			t.Errorf("runc kill: %v\n%s", err, out)
+		for _, script := range []string{"ip netns exec " + p.space + "-far ping -q -c 5 -i 0.1 -w 60 10.9.0.2", "runc kill " + p.space + " TERM"} {
+			if err := sh(script); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 	lines.WriteTo(new(bytes.Buffer))
@@ -179,7 +145,7 @@ func TestKubernetesPod(t *testing.T) {
 			if strings.HasPrefix(a, "stats.listen=") {
 				a = "stats.listen="
 			}
-			arguments = append(arguments, strings.ReplaceAll(a, "$(NODE_ADDRESS)", "10.0.0.2"))
+			arguments = append(arguments, strings.ReplaceAll(a, "$(NODE_ADDRESS)", "10.9.0.2"))
 		}
 		ready, log := p.run(t, c.SecurityContext.Capabilities.Add, arguments...)
 		if !strings.HasPrefix(ready, "ready driver=xdp device=eth1 ") {
@@ -210,7 +176,7 @@ func TestKubernetesCapabilities(t *testing.T) {
 				continue
 			}
 			found[driver] = true
-			arguments := []string{"-set", "nic.device=eth1", "-set", "respond.addresses=10.0.0.2/24", "-set", "nic.driver=" + driver}
+			arguments := []string{"-set", "nic.device=eth1", "-set", "respond.addresses=10.9.0.2/24", "-set", "nic.driver=" + driver}
 			if ready, log := p.run(t, needed, arguments...); !strings.HasPrefix(ready, "ready driver="+driver) {
 				t.Errorf("%s with %q: %q\n%s", driver, needed, ready, log)
 			}

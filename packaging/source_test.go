@@ -100,8 +100,7 @@ func packaged(t *testing.T) options {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("needs git: the version of a package is that of a commit")
 	}
-	o := value(made())(t)
-	return o
+	return value(made())(t)
 }
 
 func deb(t *testing.T, o options) string {
