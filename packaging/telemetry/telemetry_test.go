@@ -27,6 +27,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/host/metrics/registry"
 	"github.com/rebound-nic/rebound/internal/host/push"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var bench = flag.String("bench", "", "rebound-bench, for TestWatch; built if empty")
@@ -34,14 +35,7 @@ var bench = flag.String("bench", "", "rebound-bench, for TestWatch; built if emp
 // program returns the path of a program that make telemetry built from this go.mod.
 func program(t *testing.T, name string) string {
 	t.Helper()
-	dir, err := filepath.Abs("../../.cache/telemetry")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mod, err := os.ReadFile("go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir, mod := must.Get(filepath.Abs("../../.cache/telemetry"))(t), must.Get(os.ReadFile("go.mod"))(t)
 	if built, err := os.ReadFile(filepath.Join(dir, "go.mod")); err != nil || !bytes.Equal(built, mod) {
 		t.Skipf("%s is not built in %s (make telemetry builds it, which takes minutes)", name, dir)
 	}
@@ -54,25 +48,15 @@ type running struct {
 	log string
 }
 
-func start(t *testing.T, name string, args ...string) *running {
-	t.Helper()
-	return startWith(t, nil, name, args...)
-}
-
-func startWith(t *testing.T, env []string, name string, args ...string) *running {
+func start(t *testing.T, env []string, name string, args ...string) *running {
 	t.Helper()
 	r := &running{exec.Command(name, args...), filepath.Join(t.TempDir(), "log")}
 	r.Env = append(os.Environ(), env...)
-	out, err := os.Create(r.log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(os.Create(r.log))(t)
 	defer out.Close()
 	r.Stdout, r.Stderr = out, out
 	r.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := r.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.Start())
 	t.Cleanup(func() {
 		r.stop()
 		if t.Failed() {
@@ -95,10 +79,7 @@ func (r *running) stop() error {
 func free(t *testing.T, n int) (all []string) {
 	t.Helper()
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 		defer l.Close()
 		all = append(all, l.Addr().String())
 	}
@@ -128,10 +109,8 @@ func prometheusServer(t *testing.T, config string) *server {
 	s := &server{t: t, address: free(t, 1)[0]}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.running = start(t, program(t, "prometheus"), "--config.file="+file, "--storage.tsdb.path="+dir, "--web.listen-address="+s.address,
+	must.OK(t, os.WriteFile(file, []byte(config), 0o600))
+	s.running = start(t, nil, program(t, "prometheus"), "--config.file="+file, "--storage.tsdb.path="+dir, "--web.listen-address="+s.address,
 		"--web.enable-remote-write-receiver", "--web.enable-otlp-receiver", "--log.level=warn")
 	until(t, "Prometheus is ready", func() error {
 		r, err := http.Get("http://" + s.address + "/-/ready")
@@ -151,16 +130,14 @@ func (s *server) collector() string {
 	s.t.Helper()
 	own := free(s.t, 1)[0]
 	file := filepath.Join(s.t.TempDir(), "collector.yml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, `
+	must.OK(s.t, os.WriteFile(file, fmt.Appendf(nil, `
 receivers: {otlp: {protocols: {http: {endpoint: %q}}}}
 exporters: {otlp_http: {metrics_endpoint: "http://%s/api/v1/otlp/v1/metrics", sending_queue: {num_consumers: 1}}} # in order
 service:
   telemetry: {metrics: {level: none}}
   pipelines: {metrics: {receivers: [otlp], exporters: [otlp_http]}}
-`, own, s.address), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
-	start(s.t, program(s.t, "collector"), "--config=file:"+file)
+`, own, s.address), 0o600))
+	start(s.t, nil, program(s.t, "collector"), "--config=file:"+file)
 	until(s.t, "the collector listens", func() error {
 		c, err := net.Dial("tcp", own)
 		if err == nil {
@@ -274,20 +251,13 @@ func TestPush(t *testing.T) {
 	program(t, "collector")
 	all := registry.New(newEverything(rand.New(rand.NewPCG(7, 7))))
 	page := free(t, 1)[0]
-	hide, err := registry.Listen(page, nil, all, nil, nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer hide()
+	defer must.Get(registry.Listen(page, nil, all, nil, nil, slog.New(slog.DiscardHandler)))(t)()
 	s := prometheusServer(t, fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs:\n- {job_name: scrape, scrape_native_histograms: true, static_configs: [{targets: [%q]}]}\n", page))
 	ways := map[string]string{"write": "http://" + s.address + "/api/v1/write", "otlp": "http://" + s.address + "/api/v1/otlp/v1/metrics", "collector": "http://" + s.collector() + "/v1/metrics"}
 	pushers := map[string]*push.Pusher{}
 	var log bytes.Buffer
 	for job, to := range ways {
-		r, err := push.Choose(to, time.Second, func(string) string { return "" })
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(push.Choose(to, time.Second, func(string) string { return "" }))(t)
 		p := push.New(push.Options{To: r, Job: job, Instance: page, Start: time.Now(), Gather: all.Gather, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		p.Start()
 		pushers[job] = p
@@ -365,10 +335,7 @@ func TestWatch(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
-	echo, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	echo := must.Get(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	defer echo.Close()
 	go func() {
 		b := make([]byte, 2000)
@@ -382,15 +349,12 @@ func TestWatch(t *testing.T) {
 	}()
 	pages := free(t, 2)
 	s := prometheusServer(t, fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs:\n- {job_name: scrape, scrape_native_histograms: true, static_configs: [{targets: [%q, %q]}]}\n", pages[0], pages[1]))
-	front, err := net.Listen("tcp", "127.0.0.1:0") // between the watches and Prometheus, until it is closed
-	if err != nil {
-		t.Fatal(err)
-	}
+	front := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t) // between the watches and Prometheus, until it is closed
 	gone := forward(front, s.address)
 	var watches []*running
 	ways := []string{"write", "otlp/v1/metrics"}
 	for i, way := range ways { // they are on one host
-		w := startWith(t, []string{"OTEL_RESOURCE_ATTRIBUTES=service.instance.id=" + way}, *bench, "watch", "-transport", "socket", "-target", "udp:"+echo.LocalAddr().String(), "-rate", "20", "-listen", pages[i], "-push-url", "http://"+front.Addr().String()+"/api/v1/"+way,
+		w := start(t, []string{"OTEL_RESOURCE_ATTRIBUTES=service.instance.id=" + way}, *bench, "watch", "-transport", "socket", "-target", "udp:"+echo.LocalAddr().String(), "-rate", "20", "-listen", pages[i], "-push-url", "http://"+front.Addr().String()+"/api/v1/"+way,
 			"-push-interval", "1s")
 		watches = append(watches, w)
 	}
@@ -417,12 +381,8 @@ func TestWatch(t *testing.T) {
 		return nil
 	})
 	trips := func(job string) float64 {
-		v, err := s.query(`min(histogram_count(rebound_rtt_seconds{job="` + job + `"}))`)
-		if err != nil {
-			t.Fatal(err)
-		}
 		n := 0.0
-		for _, x := range v {
+		for _, x := range must.Get(s.query(`min(histogram_count(rebound_rtt_seconds{job="` + job + `"}))`))(t) {
 			fmt.Sscan(x.Number, &n)
 		}
 		return n
@@ -446,9 +406,7 @@ func TestWatch(t *testing.T) {
 		}
 		return nil
 	})
-	if front, err = net.Listen("tcp", front.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
+	front = must.Get(net.Listen("tcp", front.Addr().String()))(t)
 	defer front.Close()
 	defer forward(front, s.address)()
 	now := trips("scrape")
