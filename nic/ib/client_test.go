@@ -15,7 +15,7 @@ import (
 type sa struct {
 	requests [][]byte
 	arrived  [][]byte
-	answer   func(n int, request []byte) [][]byte
+	answer   func(request []byte) [][]byte
 }
 
 func (s *sa) client() *Client {
@@ -23,7 +23,7 @@ func (s *sa) client() *Client {
 		Port: ourGID, PKey: 0xFFFF, Timeout: time.Minute,
 		Send: func(mad []byte) error {
 			s.requests = append(s.requests, bytes.Clone(mad))
-			s.arrived = append(s.arrived, s.answer(len(s.requests), mad)...)
+			s.arrived = append(s.arrived, s.answer(mad)...)
 			return nil
 		},
 		Recv: func(time.Duration) ([]byte, error) { // nothing arrives later
@@ -41,37 +41,36 @@ func goodJoin(request []byte) []byte {
 	return answer(request, saData+32, []byte{0, 0, 0x0B, 0x1B, 0xC0, 0, 0x84, 0, 0xFF, 0xFF, 0x83, 0x92, 0, 0, 0, 0, 0x21})
 }
 
+func joined(request []byte) [][]byte { return [][]byte{goodJoin(request)} }
+
 func TestClient(t *testing.T) {
+	type replies func(request []byte) [][]byte
+	spoiled := func(at int, v byte) replies {
+		return func(r []byte) [][]byte { return [][]byte{answer(goodJoin(r), at, []byte{v})} }
+	}
+	none, busy, denied := replies(func([]byte) [][]byte { return nil }), spoiled(5, 1), spoiled(4, 7)
 	late := join(GID{9}, ourGID, 1, 1) // answers the first attempt during the second
 	for name, c := range map[string]struct {
-		answer func(n int, request []byte) [][]byte
-		asked  int
-		is     error
-		says   string
+		first, later replies
+		asked        int
+		is           error
+		says         string
 	}{
-		"at once": {func(n int, r []byte) [][]byte { return [][]byte{goodJoin(r)} }, 1, nil, ""},
-		"lost once": {func(n int, r []byte) [][]byte {
-			if n == 1 {
-				return nil
-			}
-			return [][]byte{goodJoin(late), goodJoin(r)}
-		}, 2, nil, ""},
-		"others": {func(n int, r []byte) [][]byte {
-			return [][]byte{make([]byte, MADSize), r[:10], bytes.Clone(r), goodJoin(r)} // noise, a request
-		}, 1, nil, ""},
-		"busy at first": {func(n int, r []byte) [][]byte {
-			if n == 1 {
-				b := goodJoin(r)
-				b[5] = 1
-				return [][]byte{b}
-			}
-			return [][]byte{goodJoin(r)}
-		}, 2, nil, ""},
-		"nobody":      {func(int, []byte) [][]byte { return nil }, 4, ErrNoSM, "join of the group: no answer from subnet administration: 4 requests"},
-		"always busy": {func(n int, r []byte) [][]byte { b := goodJoin(r); b[5] = 1; return [][]byte{b} }, 4, errMAD, "busy"},
-		"denied":      {func(n int, r []byte) [][]byte { b := goodJoin(r); b[4] = 7; return [][]byte{b} }, 1, errMAD, "the request is denied"},
+		"at once":       {joined, none, 1, nil, ""},
+		"lost once":     {none, func(r []byte) [][]byte { return [][]byte{goodJoin(late), goodJoin(r)} }, 2, nil, ""},
+		"others":        {func(r []byte) [][]byte { return [][]byte{make([]byte, MADSize), r[:10], bytes.Clone(r), goodJoin(r)} }, none, 1, nil, ""}, // noise, a request
+		"busy at first": {busy, joined, 2, nil, ""},
+		"nobody":        {none, none, 4, ErrNoSM, "join of the group: no answer from subnet administration: 4 requests"},
+		"always busy":   {busy, busy, 4, errMAD, "busy"},
+		"denied":        {denied, none, 1, errMAD, "the request is denied"},
 	} {
-		s := &sa{answer: c.answer}
+		s := &sa{}
+		s.answer = func(r []byte) [][]byte {
+			if len(s.requests) == 1 {
+				return c.first(r)
+			}
+			return c.later(r)
+		}
 		g, err := s.client().Join(BroadcastGroup(ScopeLink, 0xFFFF))
 		if len(s.requests) != c.asked || !errors.Is(err, c.is) || err != nil && !strings.Contains(err.Error(), c.says) || err == nil && (g.MLID != 0xC000 || g.QKey != 0x0B1B) {
 			t.Errorf("%s: %+v, %v, %d requests", name, g, err, len(s.requests))
@@ -82,28 +81,24 @@ func TestClient(t *testing.T) {
 			}
 		}
 	}
-	s := &sa{answer: func(n int, r []byte) [][]byte {
+	s := &sa{answer: func(r []byte) [][]byte {
 		return [][]byte{answer(r, saData+40, []byte{0, 3, 0, 7, 0, 0, 0, 1, 0, 0x81, 0xFF, 0xFF, 0, 5, 0x84, 0x83})}
 	}}
 	c := s.client()
 	if p, err := c.Path(farGID); err != nil || p.DLID != 3 || p.SL != 5 || p.DGID != farGID || p.SGID != ourGID {
 		t.Errorf("%+v, %v", p, err)
 	}
-	s.answer = func(n int, r []byte) [][]byte { return [][]byte{answer(r, 0, nil)} }
+	s.answer = func(r []byte) [][]byte { return [][]byte{answer(r, 0, nil)} }
 	check.OK(t, c.Leave(GID{0xFF}))
-	s.answer = func(n int, r []byte) [][]byte { return [][]byte{goodJoin(r)} }
+	s.answer = joined
 	if g, err := c.JoinOrCreate(GID{0xFF, 0x12}, Group{MTU: 2048}); err != nil || g.MGID != (GID{0xFF, 0x12}) {
 		t.Errorf("%+v, %v", g, err)
 	}
 	broken := errors.New("broken")
 	c.Recv = func(time.Duration) ([]byte, error) { return nil, broken }
-	if err := c.Leave(GID{}); !errors.Is(err, broken) {
-		t.Error(err)
-	}
+	check.Fails(t, "a Recv that fails", c.Leave(GID{}), broken)
 	c.Send = func([]byte) error { return broken }
-	if _, err := c.Path(farGID); !errors.Is(err, broken) {
-		t.Error(err)
-	}
+	check.Fails(t, "a Send that fails", check.Err(c.Path(farGID)), broken)
 }
 
 // Datagrams that others sent to the queue pair while nothing was receiving do not displace the answer, and a continuous
@@ -112,11 +107,11 @@ func TestClientInFlood(t *testing.T) {
 	foreign := make([]byte, MADSize)
 	const room = 32
 	s := &sa{}
-	s.answer = func(_ int, r []byte) [][]byte {
+	s.answer = func(r []byte) [][]byte {
 		if len(s.arrived) == room {
 			return nil
 		}
-		return [][]byte{goodJoin(r)}
+		return joined(r)
 	}
 	for range room {
 		s.arrived = append(s.arrived, foreign)

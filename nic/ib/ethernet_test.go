@@ -3,11 +3,14 @@ package ib
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/cksum"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 var farStation, ourStation = Station(3, 0x49), Station(0, 0x50)
@@ -28,9 +31,33 @@ func TestStations(t *testing.T) {
 		{0x01, 0x00, 0x5E, 0x01, 0x02, 0x03}:       {0xFF, 0x12, 0x40, 0x1B, 12: 0x0F, 13: 0x81, 14: 2, 15: 3},
 		{0x33, 0x33, 0x00, 0x00, 0x00, 0x00 | 0x1}: {0xFF, 0x12, 0x60, 0x1B, 15: 1},
 	} {
-		if got := GroupMAC(g); got != want {
-			t.Errorf("%x is %x on Ethernet, want %x", g, got, want)
-		}
+		check.Equal(t, GroupMAC(g), want, fmt.Sprintf("%x", g)+" is %x on Ethernet")
+	}
+}
+
+// toFrame is ToEthernet to a station or group, of a packet that has a frame.
+func toFrame(t *testing.T, packet []byte, to, from [6]byte) ([]byte, Address) {
+	t.Helper()
+	f := make([]byte, 200)
+	n, sender, ok := ToEthernet(f, packet, to, from)
+	must.Equal(t, ok, true, "it has a frame: %v")
+	return f[:n], sender
+}
+
+// toPacket is FromEthernet of a frame that has a packet.
+func toPacket(t *testing.T, frame []byte, own, peer Address) []byte {
+	t.Helper()
+	p := make([]byte, 200)
+	n, ok := FromEthernet(p, frame, own, peer)
+	must.Equal(t, ok, true, "it has a packet: %v")
+	return p[:n]
+}
+
+// refused fails the test if a packet has a frame.
+func refused(t *testing.T, what string, packet []byte) {
+	t.Helper()
+	if _, _, ok := ToEthernet(make([]byte, 300), packet, ourStation, farStation); ok {
+		t.Errorf("%s has a frame", what)
 	}
 }
 
@@ -38,42 +65,26 @@ func TestStations(t *testing.T) {
 func TestARPBothWays(t *testing.T) {
 	far, ours := NewAddress(0x49, farGID), NewAddress(0x50, ourGID)
 	request := hexed(t, "0806 0000 0020 0800 14 04 0001"+"00000049 fe80000000000000 0002c90300abcde1"+"0a000001"+strings.Repeat("00", 20)+"0a000002")
-	f := make([]byte, 100)
-	n, sender, ok := ToEthernet(f, request, [6]byte{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}, farStation)
-	if want := hexed(t, "ffffffffffff 020003000049 0806 0001 0800 06 04 0001"+"020003000049 0a000001 000000000000 0a000002"); !ok || sender != far || !bytes.Equal(f[:n], want) {
-		t.Fatalf("%v, % x\n% x\nwant\n% x", ok, sender, f[:n], want)
-	}
-	reply := append(hexed(t, "020003000049 020000000050 0806 0001 0800 06 04 0002"+"020000000050 0a000002 020003000049 0a000001"), make([]byte, 18)...) // padded
-	p := make([]byte, 100)
-	n, ok = FromEthernet(p, reply, ours, far)
+	f, sender := toFrame(t, request, [6]byte{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}, farStation)
+	check.Same(t, f, hexed(t, "ffffffffffff 020003000049 0806 0001 0800 06 04 0001"+"020003000049 0a000001 000000000000 0a000002"), "% x")
+	check.Equal(t, sender, far, "from % x")
+	reply := hexed(t, "020003000049 020000000050 0806 0001 0800 06 04 0002"+"020000000050 0a000002 020003000049 0a000001")
+	padded := append(bytes.Clone(reply), make([]byte, 18)...)
 	want := hexed(t, "0806 0000 0020 0800 14 04 0002"+"00000050 fe80000000000000 0002c90300123457"+"0a000002"+"00000049 fe80000000000000 0002c90300abcde1"+"0a000001")
-	if !ok || !bytes.Equal(p[:n], want) {
-		t.Errorf("%v, % x\nwant\n% x", ok, p[:n], want)
-	}
-	n, sender, ok = ToEthernet(f, want, farStation, ourStation) // as the requester sees it
-	if !ok || sender != ours || !bytes.Equal(f[:n], reply[:n]) {
-		t.Errorf("%v, % x\n% x", ok, sender, f[:n])
-	}
-	n, ok = FromEthernet(p, f[:n], ours, far)
-	if !ok || !bytes.Equal(p[:n], want) {
-		t.Errorf("%v, % x", ok, p[:n])
-	}
-	question := bytes.Clone(reply)
-	question[21] = 1
-	if n, ok := FromEthernet(p, question, ours, far); !ok || !bytes.Equal(p[36:56], make([]byte, 20)) || n != 60 {
-		t.Errorf("a request names the address that it asks for: % x", p[:n])
-	}
+	check.Same(t, toPacket(t, padded, ours, far), want, "% x")
+	f, sender = toFrame(t, want, farStation, ourStation) // as the requester sees it
+	check.Same(t, f, reply, "% x")
+	check.Equal(t, sender, ours, "from % x")
+	check.Same(t, toPacket(t, f, ours, far), want, "% x")
+	padded[21] = 1 // a request does not name the address that it asks for
+	check.Same(t, toPacket(t, padded, ours, far)[36:], append(make([]byte, 20), 10, 0, 0, 1), "% x")
 	for at, v := range map[int]byte{4: 1, 5: 1, 7: 1, 8: 6, 9: 16, 11: 3} {
 		bad := bytes.Clone(request)
 		bad[at] = v
-		if _, _, ok := ToEthernet(f, bad, ourStation, farStation); ok {
-			t.Errorf("byte %d", at)
-		}
+		refused(t, fmt.Sprint("byte ", at), bad)
 	}
-	if _, _, ok := ToEthernet(f, request[:59], ourStation, farStation); ok {
-		t.Error("a cut one")
-	}
-	if _, ok := FromEthernet(p[:59], reply, ours, far); ok {
+	refused(t, "a cut one", request[:59])
+	if _, ok := FromEthernet(make([]byte, 59), reply, ours, far); ok {
 		t.Error("no room")
 	}
 }
@@ -94,31 +105,24 @@ func sum(p []byte) {
 
 func TestNeighbourBothWays(t *testing.T) {
 	far, ours := NewAddress(0x49, farGID), NewAddress(0x50, ourGID)
-	f, p := make([]byte, 200), make([]byte, 200)
-	n, sender, ok := ToEthernet(f, solicit(t), [6]byte{0x33, 0x33, 0xFF, 0, 0, 2}, farStation)
+	f, sender := toFrame(t, solicit(t), [6]byte{0x33, 0x33, 0xFF, 0, 0, 2}, farStation)
 	want := hexed(t, "3333ff000002 020003000049 86dd 60000000 0028 3a ff"+"fd000000000000000000000000000001"+"ff0200000000000000000001ff000002"+
 		"87 00 0000 00000000 fd000000000000000000000000000002"+"0e01010203040506"+"0101 020003000049")
 	sum(want[14:])
-	if !ok || sender != far || !bytes.Equal(f[:n], want) {
-		t.Fatalf("%v, % x\n% x\nwant\n% x", ok, sender, f[:n], want)
-	}
+	check.Same(t, f, want, "% x")
+	check.Equal(t, sender, far, "from % x")
 	advert := bytes.Clone(want)
 	advert[54], advert[58], advert[86] = 136, 0x60, 2 // the answer to it
 	copy(advert[88:], ourStation[:])
 	sum(advert[14:])
-	m, ok := FromEthernet(p, advert, ours, far)
 	over := hexed(t, "86dd 0000 60000000 0038 3a ff"+"fd000000000000000000000000000001"+"ff0200000000000000000001ff000002"+
 		"88 00 0000 60000000 fd000000000000000000000000000002"+"0e01010203040506"+"0203 0000 00000050 fe80000000000000 0002c90300123457")
 	sum(over[4:])
-	if !ok || !bytes.Equal(p[:m], over) {
-		t.Errorf("%v, % x\nwant\n% x", ok, p[:m], over)
-	}
+	check.Same(t, toPacket(t, advert, ours, far), over, "% x")
 	wrong := solicit(t)
 	wrong[47] ^= 1
-	n, _, ok = ToEthernet(f, wrong, ourStation, farStation)
-	sum(want[14:])
-	if !ok || bytes.Equal(f[56:58], want[56:58]) {
-		t.Errorf("%v: a wrong checksum became right", ok)
+	if f, _ = toFrame(t, wrong, ourStation, farStation); bytes.Equal(f[56:58], want[56:58]) {
+		t.Error("a wrong checksum became right")
 	}
 	for what, spoil := range map[string]func(b []byte) []byte{
 		"an option of Ethernet's length": func(b []byte) []byte { b[77] = 1; return b },
@@ -128,35 +132,27 @@ func TestNeighbourBothWays(t *testing.T) {
 		"a trailer":                      func(b []byte) []byte { return append(b, 0, 0) },
 		"too short":                      func(b []byte) []byte { b = b[:4+40+20]; b[9] = 20; return b },
 	} {
-		if _, _, ok := ToEthernet(make([]byte, 300), spoil(solicit(t)), ourStation, farStation); ok {
-			t.Error(what)
-		}
+		refused(t, what, spoil(solicit(t)))
 	}
-	if _, ok := FromEthernet(p[:60], advert, ours, far); ok {
+	if _, ok := FromEthernet(make([]byte, 60), advert, ours, far); ok {
 		t.Error("no room")
 	}
 }
 
 // For other packets the header is replaced and padding removed; anything but IP and ARP has no frame.
 func TestOtherPackets(t *testing.T) {
-	f, p := make([]byte, 100), make([]byte, 100)
 	echo := hexed(t, "0800 0000 4500 001c 0001 0000 40 01 0000 0a000001 0a000002 0800 f7ff 0000 0000")
-	n, sender, ok := ToEthernet(f, echo, ourStation, farStation)
-	if !ok || sender != (Address{}) || n != 14+28 || !bytes.Equal(f[14:n], echo[4:]) || f[12] != 8 {
-		t.Errorf("%v, % x", ok, f[:n])
-	}
-	if n, ok := FromEthernet(p, f[:60], Address{}, Address{}); !ok || !bytes.Equal(p[:n], echo) {
-		t.Errorf("%v, % x", ok, p[:n])
-	}
+	f, sender := toFrame(t, echo, ourStation, farStation)
+	check.Same(t, f, slices.Concat(ourStation[:], farStation[:], echo[:2], echo[4:]), "% x")
+	check.Equal(t, sender, Address{}, "from % x")
+	check.Same(t, toPacket(t, f[:60], Address{}, Address{}), echo, "% x")
 	for _, kind := range []string{"8100", "88a8", "0000", "86de"} {
-		if _, _, ok := ToEthernet(f, append(hexed(t, kind), echo[2:]...), ourStation, farStation); ok {
-			t.Error(kind)
-		}
-		if _, ok := FromEthernet(p, append(append(bytes.Clone(f[:12]), hexed(t, kind)...), echo[4:]...), Address{}, Address{}); ok {
+		refused(t, kind, append(hexed(t, kind), echo[2:]...))
+		if _, ok := FromEthernet(make([]byte, 100), append(append(bytes.Clone(f[:12]), hexed(t, kind)...), echo[4:]...), Address{}, Address{}); ok {
 			t.Error(kind)
 		}
 	}
-	if _, _, ok := ToEthernet(f[:41], echo, ourStation, farStation); ok {
+	if _, _, ok := ToEthernet(make([]byte, 41), echo, ourStation, farStation); ok {
 		t.Error("no room")
 	}
 }

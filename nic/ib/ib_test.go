@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -23,16 +22,14 @@ func hexed(t *testing.T, s string) []byte {
 	return must.Get(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
 }
 
-func mad(t *testing.T, s string) []byte {
-	return append(hexed(t, s), make([]byte, MADSize)...)[:MADSize]
-}
-
 func TestRequests(t *testing.T) {
 	const tid = 0x1122334455667788
 	header := func(class, version, method, attribute string, modifier string) string {
 		return "01" + class + version + method + "0000 0000 1122334455667788" + attribute + "0000" + modifier
 	}
-	rmpp := strings.Repeat("00", 12)
+	sa := func(method, attribute, mask string) string {
+		return header("03", "02", method, attribute, "00000000") + strings.Repeat("00", 12+8+4) + "00000000" + mask
+	}
 	ours, far := "fe80000000000000 0002c90300123457", "fe80000000000000 0002c90300abcde1"
 	like := Group{QKey: 0x0B1B, MTU: 2048, TrafficClass: 7, PKey: 0xFFFF, Rate: 3, SL: 4, FlowLabel: 0xABCDE, HopLimit: 1, Scope: 2}
 	broadcast := BroadcastGroup(ScopeLink, 0x7FFF)
@@ -42,21 +39,18 @@ func TestRequests(t *testing.T) {
 	}{
 		"PortInfo":   {Query(AttrPortInfo, 1, tid), header("01", "01", "01", "0015", "00000001")},
 		"P_KeyTable": {Query(AttrPKeyTable, 2, tid), header("01", "01", "01", "0016", "00000002")},
-		"join": {join(broadcast, ourGID, 0xFFFF, tid), header("03", "02", "02", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
-			"0000000000010083" + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 ffff 00 00 00000000 01"},
-		"create": {joinOrCreate(GID{0xFF, 0x12, 0x40, 0x1B}, ourGID, like, tid), header("03", "02", "02", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
-			"00000000000173f7" + "ff12401b000000000000000000000000" + ours + "00000b1b 0000 84 07 ffff 83 00 4abcde01 21"},
-		"join to send": {joinToSend(broadcast, ourGID, 0xFFFF, tid), header("03", "02", "02", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
-			"0000000000010083" + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 ffff 00 00 00000000 04"},
+		"join": {join(broadcast, ourGID, 0xFFFF, tid),
+			sa("02", "0038", "00010083") + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 ffff 00 00 00000000 01"},
+		"create": {joinOrCreate(GID{0xFF, 0x12, 0x40, 0x1B}, ourGID, like, tid),
+			sa("02", "0038", "000173f7") + "ff12401b000000000000000000000000" + ours + "00000b1b 0000 84 07 ffff 83 00 4abcde01 21"},
+		"join to send": {joinToSend(broadcast, ourGID, 0xFFFF, tid),
+			sa("02", "0038", "00010083") + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 ffff 00 00 00000000 04"},
 		"counters": {QueryCounters(AttrPortCountersExtended, 2, tid), header("04", "01", "01", "001d", "00000000") + strings.Repeat("00", 40) + "0002"},
-		"leave": {leave(broadcast, ourGID, tid), header("03", "02", "15", "0038", "00000000") + rmpp + "0000000000000000 0000 0000" +
-			"0000000000010003" + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 0000 00 00 00000000 01"},
-		"path": {findPath(ourGID, farGID, 0x8001, tid), header("03", "02", "01", "0035", "00000000") + rmpp + "0000000000000000 0000 0000" +
-			"000000000000380c" + "0000000000000000" + far + ours + "0000 0000 00000000 00 81 8001"},
+		"leave": {leave(broadcast, ourGID, tid),
+			sa("15", "0038", "00010003") + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 0000 00 00 00000000 01"},
+		"path": {findPath(ourGID, farGID, 0x8001, tid), sa("01", "0035", "0000380c") + "0000000000000000" + far + ours + "0000 0000 00000000 00 81 8001"},
 	} {
-		if want := mad(t, c.want); !bytes.Equal(c.got, want) {
-			t.Errorf("%s:\n% x\nwant\n% x", name, c.got[:120], want[:120])
-		}
+		check.Same(t, c.got, append(hexed(t, c.want), make([]byte, MADSize)...)[:MADSize], name+":\n% x")
 	}
 }
 
@@ -77,18 +71,12 @@ func TestPortInfo(t *testing.T) {
 	copy(d[16:], []byte{0, 7, 0, 1}) // LID, SM's LID
 	copy(d[20:], []byte{0x02, 0x51, 0x48, 0x68})
 	copy(d[31:], []byte{2, 0x14, 0, 0x02, 0x41, 0x43})
-	p, err := ParsePortInfo(answer(q, smpData, d), 2, 9)
 	want := PortInfo{GIDPrefix: 0xFE80000000000000, LID: 7, LMC: 2, SMLID: 1, SMSL: 3, State: PortActive, MTU: 2048, Width: 4, LaneSpeed: 10000, Capabilities: 0x02514868}
-	if err != nil || p != want {
-		t.Errorf("%+v, %v, want %+v", p, err, want)
-	}
+	check.Equal(t, must.Get(ParsePortInfo(answer(q, smpData, d), 2, 9))(t), want, "%+v")
 	d[62] = 1 << 4 // an extended speed takes precedence
-	if p, err = ParsePortInfo(answer(q, smpData, d), 2, 9); err != nil || p.LaneSpeed != 14062 {
-		t.Errorf("%+v, %v", p, err)
-	}
-	if s := PortInit.String(); !strings.Contains(s, "no subnet manager") {
-		t.Error(s)
-	}
+	want.LaneSpeed = 14062
+	check.Equal(t, must.Get(ParsePortInfo(answer(q, smpData, d), 2, 9))(t), want, "%+v")
+	check.Contains(t, PortInit.String(), "no subnet manager")
 	for name, spoil := range map[string]func(b []byte) []byte{
 		"short":     func(b []byte) []byte { return b[:255] },
 		"version":   func(b []byte) []byte { b[0] = 2; return b },
@@ -107,83 +95,56 @@ func TestCounters(t *testing.T) {
 	d := make([]byte, 64)
 	copy(d[4:], []byte{0, 1, 0, 2, 0, 3, 0, 0, 0, 4, 0, 5}) // symbols, links down, receive errors, of switches, discards
 	copy(d[22:], []byte{0, 6, 0, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 10})
-	c, err := ParseCounters(answer(q, perfData, d), AttrPortCounters, 9)
 	want := PortCounters{Symbols: 1, LinkDowned: 2, RxErrors: 3, RxSwitchErrors: 4, TxDiscards: 5, VL15Dropped: 6, TxBytes: 28, RxBytes: 32, TxPackets: 9, RxPackets: 10}
-	if err != nil || c != want {
-		t.Errorf("%+v, %v, want %+v", c, err, want)
-	}
-	if _, err := ParseCounters(answer(q, perfData, d), AttrPortCountersExtended, 9); !errors.Is(err, errMAD) {
-		t.Error(err)
-	}
+	check.Equal(t, must.Get(ParseCounters(answer(q, perfData, d), AttrPortCounters, 9))(t), want, "%+v")
+	check.Fails(t, "another attribute", check.Err(ParseCounters(answer(q, perfData, d), AttrPortCountersExtended, 9)), errMAD)
 	d = make([]byte, 64)
 	d[8], d[23], d[31], d[39] = 1, 2, 3, 4
 	q = QueryCounters(AttrPortCountersExtended, 1, 9)
 	want = PortCounters{TxBytes: 1 << 58, RxBytes: 8, TxPackets: 3, RxPackets: 4}
-	if c, err := ParseCounters(answer(q, perfData, d), AttrPortCountersExtended, 9); err != nil || c != want {
-		t.Errorf("%+v, %v, want %+v", c, err, want)
-	}
+	check.Equal(t, must.Get(ParseCounters(answer(q, perfData, d), AttrPortCountersExtended, 9))(t), want, "%+v")
 }
 
 func TestTables(t *testing.T) {
 	d := make([]byte, 64)
 	copy(d, []byte{0, 2, 0xC9, 3, 0, 0x12, 0x34, 0x57})
-	g, err := ParseGUIDs(answer(Query(AttrGUIDInfo, 0, 1), smpData, d), 0, 1)
-	if err != nil || g[0] != 0x0002C90300123457 || g[1] != 0 {
-		t.Errorf("%x, %v", g, err)
-	}
+	g := must.Get(ParseGUIDs(answer(Query(AttrGUIDInfo, 0, 1), smpData, d), 0, 1))(t)
+	check.Same(t, g[:2], []uint64{0x0002C90300123457, 0}, "%x")
 	copy(d, []byte{0xFF, 0xFF, 0x80, 0x01})
-	k, err := ParsePKeys(answer(Query(AttrPKeyTable, 0, 1), smpData, d), 0, 1)
-	if err != nil || k[0] != 0xFFFF || k[1] != 0x8001 {
-		t.Errorf("%x, %v", k, err)
-	}
+	k := must.Get(ParsePKeys(answer(Query(AttrPKeyTable, 0, 1), smpData, d), 0, 1))(t)
+	check.Same(t, k[:2], []uint16{0xFFFF, 0x8001}, "%x")
 }
 
 func TestAnswersOfTheSA(t *testing.T) {
 	const tid = 77
 	join := join(BroadcastGroup(ScopeLink, 0xFFFF), ourGID, 0xFFFF, tid)
 	record := append(bytes.Clone(join[saData:saData+32]), hexed(t, "00000b1b c000 84 00 ffff 83 92 00000000 21")...)
-	g, err := parseJoin(answer(join, saData, record), tid)
 	want := Group{MGID: BroadcastGroup(ScopeLink, 0xFFFF), QKey: 0x0B1B, MLID: 0xC000, MTU: 2048, PKey: 0xFFFF, Rate: 3, Scope: 2}
-	if err != nil || g != want {
-		t.Errorf("%+v, %v, want %+v", g, err, want)
-	}
+	check.Equal(t, must.Get(parseJoin(answer(join, saData, record), tid))(t), want, "%+v")
 	find := findPath(ourGID, farGID, 0xFFFF, tid)
 	record = append(bytes.Clone(find[saData:saData+40]), hexed(t, "0003 0007 0abcde01 00 81 ffff 0005 84 83 92 00")...)
-	p, err := parsePath(answer(find, saData, record), tid)
 	wantPath := Path{DGID: farGID, SGID: ourGID, DLID: 3, SLID: 7, FlowLabel: 0xABCDE, HopLimit: 1, PKey: 0xFFFF, SL: 5, MTU: 2048, Rate: 3}
-	if err != nil || p != wantPath {
-		t.Errorf("%+v, %v, want %+v", p, err, wantPath)
-	}
+	check.Equal(t, must.Get(parsePath(answer(find, saData, record), tid))(t), wantPath, "%+v")
 	check.OK(t, parseLeave(answer(leave(want.MGID, ourGID, tid), 0, nil), tid))
 	for name, c := range map[string]struct {
 		b    []byte
 		says string
 	}{
-		"denied":     {func() []byte { b := answer(join, 0, nil); b[4] = 7; return b }(), "the request is denied"},
-		"no records": {func() []byte { b := answer(join, 0, nil); b[4] = 3; return b }(), "no records"},
-		"busy":       {func() []byte { b := answer(join, 0, nil); b[5] = 1; return b }(), "busy"},
-		"RMPP":       {func() []byte { b := answer(join, 0, nil); b[26] = 1; return b }(), "comes in parts"},
+		"denied":     {answer(join, 4, []byte{7}), "the request is denied"},
+		"no records": {answer(join, 4, []byte{3}), "no records"},
+		"busy":       {answer(join, 5, []byte{1}), "busy"},
+		"RMPP":       {answer(join, 26, []byte{1}), "comes in parts"},
 		"unicast":    {answer(join, saData+36, []byte{0, 9, 0x84}), "LID 0x0009, expected a multicast LID"},
 		"no MTU":     {answer(join, saData+36, []byte{0xC0, 9, 0x80}), "MTU code 0"},
 	} {
-		if _, err := parseJoin(c.b, tid); !errors.Is(err, errMAD) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want %q", name, err, c.says)
-		}
+		check.Fails(t, name, check.Err(parseJoin(c.b, tid)), errMAD, c.says)
 	}
 	check.Fails(t, "a path to a group", check.Err(parsePath(answer(find, saData+40, []byte{0xC0, 0}), tid)), nil, "LID 0xc000")
-	var status *StatusError
-	_, err = parseJoin(func() []byte { b := answer(join, 0, nil); b[5] = 1; return b }(), tid)
-	if !errors.As(err, &status) || !status.busy() {
-		t.Errorf("%v", err)
-	}
 }
 
 func TestHeaders(t *testing.T) {
 	d := Datagram{SLID: 7, DLID: 1, SL: 3, PKey: 0xFFFF, SrcQP: 1, DstQ: 1, QKey: GSIQKey, PSN: 5}
-	want := hexed(t, "00 32 0001 0048 0007"+"64 40 ffff 00000001 00000005"+"80010000 00000001")
-	if got := d.Headers(MADSize); !bytes.Equal(got, want) {
-		t.Errorf("% x\nwant\n% x", got, want)
-	}
+	check.Same(t, d.Headers(MADSize), hexed(t, "00 32 0001 0048 0007"+"64 40 ffff 00000001 00000005"+"80010000 00000001"), "% x")
 	d.Solicited = true
 	if got := d.Headers(57); got[LRHSize+1] != 0xF0 || binary.BigEndian.Uint16(got[4:]) != (28+60+4)/4 { // three bytes of padding
 		t.Errorf("% x", got)
@@ -200,13 +161,9 @@ func TestIPoIB(t *testing.T) {
 		"high bits":      {must.Get(MulticastGroup(ScopeLink, 0xFFFF, netip.MustParseAddr("239.129.2.3")))(t), "ff12401bffff0000 000000000f810203"},
 		"solicited node": {must.Get(MulticastGroup(ScopeLink, 0xFFFF, netip.MustParseAddr("ff02::1:ff12:3456")))(t), "ff12601bffff0000 00000001ff123456"},
 	} {
-		if !bytes.Equal(c.got[:], hexed(t, c.want)) {
-			t.Errorf("%s: %x, want %s", name, c.got, c.want)
-		}
+		check.Same(t, c.got[:], hexed(t, c.want), name+": %x")
 	}
-	if _, err := MulticastGroup(ScopeLink, 0xFFFF, netip.MustParseAddr("10.0.0.1")); !errors.Is(err, errIPoIB) {
-		t.Error(err)
-	}
+	check.Fails(t, "unicast", check.Err(MulticastGroup(ScopeLink, 0xFFFF, netip.MustParseAddr("10.0.0.1"))), errIPoIB)
 	a := NewAddress(0x8000048, ourGID)
 	if a.QPN() != 0x48 || a.GID() != ourGID || a[0] != 0 {
 		t.Errorf("% x", a)
@@ -215,9 +172,8 @@ func TestIPoIB(t *testing.T) {
 	check.Equal(t, a.QPN(), 0x48, "%#x")
 	b := []byte{9, 9, 9, 9}
 	Encapsulate(b, EtherTypeIPv6)
-	if !bytes.Equal(b, []byte{0x86, 0xDD, 0, 0}) || MTUOf(2048) != 2044 {
-		t.Errorf("% x", b)
-	}
+	check.Same(t, b, []byte{0x86, 0xDD, 0, 0}, "% x")
+	check.Equal(t, MTUOf(2048), 2044, "%d")
 }
 
 // The parsers return for any input, and what they accept can be encoded again.
