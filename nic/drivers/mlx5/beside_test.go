@@ -30,16 +30,8 @@ type besideRig struct {
 }
 
 func newBeside(t testing.TB, o mlx5sim.Options) *besideRig {
-	o.MAC, o.UCTX = ourMAC, true
-	return newBesideOn(t, mlx5sim.New(o))
-}
-
-// newBesideICMP is newBeside on a card with a parser for ICMP.
-func newBesideICMP(t testing.TB) *besideRig {
-	return newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, ICMP: true})
-}
-
-func newBesideOn(t testing.TB, m *mlx5sim.Model) *besideRig {
+	o.MAC = ourMAC
+	m := mlx5sim.New(o)
 	x := &besideRig{model: m}
 	x.Beside = devrig.NewBeside(t, "mlx5", m, func(p *sim.Port) nic.Device {
 		x.kernel = mlx5.NewKernel(t, p, ourMAC, 1500)
@@ -53,9 +45,16 @@ func newBesideOn(t testing.TB, m *mlx5sim.Model) *besideRig {
 	return x
 }
 
+// newBesideICMP is newBeside on a card with a parser for ICMP.
+func newBesideICMP(t testing.TB) *besideRig { return newBeside(t, withParser) }
+
 // newBesideRaw is newBeside on a card without user contexts, whose kernel makes queue pairs for raw packets.
-func newBesideRaw(t testing.TB) *besideRig {
-	return newBesideOn(t, mlx5sim.New(mlx5sim.Options{MAC: ourMAC, Profile: mlx5sim.ConnectX5}))
+func newBesideRaw(t testing.TB) *besideRig { return newBeside(t, withoutContexts) }
+
+// bothKinds runs a test on a card with user contexts and on one without.
+func bothKinds(t *testing.T, test func(t *testing.T, x *besideRig)) {
+	t.Run("DEVX", func(t *testing.T) { test(t, newBesideICMP(t)) })
+	t.Run("raw packets", func(t *testing.T) { test(t, newBesideRaw(t)) })
 }
 
 var (
@@ -97,12 +96,10 @@ func TestBeside(t *testing.T) {
 // Without a parser for ICMP types, pings are diverted together with all ICMP, but only for dedicated addresses of the
 // responder.
 func TestBesideDedicated(t *testing.T) {
-	x := newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5})
+	x := newBeside(t, withContexts)
 	x.Open(nic.Options{})
 	x.Expect("kernel", map[string][]byte{"a ping to the kernel's address": ping})
-	if notes := list(x.Dev.Info().Notes); !strings.Contains(notes, "pings to 10.0.0.2 are answered by the kernel") {
-		t.Errorf("notes: %s", notes)
-	}
+	check.Contains(t, list(x.Dev.Info().Notes), "pings to 10.0.0.2 are answered by the kernel")
 	x.Expect("ours", map[string][]byte{"a datagram": datagram})
 	x.Close()
 	x.answersAddedAddress()
@@ -143,73 +140,81 @@ func TestBesideQueues(t *testing.T) {
 	x.Close()
 }
 
-// Without write-combining the kernel has no such pages, and a doorbell notifies the card.
+// Without write-combining the kernel has no such pages, and reports no BlueFlame register for raw packets.
 func TestBesideUncached(t *testing.T) {
-	x := newBesideICMP(t)
-	x.kernel.NoWC = true
-	x.Open(nic.Options{})
-	x.Expect("ours", map[string][]byte{"a ping": ping})
-	x.Close()
+	for push, open := range map[string]func(testing.TB) *besideRig{"blueflame": newBesideICMP, "doorbell": newBesideRaw} {
+		x := open(t)
+		x.kernel.NoWC = true
+		x.Open(nic.Options{})
+		x.Expect("ours", map[string][]byte{"a datagram": datagram})
+		check.Contains(t, x.Dev.Info().Push, push)
+		x.Close()
+	}
 }
 
 func TestBesideRefuses(t *testing.T) {
-	o := nic.Options{Match: devrig.AnsweredBeside()}
-	for _, c := range []struct {
-		name  string
-		model mlx5sim.Options
-		own   mlx5.Options
-		set   func(*besideRig)
-		o     nic.Options
-		is    error
-		says  string
+	const remedy = "mlxconfig -d 0000:03:00.0 set UCTX_EN=1"
+	noRaw := func(x *besideRig) { x.kernel.NoRaw, x.Violates = true, "without RAW_TX" }
+	for name, c := range map[string]struct {
+		open func(testing.TB) *besideRig
+		set  func(*besideRig)
+		o    nic.Options
+		is   error
+		says []string
 	}{
-		{name: "no send queues", model: mlx5sim.Options{ICMP: true}, set: func(x *besideRig) { x.kernel.NoRaw, x.Violates = true, "without RAW_TX" }, o: o, is: nic.ErrHardware, says: "CAP_NET_RAW"},
-		{name: "no steering", own: mlx5.Options{NoSteering: true}, o: o, says: "debug.no_steering"},
-		{name: "another MAC", o: nic.Options{Match: devrig.AnsweredBeside(), MAC: farMAC}, says: "nic.mac"},
-		{name: "a bond's port", set: func(x *besideRig) { x.kernel.Port.Master = "bond0" }, o: o, is: errors.ErrUnsupported, says: "eth1 belongs to bond0"},
-		{name: "a port of the card's switch", set: func(x *besideRig) { x.kernel.Switch = true }, o: o, is: errors.ErrUnsupported, says: "switchdev mode"},
-		{name: "another MTU", o: nic.Options{Match: devrig.AnsweredBeside(), MTU: 9000}, says: "interface eth1 has 1500"},
+		"no right":                 {newBesideICMP, noRaw, nic.Options{}, nic.ErrHardware, []string{"CAP_NET_RAW"}},
+		"no steering":              {newBesideICMP, func(x *besideRig) { x.own.NoSteering = true }, nic.Options{}, nil, []string{"debug.no_steering"}},
+		"another MAC":              {newBesideICMP, nil, nic.Options{MAC: farMAC}, nil, []string{"nic.mac"}},
+		"a bond's port":            {newBesideICMP, func(x *besideRig) { x.kernel.Port.Master = "bond0" }, nic.Options{}, errors.ErrUnsupported, []string{"eth1 belongs to bond0"}},
+		"a port of a switch":       {newBesideICMP, func(x *besideRig) { x.kernel.Switch = true }, nic.Options{}, errors.ErrUnsupported, []string{"switchdev mode"}},
+		"another MTU":              {newBesideICMP, nil, nic.Options{MTU: 9000}, nil, []string{"interface eth1 has 1500"}},
+		"raw packets, two queues":  {newBesideRaw, nil, nic.Options{Queues: 2}, errors.ErrUnsupported, []string{"cpu.cores: give one"}},
+		"raw packets, no right":    {newBesideRaw, noRaw, nic.Options{}, nic.ErrRights, []string{"CAP_NET_RAW"}},
+		"completions of version 0": {newBesideRaw, func(x *besideRig) { x.kernel.Old = true }, nic.Options{}, errors.ErrUnsupported, []string{remedy, "use driver xdp"}},
+		"no chains of flow tables": {newBesideRaw, func(x *besideRig) { x.kernel.NoChains = true }, nic.Options{}, errors.ErrUnsupported, []string{remedy, "chain flow tables", "use driver xdp"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			c.model.Profile = mlx5sim.ConnectX6Dx
-			x := newBeside(t, c.model)
-			x.own = c.own
+		t.Run(name, func(t *testing.T) {
+			x := c.open(t)
 			if c.set != nil {
 				c.set(x)
 			}
-			err := x.TryOpen(c.o)
-			if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) {
-				t.Fatalf("%v, want %v with %q", err, c.is, c.says)
-			}
+			c.o.Match = devrig.AnsweredBeside()
+			check.Fails(t, "Open", x.TryOpen(c.o), c.is, c.says...)
 		})
 	}
-	x := newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx})
-	x.Busy(func() {
-		check.Equal(t, must.Get(mlx5.Available(verbs.Of(x.kernel.Function())))(t), "by DEVX", "it is used %s, want %s")
-	})
+}
+
+func TestBesideAvailable(t *testing.T) {
+	available := func(x *besideRig) (how string, err error) {
+		x.Busy(func() { how, err = mlx5.Available(verbs.Of(x.kernel.Function())) })
+		return how, err
+	}
+	check.Equal(t, must.Get(available(newBesideICMP(t)))(t), "by DEVX", "it is used %s, want %s")
+	x := newBesideRaw(t)
+	check.Contains(t, must.Get(available(x))(t), "queue pairs for raw packets", "mlxconfig UCTX_EN=1")
+	x.kernel.NoChains = true
+	check.Fails(t, "without chains of flow tables", check.Err(available(x)), errors.ErrUnsupported)
 }
 
 // A device that the kernel resets is opened again, unless its address has changed: the rules and the replies use the
 // old one.
 func TestBesideRestart(t *testing.T) {
-	x := newBesideICMP(t)
-	x.Open(nic.Options{})
-	x.Restarts("device_fatal", func() { x.kernel.Event(8) })
-	x.Expect("ours", map[string][]byte{"after a restart a ping": ping})
-	x.Restarts("mtu_changed", func() { x.kernel.Change(func(p *beside.Interface) { p.MTU = 1400 }) })
-	x.Expect("ours", map[string][]byte{"after a change of the MTU a ping": ping})
-	check.Equal(t, x.Dev.Info().MTU, 1400, "MTU %d")
-	var s nic.Stats
-	x.Busy(func() { must.OK(t, x.Dev.ReadStats(&s)) })
-	if s.RxFrames != 2 || s.TxFrames != 2 || s.Resets != 2 || s.Extra["kernel_events"] != 0 {
-		t.Errorf("after two restarts %+v", s)
-	}
-	x.kernel.Change(func(p *beside.Interface) { p.MAC = farMAC })
-	err := x.Serve(x.Dev, "the restart failed", func() {})
-	if err == nil || !strings.Contains(err.Error(), "another address now") {
-		t.Errorf("the interface has another address: %v", err)
-	}
-	x.Close()
+	bothKinds(t, func(t *testing.T, x *besideRig) {
+		x.Open(nic.Options{})
+		x.Restarts("device_fatal", func() { x.kernel.Event(verbs.EventDeviceFatal) })
+		x.Expect("ours", map[string][]byte{"after a restart a datagram": datagram})
+		x.Restarts("mtu_changed", func() { x.kernel.Change(func(p *beside.Interface) { p.MTU = 1400 }) })
+		x.Expect("ours", map[string][]byte{"after a change of the MTU a datagram": datagram})
+		check.Equal(t, x.Dev.Info().MTU, 1400, "MTU %d")
+		var s nic.Stats
+		x.Busy(func() { must.OK(t, x.Dev.ReadStats(&s)) })
+		if s.RxFrames != 2 || s.TxFrames != 2 || s.Resets != 2 || s.Extra["kernel_events"] != 0 {
+			t.Errorf("after two restarts %+v", s)
+		}
+		x.kernel.Change(func(p *beside.Interface) { p.MAC = farMAC })
+		check.Fails(t, "another address", x.Serve(x.Dev, "the restart failed", func() {}), nil, "another address now")
+		x.Close()
+	})
 }
 
 // An interface that is renamed or moved away ends the responder.
@@ -217,9 +222,7 @@ func TestBesideInterfaceGone(t *testing.T) {
 	x := newBesideICMP(t)
 	x.Open(nic.Options{})
 	err := x.Serve(x.Dev, "the restart failed", func() { x.kernel.Hidden.Store(true) })
-	if !errors.Is(err, nic.ErrGone) || !strings.Contains(err.Error(), "interface_gone") {
-		t.Errorf("the interface is gone: %v", err)
-	}
+	check.Fails(t, "the interface is gone", err, nic.ErrGone, "interface_gone")
 	x.Close()
 }
 
@@ -234,17 +237,14 @@ func TestBesideTaken(t *testing.T) {
 			t.Errorf("an event is not counted: %v", s.Extra)
 		}
 		x.kernel.Kill()
-		if err := x.Dev.ReadStats(&s); !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), "the kernel took the device away") {
-			t.Errorf("statistics of a device that the kernel took away: %v", err)
-		}
+		check.Fails(t, "statistics of a device that the kernel took away", x.Dev.ReadStats(&s), nic.ErrHardware, "the kernel took the device away")
 	})
 	x.Close()
 }
 
 // A process that is killed at any moment leaves nothing on the card.
 func TestBesideKilled(t *testing.T) {
-	x := newBesideICMP(t)
-	x.Killed(&x.kernel.Calls, &x.kernel.DieAt, x.kernel.Kill)
+	bothKinds(t, func(t *testing.T, x *besideRig) { x.Killed(&x.kernel.Calls, &x.kernel.DieAt, x.kernel.Kill) })
 }
 
 // Without user contexts in the firmware the kernel makes the queues, which answer the same frames but for pings: the kernel does not report
@@ -276,47 +276,9 @@ func TestBesideRawPackets(t *testing.T) {
 	x.answersAddedAddress()
 }
 
-// Without write-combining the kernel reports no BlueFlame register.
-func TestBesideRawPacketsUncached(t *testing.T) {
-	x := newBesideRaw(t)
-	x.kernel.NoWC = true
-	x.Open(nic.Options{})
-	x.Expect("ours", map[string][]byte{"a datagram": datagram})
-	check.Contains(t, x.Dev.Info().Push, "doorbell")
-	x.Close()
-}
-
-func TestBesideRawPacketsRefuses(t *testing.T) {
-	o := nic.Options{Match: devrig.AnsweredBeside()}
-	x := newBesideRaw(t)
-	check.Fails(t, "two queues", x.TryOpen(nic.Options{Match: o.Match, Queues: 2}), errors.ErrUnsupported, "cpu.cores: give one")
-	x.Busy(func() {
-		check.Contains(t, must.Get(mlx5.Available(verbs.Of(x.kernel.Function())))(t), "queue pairs for raw packets", "mlxconfig UCTX_EN=1")
-	})
-	x.kernel.NoRaw = true
-	check.Fails(t, "without CAP_NET_RAW", x.TryOpen(o), nic.ErrRights, "CAP_NET_RAW")
-	x.kernel.NoRaw, x.kernel.Old = false, true
-	check.Fails(t, "completions of version 0", x.TryOpen(o), errors.ErrUnsupported, "mlxconfig -d 0000:03:00.0 set UCTX_EN=1", "use driver xdp")
-	x.kernel.Old, x.kernel.NoChains = false, true
-	check.Fails(t, "no chains of flow tables", x.TryOpen(o), errors.ErrUnsupported, "mlxconfig -d 0000:03:00.0 set UCTX_EN=1", "chain flow tables", "use driver xdp")
-	x.Busy(func() {
-		check.Fails(t, "such a card is available", check.Err(mlx5.Available(verbs.Of(x.kernel.Function()))), errors.ErrUnsupported)
-	})
-}
-
-func TestBesideRawPacketsRestart(t *testing.T) {
-	x := newBesideRaw(t)
-	x.Open(nic.Options{})
-	x.Restarts("device_fatal", func() { x.kernel.Event(verbs.EventDeviceFatal) })
-	x.Expect("ours", map[string][]byte{"after a restart a datagram": datagram})
-	x.Restarts("mtu_changed", func() { x.kernel.Change(func(p *beside.Interface) { p.MTU = 1400 }) })
-	x.Expect("ours", map[string][]byte{"after a change of the MTU a datagram": datagram})
-	x.Close()
-}
-
 // A send queue that fails is reset alone, by commands or by the kernel.
 func TestBesideSendError(t *testing.T) {
-	for name, x := range map[string]*besideRig{"DEVX": newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5}), "raw packets": newBesideRaw(t)} {
+	bothKinds(t, func(t *testing.T, x *besideRig) {
 		x.Open(nic.Options{})
 		x.Expect("ours", map[string][]byte{"a datagram": datagram})
 		var s nic.Stats
@@ -333,13 +295,8 @@ func TestBesideSendError(t *testing.T) {
 		x.Expect("ours", map[string][]byte{"a datagram after the error": datagram})
 		x.Busy(func() { must.OK(t, x.Dev.ReadStats(&s)) })
 		if s.Extra["send_queue_resets"] != 1 || s.Resets != 0 || s.TxErrors == 0 {
-			t.Errorf("%s: %+v", name, s)
+			t.Errorf("%+v", s)
 		}
 		x.Close()
-	}
-}
-
-func TestBesideRawPacketsKilled(t *testing.T) {
-	x := newBesideRaw(t)
-	x.Killed(&x.kernel.Calls, &x.kernel.DieAt, x.kernel.Kill)
+	})
 }

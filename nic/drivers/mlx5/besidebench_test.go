@@ -4,12 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/check"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
-	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
 // to6 returns an ICMPv6 message to an address.
@@ -59,7 +58,7 @@ func TestBesideBench(t *testing.T) {
 
 // Without a parser for ICMP, a bench can probe with UDP only.
 func TestBesideBenchRefuses(t *testing.T) {
-	x := newBeside(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5})
+	x := newBeside(t, withContexts)
 	steer := nic.Steer{Local: netip.MustParseAddr("10.0.0.2"), UDPPorts: []uint16{50000}}
 	for says, change := range map[string]func(*nic.Options){
 		"probe with UDP or STAMP":        func(o *nic.Options) { o.Steer.EchoIDs = []uint16{1} },
@@ -71,11 +70,9 @@ func TestBesideBenchRefuses(t *testing.T) {
 		s := steer
 		o := nic.Options{Steer: &s}
 		change(&o)
-		if err := x.TryOpen(o); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v, want %q", err, says)
-		} else if (o.Match == nil && o.MAC == [6]byte{}) != errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("unsupported is %v: %v", !errors.Is(err, errors.ErrUnsupported), err)
-		}
+		err := x.TryOpen(o)
+		check.Fails(t, says, err, nil, says)
+		check.Equal(t, errors.Is(err, errors.ErrUnsupported), o.Match == nil && o.MAC == [6]byte{}, says+": unsupported is %v")
 	}
 	x.Open(nic.Options{Steer: &steer})
 	x.Expect("ours", map[string][]byte{"a datagram": to4(2, 17, 0, 7, 0xC3, 0x50)})

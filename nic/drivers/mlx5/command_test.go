@@ -3,10 +3,7 @@ package mlx5
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"log/slog"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -217,14 +214,8 @@ func TestCommandStatus(t *testing.T) {
 			return make(message, n).set("status", 0, 31, 24, uint32(s)).set("syndrome", 4, 31, 0, 0xABCD1234)
 		}
 		err := d.run(command(opCreateSQ, 0, 0x110))
-		for _, want := range []string{"CREATE_SQ (0x904)", name, "0xabcd1234"} {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("status %#02x: %v lacks %q", uint8(s), err, want)
-			}
-		}
-		if !errors.Is(err, nic.ErrHardware) || !refused(err) {
-			t.Errorf("status %#02x: %v is no refusal", uint8(s), err)
-		}
+		check.Fails(t, name, err, nic.ErrHardware, "CREATE_SQ (0x904)", name, "0xabcd1234")
+		check.Equal(t, refused(err), true, name+": a refusal %v")
 	}
 }
 
@@ -232,9 +223,9 @@ func TestCommandDelivery(t *testing.T) {
 	for s, name := range deliveryNames {
 		f, d := startedFirmware(t)
 		f.spoil = func(e []byte, _ [][]byte) { e[entryStatus] = byte(s) << 1 }
-		if err := d.run(command(opInitHCA, 0, 0x10)); err == nil || !strings.Contains(err.Error(), name) || !errors.Is(err, nic.ErrHardware) || refused(err) {
-			t.Errorf("delivery status %#02x: %v", uint8(s), err)
-		}
+		err := d.run(command(opInitHCA, 0, 0x10))
+		check.Fails(t, name, err, nic.ErrHardware, name)
+		check.Equal(t, refused(err), false, name+": a refusal %v")
 	}
 	for name, spoil := range map[string]func(e []byte, boxes [][]byte){
 		"token":     func(e []byte, _ [][]byte) { e[entryToken]++ },
@@ -243,9 +234,9 @@ func TestCommandDelivery(t *testing.T) {
 	} {
 		f, d := startedFirmware(t)
 		f.spoil = spoil
-		if _, err := d.exec(command(opQueryHCACap, 0, 0x10), 0x1010); !errors.Is(err, nic.ErrHardware) || refused(err) {
-			t.Errorf("wrong %s: %v", name, err)
-		}
+		_, err := d.exec(command(opQueryHCACap, 0, 0x10), 0x1010)
+		check.Fails(t, "wrong "+name, err, nic.ErrHardware)
+		check.Equal(t, refused(err), false, name+": a refusal %v")
 	}
 }
 
@@ -257,58 +248,44 @@ func TestCommandTimeout(t *testing.T) {
 	f.put(regHealthSynd, 0x0A<<16|0x1234)
 	f.answer = func(message, int) message { return nil }
 	err := d.run(command(opTeardownHCA, 0, 0x10))
-	for _, want := range []string{"TEARDOWN_HCA", "ICM fetch PCI error", "0x1234", "reset required false"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v lacks %q", err, want)
-		}
-	}
+	check.Fails(t, "a command without an answer", err, nic.ErrTimeout, "TEARDOWN_HCA", "ICM fetch PCI error", "0x1234", "reset required false")
 	sent := len(f.sent)
-	if again := d.run(command(opInitHCA, 0, 0x10)); !errors.Is(err, nic.ErrTimeout) || again != err || len(f.sent) != sent {
-		t.Errorf("after a time-out: %v, %d commands sent", again, len(f.sent)-sent)
-	}
+	check.Equal(t, d.run(command(opInitHCA, 0, 0x10)), err, "the next command: %v")
+	check.Equal(t, len(f.sent), sent, "%d commands were sent")
 }
 
 // A command to a device that was removed, was reset or requests a reset does not wait for the timeout.
 func TestCommandGone(t *testing.T) {
 	defer func(d time.Duration) { commandTimeout = d }(commandTimeout)
 	commandTimeout = time.Hour
-	for name, lose := range map[string]func(f *scripted){
-		"removed": func(f *scripted) { f.removed = true },
-		"reset":   func(f *scripted) { f.master = false },
-		"sick": func(f *scripted) {
-			f.put(regHealthSynd, 0x0A<<16)
-			f.put(regHealthRFR, healthRFR)
-		},
+	for name, c := range map[string]struct {
+		lose func(f *scripted)
+		is   error
+	}{
+		"removed": {func(f *scripted) { f.removed = true }, nic.ErrGone},
+		"reset":   {func(f *scripted) { f.master = false }, nic.ErrHardware},
+		"sick":    {func(f *scripted) { f.put(regHealthSynd, 0x0A<<16); f.put(regHealthRFR, healthRFR) }, nic.ErrHardware},
 	} {
 		f, d := startedFirmware(t)
-		f.answer = func(message, int) message { lose(f); return nil }
-		err := d.run(command(opInitHCA, 0, 0x10))
-		if name == "removed" && !errors.Is(err, nic.ErrGone) || name != "removed" && !errors.Is(err, nic.ErrHardware) {
-			t.Errorf("%s: %v", name, err)
-		}
+		f.answer = func(message, int) message { c.lose(f); return nil }
+		check.Fails(t, name, d.run(command(opInitHCA, 0, 0x10)), c.is)
 	}
 }
 
 func TestInitializationSegment(t *testing.T) {
-	defer func(d time.Duration) { initTimeout = d }(initTimeout)
-	initTimeout = 20 * time.Millisecond
 	for name, c := range map[string]struct {
 		spoil func(f *scripted)
 		is    error
 		says  string
 	}{
-		"initializing": {func(f *scripted) { f.put(regInitializing, initializing) }, nic.ErrTimeout, "still initializing"},
-		"revision":     {func(f *scripted) { f.put(regCmdifRev, 4<<16) }, nic.ErrHardware, "revision 4, this driver knows 5"},
-		"one entry":    {func(f *scripted) { f.put(regCmdqAddrLow, 6) }, nic.ErrHardware, "2^0 entries"},
-		"long queue":   {func(f *scripted) { f.put(regCmdqAddrLow, 5<<4|8) }, nic.ErrHardware, "2^8 bytes"},
-		"all ones":     {func(f *scripted) { f.removed = true }, nic.ErrGone, "all ones"},
+		"one entry":  {func(f *scripted) { f.put(regCmdqAddrLow, 6) }, nic.ErrHardware, "2^0 entries"},
+		"long queue": {func(f *scripted) { f.put(regCmdqAddrLow, 5<<4|8) }, nic.ErrHardware, "2^8 bytes"},
+		"all ones":   {func(f *scripted) { f.removed = true }, nic.ErrGone, "all ones"},
 	} {
 		f := newFirmware(t)
 		d := f.device()
 		c.spoil(f)
-		if err := d.commands.start(d.card.Arena); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want %q", name, err, c.says)
-		}
+		check.Fails(t, name, d.commands.start(d.card.Arena), c.is, c.says)
 	}
 }
 
@@ -373,9 +350,8 @@ func TestPagesRefused(t *testing.T) {
 
 func TestMessageFields(t *testing.T) {
 	m := make(message, 16).set("a", 4, 31, 28, 9).set("b", 4, 23, 0, 0xABCDEF).set("c", 8, 31, 0, 0xFFFFFFFF)
-	if !slices.Equal(m, message{0, 0, 0, 0, 0x90, 0xAB, 0xCD, 0xEF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0}) || m.get(4, 31, 28) != 9 || m.get(4, 15, 8) != 0xCD {
-		t.Errorf("% x", m)
-	}
+	check.Same(t, m, message{0, 0, 0, 0, 0x90, 0xAB, 0xCD, 0xEF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0}, "% x")
+	check.Equal(t, m.get(4, 15, 8), 0xCD, "%#x")
 	defer func() {
 		if recover() == nil {
 			t.Error("a value that does not fit is taken")

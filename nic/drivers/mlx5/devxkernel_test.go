@@ -90,32 +90,27 @@ func (c *context) umem(attrs []verbs.Attr) error {
 		return err
 	}
 	in := c.of(command(0xA08, 0, 0x30)).set("log_page_size", 0x20, 4, 0, hugeShift-12).set64(0x28, length>>hugeShift)
-	out, err := c.host.exec(hugePages(in, iova, length), 0x10)
-	if err != nil {
-		return err
-	}
-	id := out.get(0x08, 23, 0)
-	attrs[0].Value = int64(c.Add(func() error { return c.host.run(c.of(command(0xA0A, 0, 0x10)).set("umem", 0x08, 23, 0, id)) }))
+	id, handle, err := c.create(hugePages(in, iova, length), 0xA0A, 23)
+	attrs[0].Value = int64(handle)
 	binary.NativeEndian.PutUint32(attrs[4].Data, id)
-	return nil
+	return err
 }
 
 func (c *context) uar(attrs []verbs.Attr) error {
 	if c.NoWC && attrs[1].Value == abi.MLX5UAPIUARAllocTypeBF {
 		return unix.EOPNOTSUPP
 	}
-	out, err := c.host.exec(c.of(command(opAllocUAR, 0, 0x10)), 0x10)
+	n, handle, err := c.create(c.of(command(opAllocUAR, 0, 0x10)), opDeallocUAR, 23)
 	if err != nil {
 		return err
 	}
-	n := out.get(0x08, 23, 0)
 	p, err := c.host.wc.Pointer(uint64(n)*uarPage, uarPage)
 	if err != nil {
 		return err
 	}
 	key := uint64(n) << 12
 	c.pages[key] = unsafe.Slice((*byte)(p), uarPage)
-	attrs[0].Value = int64(c.Add(func() error { return c.host.run(c.of(command(opDeallocUAR, 0, 0x10)).set("uar", 0x08, 23, 0, n)) }))
+	attrs[0].Value = int64(handle)
 	binary.NativeEndian.PutUint64(attrs[2].Data, key)
 	binary.NativeEndian.PutUint32(attrs[3].Data, uarPage)
 	binary.NativeEndian.PutUint32(attrs[4].Data, n)
@@ -145,6 +140,9 @@ func (c *context) flow(attrs []verbs.Attr) error {
 		return fmt.Errorf("%w: %w", unix.EINVAL, err)
 	}
 	group := out.get(0x08, 23, 0)
+	c.Add(func() error {
+		return c.host.run(c.bypass.command(opDestroyFlowGroup, 0x40).set("group_id", 0x18, 31, 0, group))
+	})
 	in = c.bypass.command(opSetFlowEntry, 0x348).set("flow_index", 0x20, 31, 0, at)
 	in.at(0x40).set("group_id", 0x04, 31, 0, group).set("action", 0x0C, 15, 0, forward).set("destination_list_size", 0x10, 23, 0, 1)
 	copy(in[0x80:], attrs[1].Data)
@@ -153,11 +151,7 @@ func (c *context) flow(attrs []verbs.Attr) error {
 		return fmt.Errorf("%w: %w", unix.EINVAL, err)
 	}
 	c.Add(func() error {
-		err := c.host.run(c.bypass.command(opDeleteFlowEntry, 0x40).set("flow_index", 0x20, 31, 0, at))
-		if err == nil {
-			err = c.host.run(c.bypass.command(opDestroyFlowGroup, 0x40).set("group_id", 0x18, 31, 0, group))
-		}
-		return err
+		return c.host.run(c.bypass.command(opDeleteFlowEntry, 0x40).set("flow_index", 0x20, 31, 0, at))
 	})
 	return nil
 }

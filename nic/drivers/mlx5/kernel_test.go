@@ -2,6 +2,7 @@ package mlx5
 
 import (
 	"encoding/binary"
+	"fmt"
 	"testing"
 	"unsafe"
 
@@ -170,28 +171,29 @@ func (c *context) open(attrs []verbs.Attr) error {
 	if !c.NoRaw {
 		in.set("cap", 0x10, 31, 0, 1)
 	}
+	var err error
+	c.uid, _, err = c.create(in, 0xA06, 15)
+	return err
+}
+
+// create executes a command that creates an object, and returns its number and its handle. The number has bits hi to 0.
+func (c *context) create(in message, destroy opcode, hi int) (number, handle uint32, err error) {
 	out, err := c.host.exec(in, 0x10)
 	if err != nil {
-		return err
+		return 0, 0, fmt.Errorf("%w: %w", unix.EINVAL, err)
 	}
-	c.uid = out.get(0x08, 15, 0)
-	c.Add(func() error { return c.host.run(command(0xA06, 0, 0x10).set("uid", 0x08, 15, 0, c.uid)) })
-	return nil
+	number = out.get(0x08, hi, 0)
+	undo := command(destroy, 0, 0x10).set("uid", 0x00, 15, 0, in.get(0x00, 15, 0)).set("number", 0x08, hi, 0, number)
+	return number, c.Add(func() error { return c.host.run(undo) }), nil
 }
 
 // Write implements rig.Calls.
-func (c *context) Write(number uint32, in, out, own, answer []byte) error {
+func (c *context) Write(number uint32, in, out, own, answer []byte) (err error) {
 	switch number {
 	case abi.CmdAllocPD:
-		r, err := c.host.exec(c.of(command(opAllocPD, 0, 0x10)), 0x10)
-		if err != nil {
-			return err
-		}
-		c.pd = r.get(0x08, 23, 0)
-		c.Add(func() error { return c.host.run(c.of(command(opDeallocPD, 0, 0x10)).set("pd", 0x08, 23, 0, c.pd)) })
-		rig.As[abi.AllocPDResp](out).PDHandle = 1
+		c.pd, rig.As[abi.AllocPDResp](out).PDHandle, err = c.create(c.of(command(opAllocPD, 0, 0x10)), opDeallocPD, 23)
 		rig.As[abi.MLX5AllocPDResp](answer).PDN = c.pd
-		return nil
+		return err
 	case abi.CmdRegMR:
 		q := rig.As[abi.RegMR](in)
 		iova, err := c.pin(q.Start, q.Length)
@@ -204,14 +206,9 @@ func (c *context) Write(number uint32, in, out, own, answer []byte) error {
 		m := command(opCreateMKey, 0, 0x110).set("translations_octword_actual_size", 0x60, 31, 0, uint32(pages+1)/2)
 		m.at(0x10).set("lw", 0x00, 11, 11, 1).set("lr", 0x00, 10, 10, 1).set("access_mode", 0x00, 9, 8, 1).set("qpn", 0x04, 31, 8, 0xFFFFFF).
 			set("pd", 0x0C, 23, 0, c.pd).set64(0x10, q.HCAVA).set64(0x18, q.Length).set("translations_octword_size", 0x34, 31, 0, uint32(pages+1)/2).set("log_page_size", 0x38, 5, 0, hugeShift)
-		r, err := c.host.exec(hugePages(m, iova-off, off+q.Length), 0x10)
-		if err != nil {
-			return err
-		}
-		key := r.get(0x08, 23, 0)
-		handle := c.Add(func() error { return c.host.run(command(opDestroyMKey, 0, 0x10).set("mkey", 0x08, 23, 0, key)) })
+		key, handle, err := c.create(hugePages(m, iova-off, off+q.Length), opDestroyMKey, 23)
 		*rig.As[abi.RegMRResp](out) = abi.RegMRResp{MRHandle: handle, LKey: key << 8}
-		return nil
+		return err
 	case abi.CmdDeregMR:
 		return c.Destroy(binary.NativeEndian.Uint32(in))
 	case abi.CmdQueryDevice | abi.CmdFlagExtended:

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
-	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
@@ -22,11 +22,7 @@ func TestPushModes(t *testing.T) {
 			x := newRig(t, mlx5sim.Options{})
 			x.own.Push = c.push
 			x.Open(nic.Options{})
-			i := x.Dev.Info()
-			if i.Push != c.want {
-				t.Errorf("push %q, want %q\n%s", i.Push, c.want, list(i.Notes))
-			}
-			t.Logf("%s, %s\n%s", i.Model, i.Push, list(i.Notes))
+			check.Equal(t, x.Dev.Info().Push, c.want, "push %q")
 			for _, n := range []int{60, 98, 99, 226, 227, 1514} {
 				x.Exchange(40, n)
 			}
@@ -113,7 +109,7 @@ func TestFirmwareThatDoesNotStart(t *testing.T) {
 	}{
 		"booting":   {mlx5sim.Options{Initializing: -1}, nic.ErrTimeout, "still initializing"},
 		"BlueField": {mlx5sim.Options{EmbeddedCPU: true}, errors.ErrUnsupported, "BlueField's own processor"},
-		"revision":  {mlx5sim.Options{InterfaceRev: 4}, nic.ErrHardware, "revision 4"},
+		"revision":  {mlx5sim.Options{InterfaceRev: 4}, nic.ErrHardware, "revision 4, this driver knows 5"},
 		"pages":     {mlx5sim.Options{NoPages: true}, nic.ErrHardware, "MANAGE_PAGES"},
 	} {
 		t.Run(name, func(t *testing.T) { newRig(t, c.o).Refuses(nic.Options{}, c.is, c.says) })
@@ -124,13 +120,13 @@ func TestFirmwareThatDoesNotStart(t *testing.T) {
 }
 
 func TestPortOfAnother(t *testing.T) {
+	const accessReg = 0x805
 	asked := 0
 	x := newRig(t, mlx5sim.Options{Status: func(op uint16) (uint8, uint32) {
-		const accessReg = 0x805
-		if op != accessReg {
-			return 0, 0
+		if op == accessReg {
+			asked++
 		}
-		if asked++; asked == 1 { // the host's endianness
+		if op != accessReg || asked == 1 { // the first is about the host's endianness
 			return 0, 0
 		}
 		return 5, 0x305684 // as ConnectX-7 in closed systems
@@ -148,27 +144,19 @@ func TestPagesUnderTraffic(t *testing.T) {
 	for _, n := range []int{700, -500, 3, -100} {
 		x.Exchange(5, 98)
 		x.model.RequestPages(n)
-		x.Busy(func() {
-			x.Await(func() bool {
-				var s nic.Stats
-				err := x.Dev.ReadStats(&s)
-				return err != nil || s.Extra["firmware_pages"] == uint64(start+n)
-			})
-		})
+		x.Busy(func() { x.Counts(func(s nic.Stats) bool { return s.Extra["firmware_pages"] == uint64(start+n) }) })
 		if owned, _ := x.model.Pages(); owned != start+n {
 			t.Fatalf("%d pages were requested: firmware has %d, had %d\n%s", n, owned, start, x.Logs.String())
 		}
 		start += n
 	}
 	x.Exchange(5, 98)
-	var s nic.Stats
-	await.Holds(func() bool { // the driver counts a page when its command has completed, after the firmware received it
-		s = x.Stats()
-		return s.Extra["page_requests"] == 4
+	// The driver counts a page when its command has completed, after the firmware received it.
+	x.Busy(func() {
+		x.Counts(func(s nic.Stats) bool {
+			return s.Extra["page_requests"] == 4 && s.Extra["firmware_pages"] == uint64(start)
+		})
 	})
-	if s.Extra["page_requests"] != 4 || s.Extra["firmware_pages"] != uint64(start) {
-		t.Errorf("%v", s.Extra)
-	}
 }
 
 // Device faults under traffic are logged, counted and repaired: a send queue by a reset of the queue, everything else

@@ -88,18 +88,12 @@ func TestPushedWQE(t *testing.T) {
 		2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, // the reply, MACs exchanged
 	}
 	check.Same(t, w[:len(want)], want, "WQE\n% x")
-	if !bytes.Equal(w, b.flame[:128]) {
-		t.Errorf("BlueFlame holds\n% x\nthe send queue\n% x", b.flame[:128], w)
-	}
-	if !bytes.Equal(w[room+42:room+98], f[42:]) {
-		t.Errorf("payload is % x", w[room+42:])
-	}
+	check.Same(t, b.flame[:128], w, "BlueFlame holds\n% x")
+	check.Same(t, w[room+42:room+98], f[42:], "payload % x")
 	check.Equal(t, b.records[1], swap(2), "doorbell record %#x, want block 2 in network order")
 	b.arrive(1)
 	b.Poll(r)
-	if !bytes.Equal(b.flame[256:256+128], unsafe.Slice((*byte)(b.wq.Base), 256)[128:]) {
-		t.Errorf("the second WQE is not in the other half of the register")
-	}
+	check.Same(t, b.flame[256:256+128], unsafe.Slice((*byte)(b.wq.Base), 256)[128:], "the other half of the register holds\n% x")
 }
 
 // A frame that is not pushed completely has its headers in the WQE and a pointer to the rest, for every minimum inline
@@ -153,14 +147,11 @@ func TestWrappedWQE(t *testing.T) {
 func TestSlotWaitsForSend(t *testing.T) {
 	b, r := newBenchQueue(t, rig.Echo(1000), true), rig.NewResponder(t)
 	slotsGiven := func() uint32 { return swap(b.records[0]) - (b.mask + 1) }
-	arriveOnly := func() { // no send completes
+	for range 100 {
 		next := b.txNext
-		b.txNext = b.askTail
+		b.txNext = b.askTail // no send completes
 		b.arrive(1)
 		b.txNext = next
-	}
-	for range 100 {
-		arriveOnly()
 		b.Poll(r)
 	}
 	must.Equal(t, slotsGiven(), 0, "%d slots were given back before any send completed")
@@ -184,27 +175,21 @@ func TestBadCompletions(t *testing.T) {
 	} {
 		b, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
 		*b.completion(b.rxCQ, 0) = c.cqe
-		if n := b.Poll(r); n != 0 || b.fault.Load() != faultReceive || !bytes.Contains([]byte(b.faultText()), []byte(c.want)) {
-			t.Errorf("%s: %d replies, %q, want %q", name, n, b.faultText(), c.want)
-		}
+		check.Equal(t, b.Poll(r), 0, name+": %d replies")
+		check.Equal(t, b.fault.Load(), faultReceive, name+": fault %d")
+		check.Contains(t, b.faultText(), c.want)
 		b.arrive(1)
-		if b.Poll(r) != 0 {
-			t.Errorf("%s: the queue goes on", name)
-		}
+		check.Equal(t, b.Poll(r), 0, name+": %d replies after it")
 	}
 	b, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
-	for range 40 {
+	for b.askTail == 0 {
 		b.arrive(1)
 		b.Poll(r)
-		if b.askTail == 1 {
-			break
-		}
 	}
 	*b.completion(b.txCQ, 0) = cqe{counterOwn: 13 << 4 << 24, syndrome: 4}
 	b.reclaim()
-	if b.fault.Load() != faultSend || !bytes.Contains([]byte(b.faultText()), []byte("local protection error")) {
-		t.Errorf("send error: %q", b.faultText())
-	}
+	check.Equal(t, b.fault.Load(), faultSend, "fault %d")
+	check.Contains(t, b.faultText(), "local protection error")
 }
 
 func TestPollAllocatesNothing(t *testing.T) {

@@ -22,24 +22,18 @@ func TestEveryID(t *testing.T) {
 		modelled[p.Device()] = true
 		t.Run(fmt.Sprintf("%04x", p.Device()), func(t *testing.T) {
 			x := openRig(t, mlx5sim.Options{Profile: p}, nic.Options{Queues: 2})
-			x.Exchange(40, 60)
-			x.Exchange(40, 98)
-			x.Exchange(40, 700)
-			x.Exchange(5, 1514)
+			for _, n := range []int{60, 98, 700, 1514} {
+				x.Exchange(40, n)
+			}
 			info := x.Dev.Info()
 			if id := fmt.Sprintf("15b3:%04x", p.Device()); !strings.Contains(info.Model, id) || strings.Contains(info.Model, "VF") != p.Virtual() {
 				t.Errorf("%s", info.Model)
 			}
-			var l nic.Link
-			var err error
-			x.Busy(func() { l, err = x.Dev.Link() })
 			want := 100000
 			if p == mlx5sim.ConnectX4Lx || p == mlx5sim.ConnectX4LxVF || p == mlx5sim.ConnectX6Lx {
 				want = 50000
 			}
-			if !l.Up || l.Speed != want || err != nil {
-				t.Errorf("link %+v, %v", l, err)
-			}
+			x.Busy(func() { check.Equal(t, must.Get(x.Dev.Link())(t), nic.Link{Up: true, Speed: want}, "link %+v") })
 			before := x.Stats().Extra["firmware_pages"]
 			x.model.AskPages(5)
 			x.Busy(func() { x.Counts(func(s nic.Stats) bool { return s.Extra["firmware_pages"] == before+5 }) })

@@ -2,7 +2,6 @@ package mlx5
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -14,13 +13,8 @@ import (
 
 // This file is the part of the simulated kernel for contexts without DEVX.
 
-func (c *context) openRaw(q *abi.MLX5AllocUcontextReqV2, r *abi.MLX5AllocUcontextResp) error {
-	out, err := c.host.exec(command(opAllocTD, 0, 0x10), 0x10)
-	if err != nil {
-		return err
-	}
-	c.td = out.get(0x08, 23, 0)
-	c.Add(func() error { return c.host.run(command(opDeallocTD, 0, 0x10).set("td", 0x08, 23, 0, c.td)) })
+func (c *context) openRaw(q *abi.MLX5AllocUcontextReqV2, r *abi.MLX5AllocUcontextResp) (err error) {
+	c.td, _, err = c.create(command(opAllocTD, 0, 0x10), opDeallocTD, 23)
 	d := c.host
 	*r = abi.MLX5AllocUcontextResp{QPTabSize: 1 << 18, BfRegSize: 2 * d.caps.bfHalf, CacheLineSize: 64, MaxSQDescSz: uint16(d.caps.maxWQE), MaxRQDescSz: 512,
 		MaxSendWQEBB: 1 << d.caps.logMaxWQ, MaxRecvWR: 1 << d.caps.logMaxWQ, NumPorts: 1, CQEVersion: min(q.MaxCQEVersion, 1), EthMinInline: uint8(d.minInline + 1)}
@@ -30,7 +24,7 @@ func (c *context) openRaw(q *abi.MLX5AllocUcontextReqV2, r *abi.MLX5AllocUcontex
 	if c.Old {
 		r.CQEVersion = 0
 	}
-	return nil
+	return err
 }
 
 // ring adds the pages of a queue's memory to a command.
@@ -41,16 +35,6 @@ func (c *context) ring(in message, at, length uint64) (message, error) {
 		return in, unix.EFAULT
 	}
 	return in.pages(iova, int(length)), nil
-}
-
-// owned executes a command that creates an object, and returns its number and what destroys it.
-func (c *context) owned(in message, destroy opcode) (number uint32, undo func() error, err error) {
-	out, err := c.host.exec(in, 0x10)
-	if err != nil {
-		return 0, nil, fmt.Errorf("%w: %w", unix.EINVAL, err)
-	}
-	number = out.get(0x08, 23, 0)
-	return number, func() error { return c.host.run(command(destroy, 0, 0x10).set("number", 0x08, 23, 0, number)) }, nil
 }
 
 func power(n uint32) bool { return n&(n-1) == 0 }
@@ -71,11 +55,10 @@ func (c *context) createCQ(attrs []verbs.Attr) error {
 	if in, err = c.ring(in, own.BufAddr, uint64(entries)*64); err != nil {
 		return err
 	}
-	cqn, undo, err := c.owned(in, opDestroyCQ)
+	cqn, handle, err := c.create(in, opDestroyCQ, 23)
 	if err != nil {
 		return err
 	}
-	handle := c.Add(undo)
 	c.cqs[handle] = cqn
 	for i := range attrs {
 		if attrs[i].ID == abi.AttrCreateCQHandle {
@@ -87,16 +70,19 @@ func (c *context) createCQ(attrs []verbs.Attr) error {
 	return nil
 }
 
-// workQueue adds to a command the context that send and receive queues share, of entries of 2^shift bytes.
-func (c *context) workQueue(in message, cqn, uar, entries, shift uint32, at, record uint64) (message, error) {
+// workQueue creates a send or receive queue of entries of 2^shift bytes, whose other properties are in the command.
+func (c *context) workQueue(in message, destroy opcode, cqn, uar, entries, shift uint32, at, record uint64) (number uint32, err error) {
 	dbr, err := c.regions.Device(record, 8)
 	if err != nil {
-		return in, err
+		return 0, err
 	}
 	ctx := in.at(0x20).set("cqn", 0x08, 23, 0, cqn)
 	ctx.at(0x30).set("wq_type", 0x00, 31, 28, 1).set("pd", 0x08, 23, 0, c.pd).set("uar_page", 0x0C, 23, 0, uar).set64(0x10, dbr).
 		set("log_wq_stride", 0x20, 19, 16, shift).set("log_wq_sz", 0x20, 4, 0, log2(entries))
-	return c.ring(in, at, uint64(entries)<<shift)
+	if in, err = c.ring(in, at, uint64(entries)<<shift); err == nil {
+		number, _, err = c.create(in, destroy, 23)
+	}
+	return number, err
 }
 
 func (c *context) createQP(q *abi.CreateQP, own *abi.MLX5CreateQP, r *abi.CreateQPResp) error {
@@ -109,26 +95,16 @@ func (c *context) createQP(q *abi.CreateQP, own *abi.MLX5CreateQP, r *abi.Create
 		return unix.EINVAL
 	}
 	u := &userQP{}
-	var undo []func() error
-	create := func(in message, err error, destroy opcode) (n uint32, failed error) {
-		if err != nil {
-			return 0, err
-		}
-		n, end, err := c.owned(in, destroy)
-		undo = append(undo, end)
-		return n, err
-	}
 	var err error
 	if own.SQWQECount > 0 {
 		in := command(opCreateTIS, 0, 0xC0)
 		in.at(0x20).set("transport_domain", 0x24, 23, 0, c.td)
-		if u.tis, err = create(in, nil, opDestroyTIS); err != nil {
+		if u.tis, _, err = c.create(in, opDestroyTIS, 23); err != nil {
 			return err
 		}
 		in = command(opCreateSQ, 0, 0x110)
 		in.at(0x20).set("flush_in_error_en", 0x00, 28, 28, 1).set("tis_lst_sz", 0x20, 31, 16, 1).set("tis_num_0", 0x2C, 23, 0, u.tis)
-		in, err = c.workQueue(in, c.cqs[q.SendCQHandle], own.BFRegIndex, own.SQWQECount, 6, own.SQBufAddr, own.DBAddr)
-		if u.sqn, err = create(in, err, opDestroySQ); err != nil {
+		if u.sqn, err = c.workQueue(in, opDestroySQ, c.cqs[q.SendCQHandle], own.BFRegIndex, own.SQWQECount, 6, own.SQBufAddr, own.DBAddr); err != nil {
 			return err
 		}
 	}
@@ -136,23 +112,16 @@ func (c *context) createQP(q *abi.CreateQP, own *abi.MLX5CreateQP, r *abi.Create
 		in := command(opCreateRQ, 0, 0x110)
 		// Linux sets the counters when the queue becomes ready.
 		in.at(0x20).set("counter_set_id", 0x0C, 31, 24, c.counter).set("vsd", 0x00, 28, 28, 1).set("flush_in_error_en", 0x00, 18, 18, 1)
-		in, err = c.workQueue(in, c.cqs[q.RecvCQHandle], 0, own.RQWQECount, own.RQWQEShift, own.BufAddr, own.DBAddr)
-		if u.rqn, err = create(in, err, opDestroyRQ); err != nil {
+		if u.rqn, err = c.workQueue(in, opDestroyRQ, c.cqs[q.RecvCQHandle], 0, own.RQWQECount, own.RQWQEShift, own.BufAddr, own.DBAddr); err != nil {
 			return err
 		}
 		in = command(opCreateTIR, 0, 0x110)
 		in.at(0x20).set("inline_rqn", 0x1C, 23, 0, u.rqn).set("transport_domain", 0x24, 23, 0, c.td)
-		if u.tir, err = create(in, nil, opDestroyTIR); err != nil {
+		if u.tir, _, err = c.create(in, opDestroyTIR, 23); err != nil {
 			return err
 		}
 	}
-	handle := c.Add(func() error {
-		err := c.toState(u, verbs.QPStateReset)
-		for i := len(undo) - 1; i >= 0; i-- {
-			err = errors.Join(err, undo[i]())
-		}
-		return err
-	})
+	handle := c.Add(func() error { return c.toState(u, verbs.QPStateReset) })
 	c.qps[handle] = u
 	*r = abi.CreateQPResp{QPHandle: handle, QPN: u.sqn, MaxSendWR: own.SQWQECount, MaxRecvWR: own.RQWQECount}
 	if u.sqn == 0 {
