@@ -202,12 +202,7 @@ func (c *context) createCQ(attrs []verbs.Attr) error {
 	}
 	handle := c.Add(func() error { return c.host.commands.run(command{op: opHW2SWCQ, opMod: 1, modifier: cqn}) })
 	c.cqs[handle] = cqn
-	for i := range attrs {
-		if attrs[i].ID == abi.AttrCreateCQHandle {
-			attrs[i].Value = int64(handle)
-		}
-	}
-	binary.NativeEndian.PutUint32(rig.Data(attrs, abi.AttrCreateCQRespCQE), entries-1)
+	rig.CreatedCQ(attrs, handle, entries)
 	rig.As[abi.MLX4IBCreateCQResp](rig.Data(attrs, abi.AttrUHWOut)).CQN = cqn
 	return nil
 }
@@ -255,24 +250,13 @@ func (c *context) modify(m *abi.ModifyQP) error {
 	if u == nil {
 		return unix.EINVAL
 	}
-	op := map[uint8]opcode{verbs.QPStateInit: opRST2INIT, verbs.QPStateRTR: opINIT2RTR, verbs.QPStateRTS: opRTR2RTS}[m.QPState]
-	switch mask := uint32(verbs.QPMaskState); {
-	case m.QPState == verbs.QPStateReset:
-		u.state = m.QPState
-		return c.host.resetQP(u.number)
-	case m.QPState == verbs.QPStateInit:
-		mask |= verbs.QPMaskPort
-		if m.PortNum != 1 {
-			return unix.EINVAL
-		}
-		fallthrough
-	default:
-		if m.AttrMask != mask || m.QPState != u.state+1 {
-			c.Errorf("QP %#x from state %d to %d with %#x", u.number, u.state, m.QPState, m.AttrMask)
-			return unix.EINVAL
-		}
+	if err := c.Allows(m, u.state); err != nil {
+		return err
 	}
-	u.state = m.QPState
+	if u.state = m.QPState; u.state == verbs.QPStateReset {
+		return c.host.resetQP(u.number)
+	}
+	op := map[uint8]opcode{verbs.QPStateInit: opRST2INIT, verbs.QPStateRTR: opINIT2RTR, verbs.QPStateRTS: opRTR2RTS}[m.QPState]
 	u.ctx.set32(qpcFlags, u.ctx.u32(qpcFlags)&^(15<<28)|uint32(m.QPState)<<28)
 	return c.host.commands.run(command{op: op, modifier: u.number, in: u.ctx})
 }

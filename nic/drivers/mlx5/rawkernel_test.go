@@ -60,12 +60,7 @@ func (c *context) createCQ(attrs []verbs.Attr) error {
 		return err
 	}
 	c.cqs[handle] = cqn
-	for i := range attrs {
-		if attrs[i].ID == abi.AttrCreateCQHandle {
-			attrs[i].Value = int64(handle)
-		}
-	}
-	binary.NativeEndian.PutUint32(rig.Data(attrs, abi.AttrCreateCQRespCQE), entries-1)
+	rig.CreatedCQ(attrs, handle, entries)
 	rig.As[abi.MLX5CreateCQResp](rig.Data(attrs, abi.AttrUHWOut)).CQN = cqn
 	return nil
 }
@@ -161,13 +156,8 @@ func (c *context) modifyQP(m *abi.ModifyQP) error {
 	if u == nil {
 		return unix.EINVAL
 	}
-	mask := uint32(verbs.QPMaskState)
-	if m.QPState == verbs.QPStateInit {
-		mask |= verbs.QPMaskPort
-	}
-	if m.AttrMask != mask || m.QPState != verbs.QPStateReset && m.QPState != u.state+1 || m.QPState == verbs.QPStateInit && m.PortNum != 1 {
-		c.Errorf("a queue pair from state %d to %d with %#x, port %d", u.state, m.QPState, m.AttrMask, m.PortNum)
-		return unix.EINVAL
+	if err := c.Allows(m, u.state); err != nil {
+		return err
 	}
 	if err := c.toState(u, m.QPState); err != nil {
 		return fmt.Errorf("%w: %w", unix.EINVAL, err)

@@ -1,9 +1,11 @@
 package rig
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -128,6 +130,26 @@ func (k *Kernel) Beside(found verbs.Found, firmware string, open func() verbs.Ke
 		}
 		return open(), nil
 	})
+}
+
+// CreatedCQ answers a call that created a completion queue.
+func CreatedCQ(attrs []verbs.Attr, handle, entries uint32) {
+	i := slices.IndexFunc(attrs, func(a verbs.Attr) bool { return a.ID == abi.AttrCreateCQHandle })
+	attrs[i].Value = int64(handle)
+	binary.NativeEndian.PutUint32(Data(attrs, abi.AttrCreateCQRespCQE), entries-1)
+}
+
+// Allows checks a change of a queue pair's state on port 1, as Linux does.
+func (k *Kernel) Allows(m *abi.ModifyQP, state uint8) error {
+	mask := uint32(verbs.QPMaskState)
+	if m.QPState == verbs.QPStateInit {
+		mask |= verbs.QPMaskPort
+	}
+	if m.AttrMask != mask || m.QPState != verbs.QPStateReset && m.QPState != state+1 || m.QPState == verbs.QPStateInit && m.PortNum != 1 {
+		k.Errorf("a queue pair from state %d to %d with %#x, port %d", state, m.QPState, m.AttrMask, m.PortNum)
+		return unix.EINVAL
+	}
+	return nil
 }
 
 // Calls are a process's calls to the kernel that differ between cards.
