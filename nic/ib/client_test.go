@@ -49,6 +49,7 @@ func TestClient(t *testing.T) {
 		return func(r []byte) [][]byte { return [][]byte{answer(goodJoin(r), at, []byte{v})} }
 	}
 	none, busy, denied := replies(func([]byte) [][]byte { return nil }), spoiled(5, 1), spoiled(4, 7)
+	noisy := func(r []byte) [][]byte { return [][]byte{make([]byte, MADSize), r[:10], bytes.Clone(r), goodJoin(r)} }
 	late := join(GID{9}, ourGID, 1, 1) // answers the first attempt during the second
 	for name, c := range map[string]struct {
 		first, later replies
@@ -56,13 +57,13 @@ func TestClient(t *testing.T) {
 		is           error
 		says         string
 	}{
-		"at once":       {joined, none, 1, nil, ""},
-		"lost once":     {none, func(r []byte) [][]byte { return [][]byte{goodJoin(late), goodJoin(r)} }, 2, nil, ""},
-		"others":        {func(r []byte) [][]byte { return [][]byte{make([]byte, MADSize), r[:10], bytes.Clone(r), goodJoin(r)} }, none, 1, nil, ""}, // noise, a request
-		"busy at first": {busy, joined, 2, nil, ""},
-		"nobody":        {none, none, 4, ErrNoSM, "join of the group: no answer from subnet administration: 4 requests"},
-		"always busy":   {busy, busy, 4, errMAD, "busy"},
-		"denied":        {denied, none, 1, errMAD, "the request is denied"},
+		"at once":          {joined, none, 1, nil, ""},
+		"lost once":        {none, func(r []byte) [][]byte { return [][]byte{goodJoin(late), goodJoin(r)} }, 2, nil, ""},
+		"noise, a request": {noisy, none, 1, nil, ""},
+		"busy at first":    {busy, joined, 2, nil, ""},
+		"nobody":           {none, none, 4, ErrNoSM, "join of the group: no answer from subnet administration: 4 requests"},
+		"always busy":      {busy, busy, 4, errMAD, "busy"},
+		"denied":           {denied, none, 1, errMAD, "the request is denied"},
 	} {
 		s := &sa{}
 		s.answer = func(r []byte) [][]byte {

@@ -17,15 +17,9 @@ import (
 func harness(o mlx4sim.Options, own mlx4.Options) nictest.Harness {
 	return nictest.Harness{
 		Model: func() sim.Model { return mlx4sim.New(o) },
-		Open: func(fn pci.Function, o nic.Options) (nic.Device, error) {
-			d, err := mlx4.Open(fn, o, own)
-			if err != nil {
-				return nil, err
-			}
-			return d, nil
-		},
-		Poll: func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*mlx4.Device).Queue(q).Poll(r) },
-		Ring: 64, Queues: 4, Most: 16, MTU: 9000, Continues: true,
+		Open:  func(fn pci.Function, o nic.Options) (nic.Device, error) { return mlx4.Open(fn, o, own) },
+		Poll:  func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*mlx4.Device).Queue(q).Poll(r) },
+		Ring:  64, Queues: 4, Most: 16, MTU: 9000, Continues: true,
 		Queue: func(d nic.Device, q int) any { return d.(*mlx4.Device).Queue(q) }, Registers: []string{"bf", "db"},
 	}
 }

@@ -155,6 +155,10 @@ func TestBesideUncached(t *testing.T) {
 func TestBesideRefuses(t *testing.T) {
 	const remedy = "mlxconfig -d 0000:03:00.0 set UCTX_EN=1"
 	noRaw := func(x *besideRig) { x.kernel.NoRaw, x.Violates = true, "without RAW_TX" }
+	bonded := func(x *besideRig) { x.kernel.Port.Master = "bond0" }
+	switched := func(x *besideRig) { x.kernel.Switch = true }
+	old := func(x *besideRig) { x.kernel.Old = true }
+	noChains := func(x *besideRig) { x.kernel.NoChains = true }
 	for name, c := range map[string]struct {
 		open func(testing.TB) *besideRig
 		set  func(*besideRig)
@@ -165,13 +169,13 @@ func TestBesideRefuses(t *testing.T) {
 		"no right":                 {newBesideICMP, noRaw, nic.Options{}, nic.ErrHardware, []string{"CAP_NET_RAW"}},
 		"no steering":              {newBesideICMP, func(x *besideRig) { x.own.NoSteering = true }, nic.Options{}, nil, []string{"debug.no_steering"}},
 		"another MAC":              {newBesideICMP, nil, nic.Options{MAC: farMAC}, nil, []string{"nic.mac"}},
-		"a bond's port":            {newBesideICMP, func(x *besideRig) { x.kernel.Port.Master = "bond0" }, nic.Options{}, errors.ErrUnsupported, []string{"eth1 belongs to bond0"}},
-		"a port of a switch":       {newBesideICMP, func(x *besideRig) { x.kernel.Switch = true }, nic.Options{}, errors.ErrUnsupported, []string{"switchdev mode"}},
+		"a bond's port":            {newBesideICMP, bonded, nic.Options{}, errors.ErrUnsupported, []string{"eth1 belongs to bond0"}},
+		"a port of a switch":       {newBesideICMP, switched, nic.Options{}, errors.ErrUnsupported, []string{"switchdev mode"}},
 		"another MTU":              {newBesideICMP, nil, nic.Options{MTU: 9000}, nil, []string{"interface eth1 has 1500"}},
 		"raw packets, two queues":  {newBesideRaw, nil, nic.Options{Queues: 2}, errors.ErrUnsupported, []string{"cpu.cores: give one"}},
 		"raw packets, no right":    {newBesideRaw, noRaw, nic.Options{}, nic.ErrRights, []string{"CAP_NET_RAW"}},
-		"completions of version 0": {newBesideRaw, func(x *besideRig) { x.kernel.Old = true }, nic.Options{}, errors.ErrUnsupported, []string{remedy, "use driver xdp"}},
-		"no chains of flow tables": {newBesideRaw, func(x *besideRig) { x.kernel.NoChains = true }, nic.Options{}, errors.ErrUnsupported, []string{remedy, "chain flow tables", "use driver xdp"}},
+		"completions of version 0": {newBesideRaw, old, nic.Options{}, errors.ErrUnsupported, []string{remedy, "use driver xdp"}},
+		"no chains of flow tables": {newBesideRaw, noChains, nic.Options{}, errors.ErrUnsupported, []string{remedy, "chain flow tables", "use driver xdp"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := c.open(t)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic"
@@ -13,16 +14,8 @@ import (
 
 // to6 returns an ICMPv6 message to an address.
 func to6(dst netip.Addr, message ...byte) []byte {
-	f := append([]byte{}, request(ourMAC, 98, -1)...)
-	clear(f[12:])
-	f[12], f[13], f[14], f[20], f[21] = 0x86, 0xDD, 0x60, 58, 64
-	binary.BigEndian.PutUint16(f[18:], uint16(len(f)-54))
-	a := netip.MustParseAddr("fd00::1").As16()
-	copy(f[22:], a[:])
-	a = dst.As16()
-	copy(f[38:], a[:])
-	copy(f[54:], message)
-	return f
+	return slices.Concat(ourMAC[:], farMAC[:], []byte{0x86, 0xDD, 0x60, 0, 0, 0, 0, 44, 58, 64}, netip.MustParseAddr("fd00::1").AsSlice(), dst.AsSlice(),
+		append(message, make([]byte, 44-len(message))...))
 }
 
 // A bench receives the replies to its probes; everything else, replies to the kernel's own pings included, reaches the kernel.

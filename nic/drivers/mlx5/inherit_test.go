@@ -37,8 +37,9 @@ func TestHandedOver(t *testing.T) {
 	}
 	must.Equal(t, next.commands.dead.Load() != nil, true, "the command queue is dead: %v")
 	known := func(d *Device) string {
-		return fmt.Sprintf("function %d, next event %d, event queue %d, syndrome %d, dropped frames %+v, symptom %+v, dead: %v, fault %d, completion %+v", d.pages.function,
-			d.events.next, d.events.eqn, d.syndrome, d.outOfBuffer, d.wanted.Load(), *d.commands.dead.Load(), d.queues[0].fault.Load(), d.queues[0].bad)
+		return fmt.Sprintf("function %d, next event %d, queue %d, syndrome %d, dropped %+v, symptom %+v, dead: %v, fault %d, completion %+v",
+			d.pages.function, d.events.next, d.events.eqn, d.syndrome, d.outOfBuffer, d.wanted.Load(), *d.commands.dead.Load(),
+			d.queues[0].fault.Load(), d.queues[0].bad)
 	}
 	check.Equal(t, known(next), known(old), "%s")
 }
