@@ -5,33 +5,28 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"unsafe"
 
+	"github.com/rebound-nic/rebound/cksum"
 	"github.com/rebound-nic/rebound/fastpath"
-	"github.com/rebound-nic/rebound/nic/bus/dma"
-	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/ib"
-	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/rig"
 )
 
-// benchDatagrams is a queue pair of an InfiniBand port. The test plays the device.
+// benchDatagrams is a queue pair of an InfiniBand port.
 type benchDatagrams struct {
 	*DatagramQueue
-	payload  []byte
-	grh      []byte // before the payload, or nil
-	flame    []byte
-	records  [3]uint32
-	doorbell uint32
-	arrived  uint32
+	bench
+	payload []byte
+	grh     []byte // before the payload, or nil
 }
-
-const benchQPN = 0x000305
 
 var (
 	benchGID = ib.NewGID(0xFE80<<48, 0x0002C90300123457)
@@ -39,27 +34,12 @@ var (
 )
 
 func newBenchDatagrams(t testing.TB, payload []byte, push bool) *benchDatagrams {
-	const ring, stride = 512, 67 * 64
-	b := &benchDatagrams{payload: payload}
-	aligned := nictest.Carve(t, ring*(cqeSize+4*cqeSize+4*txbb+rxWQE+stride)+64*stride+512)
-	flame := aligned(512)
-	b.flame = unsafe.Slice((*byte)(flame), 512)
-	b.DatagramQueue = &DatagramQueue{Queue: Queue{
-		rxCQ: aligned(ring * cqeSize), txCQ: aligned(4 * ring * cqeSize), wq: mmio.SendRing{Base: aligned(4 * ring * txbb), Mask: 4*ring - 1}, rq: aligned(ring * rxWQE),
-		buf: aligned(ring * stride), pend: kit.Words(ring), asked: kit.Words(8 * ring),
-		rqRec: &b.records[0], rxCQRec: &b.records[1], txCQRec: &b.records[2],
-		iova: 1 << 32, stride: stride, size: ib.HeaderSize + maxPayload - ib.EncapSize, mask: ring - 1, shift: 9, txMask: 4*ring - 1, txShift: 11, txRoom: 4*ring - headroom,
-		lkey: 0x1200, number: benchQPN << 8, askEvery: 32, bfHalf: 256, inlineMax: 180, db: &b.doorbell, rxQPN: benchQPN, txQPN: benchQPN,
-	}, portPD: swap(1<<24 | 5), qkey: swap(0x0B1B), own: fastpath.NewLinkAddress(ib.Station(0, benchQPN)), self: uint64(fastpath.NewLinkAddress(ib.Station(2, benchQPN)))}
+	b := &benchDatagrams{payload: payload, DatagramQueue: &DatagramQueue{portPD: swap(1<<24 | 5), qkey: swap(0x0B1B),
+		own: fastpath.NewLinkAddress(ib.Station(0, benchQPN)), self: uint64(fastpath.NewLinkAddress(ib.Station(2, benchQPN)))}}
+	b.fill(t, &b.Queue, 67*64, 64, 180, push)
+	b.size, b.rxQPN, b.txQPN = ib.HeaderSize+maxPayload-ib.EncapSize, benchQPN, benchQPN
 	a := ib.NewAddress(benchQPN, benchGID)
 	b.address.Store(&a)
-	if push {
-		b.setFlame(flame)
-	}
-	b.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(64*stride)), 64*stride)}, make([]uint32, 64))
-	emptyCQ(b.rxCQ, ring)
-	emptyCQ(b.txCQ, 4*ring)
-	b.reset()
 	return b
 }
 
@@ -79,20 +59,22 @@ func (b *benchDatagrams) arrive(n int) {
 			last: done(1, b.arrived, b.arrived, b.shift)}
 		b.arrived++
 	}
-	for t := b.txNext; t != b.askTail; t++ {
-		a := (*[2]uint32)(unsafe.Add(b.asked, t&b.txMask*8))
-		*b.completion(b.txCQ, t&b.txMask) = cqe{last: done(kindSend|wqeSend, a[0], t, b.txShift)}
-	}
+	b.sendAll()
 }
 
 // packet4 is IPoIB's payload with an echo request of n bytes of IPv4.
 func packet4(n int) []byte { return append([]byte{8, 0, 0, 0}, rig.Echo(n + 14)[14:]...) }
 
+// arpRequest is IPoIB's payload with a question for 10.0.0.2 by 10.0.0.1.
+func arpRequest() []byte {
+	head := []byte{8, 6, 0, 0, 0, 32, 8, 0, 20, 4, 0, 1, 0x80, 0, 0, 0x49}
+	return slices.Concat(head, farGID[:], []byte{10, 0, 0, 1}, make([]byte, 20), []byte{10, 0, 0, 2})
+}
+
 func subnetResponder(t testing.TB) *fastpath.Responder {
-	r := must.Get(fastpath.New(fastpath.Config{MAC: ib.Station(0, benchQPN), UDPPorts: []uint16{7},
+	return must.Get(fastpath.New(fastpath.Config{MAC: ib.Station(0, benchQPN), UDPPorts: []uint16{7},
 		Addresses:     []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")},
 		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30}))(t)
-	return r
 }
 
 // A reply's WQE has the device's format byte for byte, in the send queue and in BlueFlame. The reply goes back to the
@@ -101,10 +83,7 @@ func TestDatagramWQE(t *testing.T) {
 	for _, global := range []bool{false, true} {
 		b, r := newBenchDatagrams(t, packet4(84), true), subnetResponder(t)
 		if global {
-			b.grh = make([]byte, 40)
-			b.grh[0] = 6 << 4
-			copy(b.grh[8:], farGID[:])
-			copy(b.grh[24:], benchGID[:])
+			b.grh = slices.Concat([]byte{6 << 4, 7: 0}, farGID[:], benchGID[:])
 		}
 		b.arrive(1)
 		if b.Poll(r) != 1 {
@@ -131,19 +110,12 @@ func TestDatagramWQE(t *testing.T) {
 			copy(want[32:], farGID[:])
 		}
 		want = append(append(append(want, reply[:60]...), 0x80, 0, 0, 28), reply[60:]...)
-		got := b.wqe(0, 3)
-		if !bytes.Equal(got[:len(want)], want) {
-			t.Errorf("WQE\n% x\nwant\n% x", got, want)
-		}
-		if !bytes.Equal(got, b.flame[:192]) {
-			t.Errorf("BlueFlame holds\n% x\nthe send queue\n% x", b.flame[:192], got)
-		}
+		check.Same(t, b.wqe(0, 3)[:len(want)], want, "WQE\n% x")
+		check.Same(t, b.flame[:192], b.wqe(0, 3), "BlueFlame holds\n% x")
 		if reply[0] != 8 || reply[4+20] != 0 || !bytes.Equal(reply[16:20], []byte{10, 0, 0, 2}) || !bytes.Equal(reply[32:], b.payload[32:]) {
 			t.Errorf("% x is not the reply to\n% x", reply, b.payload)
 		}
-		if b.doorbell != 0 {
-			t.Error("the doorbell was rung besides")
-		}
+		check.Equal(t, b.doorbell, 0, "the doorbell was rung besides: %#x")
 	}
 }
 
@@ -159,30 +131,17 @@ func TestEveryDatagramLength(t *testing.T) {
 				t.Fatalf("%d bytes: no reply at block %d: %s, %v", n, start, b.faultText(), r.Stats())
 			}
 			w := b.wqe(start, b.txTail-start)
-			size, reply := int(w[7]&0x3F)*16, unsafe.Slice((*byte)(unsafe.Add(b.buf, slot&b.mask*b.stride+slotPayload)), n+4)
-			if (size+63)/64 != len(w)/64 || uint32(w[0]>>7) != start>>b.txShift&1 {
-				t.Fatalf("%d bytes: %d units in %d blocks, control % x", n, w[7]&0x3F, len(w)/64, w[:8])
-			}
-			var sent []byte
-			for at := 64; at < size; at += 64 {
-				l := binary.BigEndian.Uint32(w[at:])
-				if n+4 > 180 {
-					want := binary.BigEndian.AppendUint32(nil, uint32(n+4))
-					want = binary.BigEndian.AppendUint32(want, 0x1200)
-					want = binary.BigEndian.AppendUint64(want, 1<<32+uint64(slot&b.mask*b.stride)+slotPayload)
-					if !bytes.Equal(w[at:at+16], want) || size != 80 {
-						t.Fatalf("%d bytes: pointer % x, want % x", n, w[at:at+16], want)
-					}
-					sent = reply
-					break
+			reply := unsafe.Slice((*byte)(unsafe.Add(b.buf, slot&b.mask*b.stride+slotPayload)), n+4)
+			must.Equal(t, uint32(w[0]>>7), start>>b.txShift&1, "owner bit %d")
+			if n+4 > 180 {
+				seg := *(*mlxkit.DataSegment)(unsafe.Pointer(&w[64]))
+				if seg != mlxkit.NewData(uint32(n+4), 0x1200, 1<<32+uint64(slot&b.mask*b.stride)+slotPayload) || w[7]&0x3F != 80/16 || len(w) != 128 {
+					t.Fatalf("%d bytes: pointer %x, %d units in %d bytes", n, seg, w[7]&0x3F, len(w))
 				}
-				if l>>31 != 1 || l&0x7FFFFFFF > 60 || at+4+int(l&0x7FFFFFFF) > size {
-					t.Fatalf("%d bytes: inline segment %#x at %d of %d", n, l, at, size)
-				}
-				sent = append(sent, w[at+4:at+4+int(l&0xFF)]...)
+				continue
 			}
-			if !bytes.Equal(sent, reply) {
-				t.Fatalf("%d bytes: WQE at block %d holds\n% x\nwant\n% x", n, start, sent, reply)
+			if sent, blocks := decode(t, w, 64); !bytes.Equal(sent, reply) || int(blocks) != len(w)/64 {
+				t.Fatalf("%d bytes: WQE of %d blocks at block %d holds\n% x\nwant\n% x", n, blocks, start, sent, reply)
 			}
 		}
 	}
@@ -193,10 +152,7 @@ func (b *benchDatagrams) ask(t *testing.T, r *fastpath.Responder, payload []byte
 	t.Helper()
 	before := r.Stats()
 	start := b.txTail
-	b.payload = payload
-	b.grh = make([]byte, 40)
-	copy(b.grh[8:], farGID[:])
-	copy(b.grh[24:], to[:])
+	b.payload, b.grh = payload, slices.Concat(make([]byte, 8), farGID[:], to[:])
 	b.arrive(1)
 	n := b.Poll(r)
 	after := r.Stats()
@@ -221,19 +177,13 @@ func (b *benchDatagrams) ask(t *testing.T, r *fastpath.Responder, payload []byte
 func TestDatagramGuards(t *testing.T) {
 	b, r := newBenchDatagrams(t, nil, false), subnetResponder(t)
 	group := ib.BroadcastGroup(ib.ScopeLink, 0xFFFF)
-	arp := make([]byte, 60)
-	copy(arp, []byte{8, 6, 0, 0, 0, 32, 8, 0, 20, 4, 0, 1, 0x80, 0, 0, 0x49})
-	copy(arp[16:], farGID[:])
-	copy(arp[32:], []byte{10, 0, 0, 1})
-	copy(arp[56:], []byte{10, 0, 0, 2})
+	arp := arpRequest()
 	w, why := b.ask(t, r, arp, group)
 	if why != fastpath.AnsweredARP {
 		t.Fatal(why)
 	}
 	own := ib.NewAddress(benchQPN, benchGID)
-	want := []byte{8, 6, 0, 0, 0, 32, 8, 0, 20, 4, 0, 2}
-	want = append(append(append(want, own[:]...), 10, 0, 0, 2), 0x80, 0, 0, 0x49)
-	want = append(append(want, farGID[:]...), 10, 0, 0, 1)
+	want := slices.Concat(arp[:11], []byte{2}, own[:], arp[56:60], arp[12:32], arp[32:36])
 	if !bytes.Equal(w[68:68+60], want) || w[21] != 0x81 || w[23] != 3 || w[51] != 0x49 {
 		t.Errorf("% x\nwant % x", w, want)
 	}
@@ -287,25 +237,11 @@ func TestDatagramDuplicate(t *testing.T) {
 	copy(p[28:], []byte{0xFF, 2, 11: 1, 12: 0xFF, 15: 2})
 	p[44] = 135
 	copy(p[52:], []byte{0xFD, 15: 2})
-	m := p[44:]
-	var s uint32
-	for i := 12; i < len(p); i += 2 {
-		s += uint32(binary.BigEndian.Uint16(p[i:]))
-	}
-	s += 58 + 24
-	for s>>16 != 0 {
-		s = s&0xFFFF + s>>16
-	}
-	binary.BigEndian.PutUint16(m[2:], ^uint16(s))
+	binary.BigEndian.PutUint16(p[46:], ^cksum.Sum(p[12:], 58+24))
 	group, _ := ib.MulticastGroup(ib.ScopeLink, 0xFFFF, netip.MustParseAddr("ff02::1:ff00:2"))
-	if n := b.Poll(r); n != 0 {
-		t.Fatal(n)
-	}
 	b.payload, b.grh = p, append(make([]byte, 24), group[:]...)
 	b.arrive(1)
-	if b.Poll(r) != 0 { // the all-nodes group is not known yet
-		t.Error("answered into nowhere")
-	}
+	check.Equal(t, b.Poll(r), 0, "%d replies while the all-nodes group is not known")
 	all, _ := ib.MulticastGroup(ib.ScopeLink, 0xFFFF, allNodes)
 	to := b.toGroup(ib.Group{MGID: all, MLID: 0xC005, SL: 2, HopLimit: 3, FlowLabel: 0xABCDE, TrafficClass: 7})
 	b.DatagramQueue.group.Store(&to)
@@ -324,10 +260,7 @@ func TestDatagramDuplicate(t *testing.T) {
 
 func TestDatagramPollAllocatesNothing(t *testing.T) {
 	b, r := newBenchDatagrams(t, packet4(84), true), subnetResponder(t)
-	arp := make([]byte, 60)
-	copy(arp, []byte{8, 6, 0, 0, 0, 32, 8, 0, 20, 4, 0, 1, 0x80, 0, 0, 0x49})
-	copy(arp[56:], []byte{10, 0, 0, 2})
-	copy(arp[32:], []byte{10, 0, 0, 1})
+	arp := arpRequest()
 	for _, p := range [][]byte{packet4(84), packet4(1000), arp, arp[:50]} {
 		b.payload = p
 		if n := testing.AllocsPerRun(1000, func() {

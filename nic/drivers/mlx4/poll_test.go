@@ -13,43 +13,57 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/rig"
 )
 
-// benchQueue is a queue with rings, buffers, doorbell records and BlueFlame in ordinary memory. The test plays the
-// device.
-type benchQueue struct {
-	*Queue
-	frame    []byte
+const (
+	ring     = 512
+	benchQPN = 0x000305
+)
+
+// bench is a queue's doorbells and BlueFlame in ordinary memory. The test plays the device.
+type bench struct {
 	flame    []byte // the BlueFlame register
 	records  [3]uint32
 	doorbell uint32
 	arrived  uint32
 }
 
-func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
-	const ring = 512
-	stride := max(25*64, (slack+len(frame)+63)&^63|64)
-	b := &benchQueue{frame: frame}
-	aligned := nictest.Carve(t, ring*(cqeSize+4*cqeSize+4*txbb+rxWQE+2*stride)+512)
+// fill gives a queue rings, slots of stride bytes, and buffers for Send.
+func (b *bench) fill(t testing.TB, q *Queue, stride, sends, inlineMax int, push bool) {
+	aligned := nictest.Carve(t, ring*(cqeSize+4*cqeSize+4*txbb+rxWQE+stride)+sends*stride+512)
 	flame := aligned(512)
 	b.flame = unsafe.Slice((*byte)(flame), 512)
-	b.Queue = &Queue{
+	*q = Queue{
 		rxCQ: aligned(ring * cqeSize), txCQ: aligned(4 * ring * cqeSize), wq: mmio.SendRing{Base: aligned(4 * ring * txbb), Mask: 4*ring - 1}, rq: aligned(ring * rxWQE),
 		buf: aligned(ring * stride), pend: kit.Words(ring), asked: kit.Words(8 * ring),
 		rqRec: &b.records[0], rxCQRec: &b.records[1], txCQRec: &b.records[2],
-		iova: 1 << 32, stride: uint32(stride), size: uint32(stride - slack), mask: ring - 1, shift: 9, txMask: 4*ring - 1, txShift: 11, txRoom: 4*ring - headroom,
-		lkey: 0x1200, number: 0x000305 << 8, askEvery: 32, bfHalf: 256, inlineMax: 224, db: &b.doorbell,
+		iova: 1 << 32, stride: uint32(stride), mask: ring - 1, shift: 9, txMask: 4*ring - 1, txShift: 11, txRoom: 4*ring - headroom,
+		lkey: 0x1200, number: benchQPN << 8, askEvery: 32, bfHalf: 256, inlineMax: uint32(inlineMax), db: &b.doorbell,
 	}
 	if push {
-		b.setFlame(flame)
+		q.setFlame(flame)
 	}
-	b.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(ring*stride)), ring*stride)}, make([]uint32, ring))
-	emptyCQ(b.rxCQ, ring)
-	emptyCQ(b.txCQ, 4*ring)
-	b.reset()
+	q.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(sends*stride)), sends*stride)}, make([]uint32, sends))
+	emptyCQ(q.rxCQ, ring)
+	emptyCQ(q.txCQ, 4*ring)
+	q.reset()
+}
+
+// benchQueue is a queue of Ethernet frames.
+type benchQueue struct {
+	*Queue
+	bench
+	frame []byte
+}
+
+func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
+	b, stride := &benchQueue{Queue: new(Queue), frame: frame}, max(25*64, (slack+len(frame)+63)&^63|64)
+	b.fill(t, b.Queue, stride, ring, 224, push)
+	b.size = uint32(stride - slack)
 	return b
 }
 
@@ -77,10 +91,23 @@ func (b *benchQueue) arrive(n int) {
 		*b.completion(b.rxCQ, slot) = cqe{byteCount: swap(uint32(len(b.frame))), last: done(1, b.arrived, b.arrived, b.shift)}
 		b.arrived++
 	}
-	for t := b.txNext; t != b.askTail; t++ {
-		a := (*[2]uint32)(unsafe.Add(b.asked, t&b.txMask*8))
-		*b.completion(b.txCQ, t&b.txMask) = cqe{last: done(kindSend|wqeSend, a[0], t, b.txShift)}
+	b.sendAll()
+}
+
+// sendAll completes all sends, as the device does.
+func (q *Queue) sendAll() {
+	for t := q.txNext; t != q.askTail; t++ {
+		a := (*[2]uint32)(unsafe.Add(q.asked, t&q.txMask*8))
+		*q.completion(q.txCQ, t&q.txMask) = cqe{last: done(kindSend|wqeSend, a[0], t, q.txShift)}
 	}
+}
+
+// arriveOnly receives n frames, and completes no sends.
+func (b *benchQueue) arriveOnly(n int) {
+	next := b.txNext
+	b.txNext = b.askTail
+	b.arrive(n)
+	b.txNext = next
 }
 
 // wqe returns blocks of the send queue.
@@ -133,24 +160,16 @@ func TestPushedWQE(t *testing.T) {
 	}
 	want = append(append(want, reply[:44]...), 0x80, 0, 0, 54)
 	want = append(want, reply[44:]...)
-	if got := b.wqe(0, 2); !bytes.Equal(got[:len(want)], want) {
-		t.Errorf("WQE\n% x\nwant\n% x", got, want)
-	}
-	if got := b.wqe(0, 2); !bytes.Equal(got, b.flame[:128]) {
-		t.Errorf("BlueFlame holds\n% x\nthe send queue\n% x", b.flame[:128], got)
-	}
-	if !bytes.Equal(reply[:6], f[6:12]) || !bytes.Equal(reply[42:], f[42:]) {
-		t.Errorf("% x is not the reply", reply)
-	}
-	if b.doorbell != 0 {
-		t.Error("the doorbell was rung besides")
-	}
+	check.Same(t, b.wqe(0, 2)[:len(want)], want, "WQE\n% x")
+	check.Same(t, b.flame[:128], b.wqe(0, 2), "BlueFlame holds\n% x")
+	check.Same(t, reply[:6], f[6:12], "the reply is to % x")
+	check.Same(t, reply[42:], f[42:], "the reply's payload % x")
+	check.Equal(t, b.doorbell, 0, "the doorbell was rung besides: %#x")
 	b.arrive(1)
 	b.Poll(r)
 	second := b.wqe(2, 2)
-	if !bytes.Equal(b.flame[256:256+128], second) || !bytes.Equal(second[:4], []byte{0, 0, 2, 0x0A}) {
-		t.Errorf("the second WQE is not in the other half of the register, or not of index 2: % x", second[:16])
-	}
+	check.Same(t, b.flame[256:256+128], second, "the other half of the register holds\n% x")
+	check.Same(t, second[:4], []byte{0, 0, 2, 0x0A}, "the second WQE begins with % x")
 }
 
 // Without BlueFlame the WQE contains neither the index nor the QP, and the doorbell is rung once per batch.
@@ -166,19 +185,17 @@ func TestDoorbellWQE(t *testing.T) {
 			t.Errorf("WQE %d: % x, want % x", n, w, want)
 		}
 	}
-	if b.doorbell != swap(0x305<<8) {
-		t.Errorf("doorbell %#x, want the QP's number in its bits 31:8", swap(b.doorbell))
-	}
+	check.Equal(t, swap(b.doorbell), benchQPN<<8, "doorbell %#x")
 }
 
-// decode reads a WQE back as the device would, and returns its frame and how many blocks it has.
-func decode(t *testing.T, w []byte) (frame []byte, blocks uint32) {
+// decode reads a WQE back as the device would, whose inline segments begin at an offset. It returns its frame and how many blocks it has.
+func decode(t *testing.T, w []byte, at int) (frame []byte, blocks uint32) {
 	t.Helper()
 	size := int(w[7]&0x3F) * 16
 	if size > len(w) || size < 32 {
 		t.Fatalf("WQE of %d bytes", size)
 	}
-	for at := 16; at < size; {
+	for at < size {
 		n := binary.BigEndian.Uint32(w[at:])
 		if n>>31 == 0 {
 			t.Fatalf("segment at %d has byte count %#x", at, n)
@@ -208,7 +225,7 @@ func TestEveryLength(t *testing.T) {
 				t.Fatalf("%d bytes: no reply at block %d: %s", n, start, b.faultText())
 			}
 			w := b.wqe(start, b.txTail-start)
-			frame, blocks := decode(t, w)
+			frame, blocks := decode(t, w, 16)
 			if want := unsafe.Slice((*byte)(unsafe.Add(b.buf, slot&b.mask*b.stride)), n); !bytes.Equal(frame, want) || blocks != b.txTail-start {
 				t.Fatalf("%d bytes: WQE of %d blocks at %d holds\n% x\nwant\n% x", n, blocks, start, frame, want)
 			}
@@ -230,9 +247,8 @@ func TestPointerWQE(t *testing.T) {
 		t.Fatalf("%d blocks", b.txTail)
 	}
 	want := []byte{0, 0, 0, 0x0A, 0, 3, 5, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 225, 0, 0, 0x12, 0, 0, 0, 0, 1, 0, 0, 0, 0}
-	if got := b.wqe(0, 1); !bytes.Equal(got[:32], want) || !bytes.Equal(got, b.flame[:64]) {
-		t.Errorf("% x\nwant % x", got[:32], want)
-	}
+	check.Same(t, b.wqe(0, 1)[:32], want, "% x")
+	check.Same(t, b.flame[:64], b.wqe(0, 1), "BlueFlame holds % x")
 }
 
 // Blocks that the device may read ahead are stamped with the owner bit that makes them invalid, in every lap: those that were
@@ -257,10 +273,7 @@ func TestStamps(t *testing.T) {
 	// A queue whose sends do not complete ends in time.
 	b = newBenchQueue(t, rig.Echo(150), true)
 	for range 40 {
-		next := b.txNext
-		b.txNext = b.askTail
-		b.arrive(32)
-		b.txNext = next
+		b.arriveOnly(32)
 		b.Poll(r)
 	}
 	if free := b.txMask + 1 - (b.txTail - b.txDone); free < headroom || b.txFull.Load() == 0 {
@@ -273,10 +286,7 @@ func TestSlotWaitsForSend(t *testing.T) {
 	b, r := newBenchQueue(t, rig.Echo(1000), true), rig.NewResponder(t)
 	slotsGiven := func() uint32 { return swap(b.records[0]) - (b.mask + 1) }
 	for range 100 {
-		next := b.txNext
-		b.txNext = b.askTail // no send completes
-		b.arrive(1)
-		b.txNext = next
+		b.arriveOnly(1)
 		b.Poll(r)
 	}
 	must.Equal(t, slotsGiven(), 0, "%d slots were given back before any send completed")
@@ -300,13 +310,11 @@ func TestBadCompletions(t *testing.T) {
 	} {
 		b, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
 		b.completion(b.rxCQ, 0).last = c.last
-		if n := b.Poll(r); n != 0 || b.fault.Load() != faultReceive || !bytes.Contains([]byte(b.faultText()), []byte(c.want)) {
-			t.Errorf("%s: %d replies, %q, want %q", name, n, b.faultText(), c.want)
-		}
+		check.Equal(t, b.Poll(r), 0, name+": %d replies")
+		check.Equal(t, b.fault.Load(), faultReceive, name+": fault %d")
+		check.Contains(t, b.faultText(), c.want)
 		b.arrive(1)
-		if b.Poll(r) != 0 {
-			t.Errorf("%s: the queue goes on", name)
-		}
+		check.Equal(t, b.Poll(r), 0, name+": %d replies after it")
 	}
 	b, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
 	b.arrive(1)
@@ -329,9 +337,8 @@ func TestBadCompletions(t *testing.T) {
 		b.fault.Store(faultNone)
 		b.completion(b.txCQ, 0).last = c.last
 		b.reclaim()
-		if b.fault.Load() != faultSend || !bytes.Contains([]byte(b.faultText()), []byte(c.want)) {
-			t.Errorf("%s: %q, want %q", name, b.faultText(), c.want)
-		}
+		check.Equal(t, b.fault.Load(), faultSend, name+": fault %d")
+		check.Contains(t, b.faultText(), c.want)
 	}
 }
 
@@ -414,7 +421,6 @@ func TestShortestSend(t *testing.T) {
 	at, _, _ := b.out.Next(0)
 	copy(unsafe.Slice((*byte)(at), 300), bytes.Repeat([]byte{7}, 300)) // earlier contents of the buffer
 	must.OK(t, b.send(bytes.Repeat([]byte{9}, 14)))
-	if f, _ := decode(t, b.wqe(0, 1)); !bytes.Equal(f, append(bytes.Repeat([]byte{9}, 14), 0, 0, 0)) {
-		t.Errorf("% x", f)
-	}
+	f, _ := decode(t, b.wqe(0, 1), 16)
+	check.Same(t, f, append(bytes.Repeat([]byte{9}, 14), 0, 0, 0), "% x")
 }
