@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,35 +37,27 @@ func TestInfiniBandProber(t *testing.T) {
 	round := func(what string, frame []byte, wanted func(b []byte) bool) (got []byte) {
 		both(func() {
 			end := time.Now().Add(time.Minute)
-			var sent time.Time
-			for got == nil {
+			for sent := (time.Time{}); got == nil && time.Now().Before(end); {
 				if time.Since(sent) > 5*time.Second {
 					sent = time.Now()
-					if err := y.Dev.Send(frame); err != nil {
-						t.Fatalf("%s: %v", what, err)
-					}
+					must.OK(t, y.Dev.Send(frame))
 				}
 				f.Step()
 				x.Dev.DatagramQueue().Poll(x.Resp[0])
 				n, _, err := y.Dev.Recv(buf)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				if n > 0 && wanted(buf[:n]) {
 					got = bytes.Clone(buf[:n])
 				}
-				if time.Now().After(end) {
-					t.Fatalf("%s: no answer\n%s", what, y.Logs.String())
-				}
 			}
 		})
+		must.Equal(t, got != nil, true, what+" is answered: %v")
 		return got
 	}
 	head := func(to []byte, kind uint16, p []byte) []byte {
 		return append(append(append(bytes.Clone(to), mac...), byte(kind>>8), byte(kind)), p...)
 	}
-	question := append([]byte{0, 1, 8, 0, 6, 4, 0, 1}, mac...)
-	question = append(append(question, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0), 10, 0, 0, 2)
+	question := slices.Concat([]byte{0, 1, 8, 0, 6, 4, 0, 1}, mac, []byte{10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2})
 	reply := round("ARP", append(head(bytes.Repeat([]byte{0xFF}, 6), 0x0806, question), make([]byte, 18)...), func(b []byte) bool {
 		return len(b) == 42 && be.Uint16(b[12:]) == 0x0806 && b[21] == 2 && bytes.Equal(b[28:32], []byte{10, 0, 0, 2})
 	})
@@ -103,8 +96,9 @@ func TestInfiniBandProber(t *testing.T) {
 			return strings.Contains(y.Logs.String(), "subnet administration knows no way")
 		})
 	})
+	padded := head(station, 0x0800, append([]byte{0x45, 0, 0, 46}, make([]byte, 42)...))
 	if n := testing.AllocsPerRun(200, func() {
-		if err := y.Dev.Send(head60(station, mac)); err != nil && err != nic.ErrFull {
+		if err := y.Dev.Send(padded); err != nil && err != nic.ErrFull {
 			t.Error(err)
 		}
 	}); n > 0 {
@@ -119,16 +113,6 @@ func TestInfiniBandProber(t *testing.T) {
 	})
 }
 
-var pooled [60]byte
-
-// head60 returns a frame to a station, always in the same memory.
-func head60(to, from []byte) []byte {
-	copy(pooled[:], to)
-	copy(pooled[6:], from)
-	copy(pooled[12:], []byte{8, 0, 0x45, 0, 0, 46})
-	return pooled[:]
-}
-
 // Bus cost of a reply over InfiniBand: no DMA read before the wire for up to 176 bytes of IP.
 func TestInfiniBandBusCost(t *testing.T) {
 	const n = 64
@@ -139,18 +123,12 @@ func TestInfiniBandBusCost(t *testing.T) {
 		mmio  uint64 // BlueFlame blocks of 64 bytes, or doorbells
 	}{{"full", 46, 0, 2}, {"full", 56, 0, 2}, {"full", 57, 0, 3}, {"full", 84, 0, 3}, {"full", 176, 0, 4}, {"full", 177, 1, 2}, {"off", 46, 2, 1}, {"off", 1500, 2, 1}} {
 		w := &watched{Model: mlx4sim.New(mlx4sim.Options{Link: mlx4sim.InfiniBand})}
-		r := newRigOf(t, w.Model, w)
-		r.OwnMAC = true
-		x := &subnetRig{rig: r, fabric: fabric.New(t.Errorf, r.Far)}
+		x := onSubnet(newRigOf(t, w.Model, w))
 		x.own.Push = c.push
 		x.Open(nic.Options{})
 		exchange := func(n int) {
 			for range n {
-				x.fabric.Send(0, x.qpn, ping4(c.size), nil)
-				x.Settle()
-				if got := x.fabric.Received(); len(got) != 1 {
-					t.Fatalf("%d replies to %d bytes", len(got), c.size)
-				}
+				x.answer(ping4(c.size), false)
 			}
 		}
 		exchange(16)

@@ -1,13 +1,17 @@
 package mlx4_test
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/cksum"
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/proof/await"
@@ -27,14 +31,18 @@ type subnetRig struct {
 
 func newSubnetRig(t testing.TB, o mlx4sim.Options) *subnetRig {
 	o.Link = mlx4sim.InfiniBand
-	x := newRig(t, o)
+	return onSubnet(newRig(t, o))
+}
+
+func onSubnet(x *rig) *subnetRig {
 	x.OwnMAC = true
-	return &subnetRig{rig: x, fabric: fabric.New(t.Errorf, x.Far)}
+	return &subnetRig{rig: x, fabric: fabric.New(x.Errorf, x.Far)}
 }
 
 var (
 	our4      = netip.MustParsePrefix("10.0.0.2/24")
 	our6      = netip.MustParsePrefix("fd00::2/64")
+	far4      = netip.MustParseAddr("10.0.0.1")
 	far6      = netip.MustParseAddr("fd00::1")
 	solicited = netip.MustParseAddr("ff02::1:ff00:2") // our6's solicited-node group
 )
@@ -48,9 +56,7 @@ func (x *subnetRig) Open(o nic.Options) {
 	if o.Match == nil && o.Steer == nil {
 		o.Match = answering()
 	}
-	if err := x.TryOpen(o); err != nil {
-		x.Fatalf("Open: %v", err)
-	}
+	must.OK(x, x.TryOpen(o))
 	x.attach()
 }
 
@@ -115,6 +121,33 @@ func (x *subnetRig) Served(f func()) {
 	x.stepped(func() { must.OK(x, x.rig.Serve(f)) })
 }
 
+// reply returns the only packet that the driver sends.
+func (x *subnetRig) reply() fabric.Packet {
+	x.Helper()
+	x.Settle()
+	got := x.fabric.Received()
+	must.Equal(x, len(got), 1, fmt.Sprint(x.Resp[0].Stats())+": %d replies")
+	return got[0]
+}
+
+// answer returns the driver's reply to a payload. It goes back to its sender, with a GRH if the request has one.
+func (x *subnetRig) answer(payload []byte, global bool) []byte {
+	x.Helper()
+	var grh []byte
+	if global {
+		grh = fabric.GRH(x.fabric.HostGID(), x.fabric.Ports[0].GID(x.fabric))
+	}
+	x.fabric.Send(0, x.qpn, payload, grh)
+	k := x.reply()
+	if k.DLID != 1 || k.SLID != 2 || k.SL != 3 || k.DQP != fabric.HostQP || k.SQP != x.qpn || k.QKey != 0x0B1B || len(k.Payload) != len(payload) {
+		x.Fatalf("the reply to %d bytes: %+v", len(payload), k)
+	}
+	if global != (k.GRH != nil) || global && (!bytes.Equal(k.GRH[24:], grh[8:24]) || !bytes.Equal(k.GRH[8:24], grh[24:])) {
+		x.Errorf("GRH % x", k.GRH)
+	}
+	return k.Payload
+}
+
 func (x *subnetRig) Answers(n int) {
 	x.Helper()
 	x.Await(func() bool {
@@ -166,40 +199,20 @@ func packet6(next byte, n int) []byte {
 // ip6 returns an IPv6 packet as IPoIB's payload. The message has its checksum at an offset.
 func ip6(from, to netip.Addr, next, hops byte, message []byte, sum int) []byte {
 	p := append(be.AppendUint16([]byte{0x60, 0, 0, 0}, uint16(len(message))), next, hops)
-	p = append(append(append(p, from.AsSlice()...), to.AsSlice()...), message...)
-	be.PutUint16(p[40+sum:], ^ones([]byte{0, next}, p[4:6], p[8:]))
+	p = slices.Concat(p, from.AsSlice(), to.AsSlice(), message)
+	be.PutUint16(p[40+sum:], ^cksum.Sum(p[8:], uint16(next)+uint16(len(message))))
 	return ipoib(0x86DD, p)
 }
 
-// stampRequest returns a STAMP test packet with n bytes after the UDP header, in IPv4 or IPv6, as IPoIB's payload (RFC
-// 8762 §4.2.1).
-func stampRequest(v6 bool, n int) (payload []byte, udp int) {
-	u := make([]byte, 8+n)
-	copy(u, []byte{0x9C, 0x40, 3, 0x5E, byte((8 + n) >> 8), byte(8 + n), 0, 0})
-	m := u[8:]
-	copy(m, []byte{0, 0, 0, 42, 0xE8, 0xD4, 0xA5, 0x0F, 0x11, 0x22, 0x33, 0x44, 0x9F, 1})
-	for i := 44; i < n; i++ {
-		m[i] = byte(i)
+// udp returns a datagram whose message has a UDP header without a checksum, in IPv4 or IPv6, as IPoIB's payload.
+func udp(from, to netip.Addr, hops byte, message []byte) []byte {
+	n := uint16(len(message))
+	if from.Is6() {
+		return ip6(from, to, 17, hops, message, 6)
 	}
-	if v6 {
-		return ip6(far6, our6.Addr(), 17, 57, u, 6), 44
-	}
-	p := append([]byte{0x45, 0, byte((28 + n) >> 8), byte(28 + n), 0, 1, 0, 0, 57, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2}, u...)
-	be.PutUint16(p[10:], ^ones(p[:20]))
-	be.PutUint16(p[26:], ^ones(p[12:20], []byte{0, 17, byte((8 + n) >> 8), byte(8 + n)}, p[20:]))
-	return ipoib(0x0800, p), 24
-}
-
-// ones is the sum of 16-bit words in one's complement (RFC 1071). Each part but the last has an even length.
-func ones(parts ...[]byte) uint16 {
-	var s uint32
-	for _, b := range parts {
-		for i, v := range b {
-			s += uint32(v) << (8 * (1 - i%2))
-		}
-	}
-	for s>>16 != 0 {
-		s = s&0xFFFF + s>>16
-	}
-	return uint16(s)
+	p := append(be.AppendUint16([]byte{0x45, 0}, 20+n), 0, 1, 0, 0, hops, 17, 0, 0)
+	p = slices.Concat(p, from.AsSlice(), to.AsSlice(), message)
+	be.PutUint16(p[10:], ^cksum.Sum(p[:20], 0))
+	be.PutUint16(p[26:], ^cksum.Sum(p[12:], 17+n))
+	return ipoib(0x0800, p)
 }
