@@ -40,7 +40,7 @@ func TestWrongCard(t *testing.T) {
 		is   error
 		says string
 	}{
-		"interface": {mlx4sim.Options{InterfaceRev: 2}, nic.ErrHardware, "command interface revision 2, this driver knows 3"},
+		"interface": {mlx4sim.Options{InterfaceRev: 2}, nic.ErrHardware, "has command interface revision 2, this driver knows 3"},
 		"no ICM":    {mlx4sim.Options{NoICM: true}, nic.ErrHardware, "error in the mapping of context memory (ICM)"},
 		"owned":     {mlx4sim.Options{Owned: true}, nic.ErrBusy, "ownership register (0x8069c)"},
 		"semaphore": {mlx4sim.Options{SemaphoreHeld: true}, nic.ErrTimeout, "flash semaphore (0xf03fc)"},

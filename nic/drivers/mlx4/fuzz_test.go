@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"log/slog"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/rebound-nic/rebound/nic"
@@ -43,11 +44,8 @@ func FuzzAnswers(f *testing.F) {
 	f.Add([]byte{0xFF, 0xFF}, uint16(0), uint8(0))
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 1}, uint16(0xA0), uint8(4))
 	pool, doorbells := new(dma.Pool), make([]byte, 8<<20)
-	f.Cleanup(func() func() {
-		was, pause := resetSettle, ownerPause
-		resetSettle, ownerPause = 0, 0 // nothing settles here, and each input has two resets
-		return func() { resetSettle, ownerPause = was, pause }
-	}())
+	defer func(settle, pause time.Duration) { resetSettle, ownerPause = settle, pause }(resetSettle, ownerPause)
+	resetSettle, ownerPause = 0, 0 // nothing settles here, and each input has two resets
 	f.Fuzz(func(t *testing.T, with []byte, at uint16, command uint8) {
 		s := newScriptOn(t, doorbells)
 		s.Pool = pool
@@ -143,12 +141,8 @@ func TestEvents(t *testing.T) {
 	} {
 		d.wanted.Store(nil)
 		post(kind, 0, 0, 0, 0, 0x81)
-		got := ""
-		if w := d.wanted.Load(); w != nil {
-			got = w.Reason
-		}
-		if got != want {
-			t.Errorf("event %#02x asks for %q, want %q", kind, got, want)
+		if w := d.wanted.Load(); (w != nil) != (want != "") || w != nil && w.Reason != want {
+			t.Errorf("event %#02x asks for %+v, want %q", kind, w, want)
 		}
 	}
 	check.Equal(t, d.events.unknown.Load(), 1, "%d unknown events")
@@ -165,11 +159,7 @@ func TestCatastrophe(t *testing.T) {
 		t.Fatalf("the watch sees %+v, %v", y, err)
 	}
 	s.sent = nil
-	answer := card
-	s.answer = func(c sent) (Status, mailbox, uint64) {
-		s.catas = 0
-		return answer(c)
-	}
+	s.answer = func(c sent) (Status, mailbox, uint64) { s.catas = 0; return card(c) }
 	must.OK(t, d.restart(y))
 	if s.sent[0].op != opQueryFW || s.resets != 2 || s.given != 0 {
 		t.Errorf("the first command is %v, %d resets, ownership was given back %d times", s.sent[0].op, s.resets, s.given)

@@ -16,10 +16,8 @@ import (
 type script struct {
 	rig.Script
 	hcr     [7]uint32
-	owner   uint32 // value of the ownership register
-	given   int    // times that it was returned
-	busy    uint32 // value of the flash semaphore
-	resets  int    // by the register
+	given   int // times that the ownership register was returned
+	resets  int // by the register
 	catas   uint32
 	bar2    []byte
 	config  [256]byte
@@ -87,10 +85,6 @@ func (s *script) ReadBAR(off uint64, p []byte) error {
 	switch {
 	case s.removed:
 		v = ^uint32(0)
-	case reg(off) == regOwner:
-		v = s.owner
-	case reg(off) == regResetSem:
-		v = s.busy
 	case off == 0x1000:
 		v = s.catas
 	case reg(off) >= regHCR && reg(off) < regHCR+28:

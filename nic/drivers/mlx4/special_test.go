@@ -37,17 +37,16 @@ func TestSendAfterAnInterruptedSend(t *testing.T) {
 			result = g.send(make([]byte, ib.MADSize), ib.Datagram{})
 			ended = true
 		}()
-		look := func() { time.Sleep(10 * commandLook); synctest.Wait() }
-		if look(); ended || posted(1) {
-			t.Fatalf("with the first send under way, the second has returned %v (%v), is posted: %v", ended, result, posted(1))
+		second := func(when string, returned, isPosted bool) {
+			time.Sleep(10 * commandLook)
+			if synctest.Wait(); ended != returned || posted(1) != isPosted || result != nil {
+				t.Fatalf("%s, the second has returned %v (%v), is posted: %v", when, ended, result, posted(1))
+			}
 		}
+		second("with the first send under way", false, false)
 		execute()
-		if look(); ended || !posted(1) {
-			t.Fatalf("with the first send done, the second has returned %v (%v), is posted: %v", ended, result, posted(1))
-		}
+		second("with the first send done", false, true)
 		execute()
-		if look(); !ended || result != nil || posted(1) {
-			t.Fatalf("with both done, the second has returned %v (%v), is posted: %v", ended, result, posted(1))
-		}
+		second("with both done", true, false)
 	})
 }
