@@ -55,18 +55,18 @@ func TestResolve(t *testing.T) {
 }
 
 func TestAnswerBytes(t *testing.T) {
-	far, q := pair(four)
+	near, far := NewNeighbour(four[0], macA), NewNeighbour(four[1], macB)
 	want := []byte{
 		2, 0, 0, 0, 0, 0xa, 2, 0, 0, 0, 0, 0xb, 0x08, 0x06, // to the requester, ARP
 		0, 1, 0x08, 0, 6, 4, 0, 2, // Ethernet, IPv4, reply
 		2, 0, 0, 0, 0, 0xb, 10, 0, 0, 2,
 		2, 0, 0, 0, 0, 0xa, 10, 0, 0, 1,
 	}
-	if got := far.Answer(q); len(got) != 60 || !bytes.Equal(got[:42], want) {
+	if got := far.Answer(bytes.Clone(near.question(four[1]))); len(got) != 60 || !bytes.Equal(got[:42], want) {
 		t.Errorf("ARP reply\n%x\nwant\n%x", got, want)
 	}
-	far, q = pair(six)
-	got := far.Answer(q)
+	near, far = NewNeighbour(six[0], macA), NewNeighbour(six[1], macB)
+	got := far.Answer(bytes.Clone(near.question(six[1])))
 	if len(got) != 86 || got[54] != 136 || got[58] != 0x60 || got[21] != 255 || !bytes.Equal(got[80:86], macB[:]) || sum(got) != 0xffff ||
 		netip.AddrFrom16([16]byte(got[22:38])) != six[1] || netip.AddrFrom16([16]byte(got[38:54])) != six[0] || netip.AddrFrom16([16]byte(got[62:78])) != six[1] {
 		t.Errorf("neighbour advertisement %x", got)
@@ -75,7 +75,8 @@ func TestAnswerBytes(t *testing.T) {
 
 // If one byte of a request is changed, there is no reply, except for the requester's own data.
 func TestWrongQuestions(t *testing.T) {
-	far, q := pair(six)
+	near, far := NewNeighbour(six[0], macA), NewNeighbour(six[1], macB)
+	q := bytes.Clone(near.question(six[1]))
 	for i := 12; i < len(q); i++ {
 		b := bytes.Clone(q)
 		b[i] ^= 1
@@ -84,7 +85,8 @@ func TestWrongQuestions(t *testing.T) {
 			t.Errorf("solicitation with byte %d changed: %x", i, out)
 		}
 	}
-	far, q = pair(four)
+	near, far = NewNeighbour(four[0], macA), NewNeighbour(four[1], macB)
+	q = bytes.Clone(near.question(four[1]))
 	for _, i := range []int{12, 13, 20, 21, 38, 39, 40, 41} {
 		b := bytes.Clone(q)
 		b[i] ^= 1
@@ -94,14 +96,10 @@ func TestWrongQuestions(t *testing.T) {
 	}
 }
 
-// pair returns the second of two neighbours, and the first one's request to it.
-func pair(ip [2]netip.Addr) (far *Neighbour, question []byte) {
-	return NewNeighbour(ip[1], macB), bytes.Clone(NewNeighbour(ip[0], macA).question(ip[1]))
-}
-
 func TestAnswerAllocatesNothing(t *testing.T) {
 	for _, ip := range [][2]netip.Addr{four, six} {
-		far, q := pair(ip)
+		near, far := NewNeighbour(ip[0], macA), NewNeighbour(ip[1], macB)
+		q := bytes.Clone(near.question(ip[1]))
 		if n := testing.AllocsPerRun(100, func() { far.Answer(q) }); n != 0 {
 			t.Errorf("%v: %v allocations", ip[1], n)
 		}
@@ -110,7 +108,8 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 
 func FuzzNeighbour(f *testing.F) {
 	for _, ip := range [][2]netip.Addr{four, six} {
-		far, q := pair(ip)
+		near, far := NewNeighbour(ip[0], macA), NewNeighbour(ip[1], macB)
+		q := bytes.Clone(near.question(ip[1]))
 		f.Add(q)
 		f.Add(bytes.Clone(far.Answer(q)))
 	}

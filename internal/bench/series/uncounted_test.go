@@ -47,16 +47,6 @@ func datagrams(w engine.Port, c *card, timeout time.Duration) *Series {
 			SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
 }
 
-// measure sends 20 probes, a thousand a second.
-func measure(t *testing.T, s *Series, clock *latency.Clock) {
-	t.Helper()
-	must.OK(t, s.Prepare(clock, Recording{}, 1000))
-	must.OK(t, s.Run(engine.Limit{Count: 20}, new(atomic.Bool)))
-}
-
-// ofMLX5 is what a card reports that counts its drops.
-var ofMLX5 = nic.Info{Driver: "mlx5", Backend: nic.Silicon}
-
 // If a responder's metrics cannot be read while the bench runs, or if its device has no drop counter, the report has a
 // range and a note with a remedy.
 func TestUnreadMetrics(t *testing.T) {
@@ -84,9 +74,10 @@ func TestUnreadMetrics(t *testing.T) {
 			fmt.Fprint(w, strings.ReplaceAll(c.page, "%d", fmt.Sprint(readings)))
 		}))
 		defer page.Close()
-		s := datagrams(&moody{silent: 3}, &card{info: ofMLX5}, 1500*time.Millisecond)
+		s := datagrams(&moody{silent: 3}, &card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}}, 1500*time.Millisecond)
 		s.Settings.Responder = page.URL
-		measure(t, s, clock)
+		must.OK(t, s.Prepare(clock, Recording{}, 1000))
+		must.OK(t, s.Run(engine.Limit{Count: 20}, new(atomic.Bool)))
 		rep := s.Report(Circumstances{Clock: clock, Slack: time.Hour}) // a busy machine does not reach a rate
 		if n := rep.Counts; n.RefusedThereCounted != (c.readings > 1) || n.DroppedThereCounted != (c.name == "read" || c.name == "started again") || !n.DroppedHereCounted {
 			t.Errorf("%s: counted %+v", c.name, n)
@@ -109,13 +100,14 @@ func TestCardDrops(t *testing.T) {
 		lost string
 		here int64
 	}{
-		{"no drops", card{info: ofMLX5}, "3", 0},
-		{"two dropped", card{info: ofMLX5, drops: 2}, "between 1 and 3", 2},
-		{"restarted", card{info: ofMLX5, restarts: 1}, "between 0 and 3", 0},
+		{"no drops", card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}}, "3", 0},
+		{"two dropped", card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}, drops: 2}, "between 1 and 3", 2},
+		{"restarted", card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}, restarts: 1}, "between 0 and 3", 0},
 		{"not counted", card{info: nic.Info{Driver: "virtio", Backend: nic.Silicon, NoDropCounter: true}}, "between 0 and 3", 0},
 	} {
 		s := datagrams(&moody{silent: 3}, &c.card, 1500*time.Millisecond)
-		measure(t, s, clock)
+		must.OK(t, s.Prepare(clock, Recording{}, 1000))
+		must.OK(t, s.Run(engine.Limit{Count: 20}, new(atomic.Bool)))
 		n, drops := s.Counts()
 		if n.DroppedHereCounted == c.card.info.NoDropCounter || n.RefusedThereCounted || n.DroppedThereCounted {
 			t.Errorf("%s: counted %+v", c.name, n)
