@@ -58,7 +58,7 @@ func TestContainer(t *testing.T) {
 		cmd.Wait()
 		t.Fatalf("%q, %v\n%s", line, err, log.String())
 	}
-	err := sh("ip netns exec " + space + "-far ping -q -c 5 -i 0.1 -w 60 10.9.0.2 >/dev/null") // fails with fewer than five replies; more may arrive together
+	err := sh("ip netns exec " + space + "-far ping -q -c 5 -i 0.1 -w 60 10.9.0.2 >/dev/null") // fails with fewer than five replies
 	cmd.Process.Signal(syscall.SIGTERM)
 	lines.WriteTo(new(strings.Builder))
 	if ended := cmd.Wait(); err != nil || ended != nil {
