@@ -68,8 +68,8 @@ func TestHostilePrometheus(t *testing.T) {
 				json.NewEncoder(w).Encode(map[string]any{"status": status, "error": hostile, "data": []string{hostile}})
 				return
 			}
-			answer(w, status, hostile, "matrix", []any{map[string]any{"metric": map[string]string{"target": hostile, "instance": hostile, "proto": hostile, "job": hostile},
-				"values": [][2]any{{now - 1800, "10"}, {now - 60, "20"}}}})
+			labels := map[string]string{"target": hostile, "instance": hostile, "proto": hostile, "job": hostile}
+			answer(w, status, hostile, "matrix", []any{map[string]any{"metric": labels, "values": [][2]any{{now - 1800, "10"}, {now - 60, "20"}}}})
 		}))
 		defer s.Close()
 		out := filepath.Join(t.TempDir(), "matrix.html")

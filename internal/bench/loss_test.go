@@ -194,7 +194,8 @@ func TestDroppedHere(t *testing.T) {
 			if missing := n.Sent - n.Received - n.Late; n.DroppedHere != missing-i.lost || n.DroppedHere < 500 || n.Lost != i.lost || n.LostUncertain != 0 {
 				t.Errorf("%+v: %d are missing, %d were lost\n%s", n, missing, i.lost, r.out)
 			}
-			check.Contains(t, r.out, "lost "+n.LostText()+"  ", "dropped here "+n.AtText(report.DroppedHere, func(n int64) string { return fmt.Sprint(n) }))
+			dropped := n.AtText(report.DroppedHere, func(n int64) string { return fmt.Sprint(n) })
+			check.Contains(t, r.out, "lost "+n.LostText()+"  ", "dropped here "+dropped)
 			check.Contains(t, content(t, filepath.Join(dir, report.HTMLFile)), "Dropped here: ")
 		})
 	}

@@ -198,13 +198,14 @@ func TestNotSent(t *testing.T) {
 func (n *network) knowNeighbours() {
 	var near, far *netlink.LinkAttrs
 	n.link(n.near, nearIface, func(l netlink.Link) error { near = l.Attrs(); return nil })
-	n.link(n.far, farIface, func(l netlink.Link) error {
-		far = l.Attrs()
-		return netlink.NeighSet(&netlink.Neigh{LinkIndex: far.Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(near4), HardwareAddr: near.HardwareAddr})
-	})
-	n.must(n.near.Do(func() error {
-		return netlink.NeighSet(&netlink.Neigh{LinkIndex: near.Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(far4), HardwareAddr: far.HardwareAddr})
-	}))
+	n.link(n.far, farIface, func(l netlink.Link) error { far = l.Attrs(); return nil })
+	know := func(on *netlink.LinkAttrs, ip string, mac net.HardwareAddr) func() error {
+		return func() error {
+			return netlink.NeighSet(&netlink.Neigh{LinkIndex: on.Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(ip), HardwareAddr: mac})
+		}
+	}
+	n.must(n.near.Do(know(near, far4, far.HardwareAddr)))
+	n.must(n.far.Do(know(far, near4, near.HardwareAddr)))
 }
 
 // limitQueue gives the bench's interface a queue of two frames that sends 1000 bytes per second, after a burst of about

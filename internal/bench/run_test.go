@@ -220,7 +220,8 @@ func TestThroughRouter(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
 	n.link(n.far, "lo", func(lo netlink.Link) error {
-		return errors.Join(address(lo, "10.97.0.1/32"), address(lo, "fd97::1/128"), os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0))
+		return errors.Join(address(lo, "10.97.0.1/32"), address(lo, "fd97::1/128"),
+			os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0))
 	})
 	n.route(n.near, "10.97.0.0/24", far4)
 	n.route(n.near, "fd97::/64", far6)

@@ -98,7 +98,8 @@ func TestSeries(t *testing.T) {
 			t.Errorf("without -anonymous: %+v", was)
 		}
 		n.inside("report", "-anonymous", plain).prints(t, "page "+plain)
-		if is := must.Get(report.Read(plain))(t); !is.Anonymous || is.Host.Hostname+is.Host.Cmdline+is.Device.MAC != "" || is.Main().Total.Count != 20 {
+		is := must.Get(report.Read(plain))(t)
+		if !is.Anonymous || is.Host.Hostname+is.Host.Cmdline+is.Device.MAC != "" || is.Main().Total.Count != 20 {
 			t.Errorf("%+v", is)
 		}
 		if page := content(t, filepath.Join(plain, "report.html")); strings.Contains(page, host) || !strings.Contains(page, "Left out") {

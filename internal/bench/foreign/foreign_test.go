@@ -216,7 +216,8 @@ func TestFolderOfTimedRuns(t *testing.T) {
 		t.Errorf("runs %v from %v, %+v, %d samples", r.Runs, r.Start, r.Counts, r.Main().Total.Count)
 	}
 	must.OK(t, os.WriteFile(filepath.Join(dir, "c"), content(t, "irtt.json"), 0o644))
-	check.Fails(t, "a folder with files of two tools", check.Err(Read(dir, Options{})), nil, "its files differ: ping output in ms (printed on each line), irtt JSON in ns (fixed by irtt)")
+	check.Fails(t, "a folder with files of two tools", check.Err(Read(dir, Options{})), nil,
+		"its files differ: ping output in ms (printed on each line), irtt JSON in ns (fixed by irtt)")
 	check.Fails(t, "a folder with a page of text", check.Err(Read("testdata", Options{})), nil, "testdata/README.md: format unknown")
 }
 
@@ -301,7 +302,8 @@ func TestWhatAFormatLacks(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range []struct{ a, b, differ string }{{"ping.txt", "vegeta.csv", "metric"}, {"ping.txt", "iperf3.json", "metric"}, {"ping.txt", "irtt.json", "protocol"},
+	for _, c := range []struct{ a, b, differ string }{
+		{"ping.txt", "vegeta.csv", "metric"}, {"ping.txt", "iperf3.json", "metric"}, {"ping.txt", "irtt.json", "protocol"},
 		{"pscheduler-latency.json", "pscheduler-rtt.json", "metric"}, {"cyclictest.txt", "oha.json", "metric"}} {
 		if o := compare.Reports(read(c.a), read(c.b)).Obstacles; len(o) == 0 || !strings.HasPrefix(o[0], c.differ+": ") {
 			t.Errorf("%s and %s measured different things, and are compared: %q", c.a, c.b, o)

@@ -58,7 +58,10 @@ func TestLoad(t *testing.T) {
 
 // A load that ends without being stopped reports how.
 func TestLoadEnds(t *testing.T) {
-	for command, says := range map[string][]string{"echo cannot connect >&2; exit 3": {"exit status 3", "cannot connect"}, "exit 0": {"it ended with status 0"}} {
+	for command, says := range map[string][]string{
+		"echo cannot connect >&2; exit 3": {"exit status 3", "cannot connect"},
+		"exit 0":                          {"it ended with status 0"},
+	} {
 		l := must.Get(StartLoad(command, unix.CPUSet{}))(t)
 		var how string
 		await.Until(t, "the load has ended", func() (ended bool) { how, ended = l.Ended(); return ended })

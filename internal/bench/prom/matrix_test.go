@@ -172,13 +172,15 @@ func TestMatrix(t *testing.T) {
 	must.OK(t, page.WriteMatrix(&html, m))
 	must.OK(t, page.PrintMatrix(&text, m))
 	check.Contains(t, html.String(), "1 of 6 paths are slower", "1 of 6 paths returned no replies", "a → icmp:c", "b → icmp:a", "100 %",
-		"at most 5 % of matrices of this size", `<th scope="col">not sent</th><th scope="col">dropped here</th><th scope="col">late</th>`, "between 0 and 3")
+		"at most 5 % of matrices of this size",
+		`<th scope="col">not sent</th><th scope="col">dropped here</th><th scope="col">late</th>`, "between 0 and 3")
 	for _, bad := range []string{"http://", "https://", "src=", "@import", "ZgotmplZ"} {
 		if strings.Contains(html.String(), bad) {
 			t.Errorf("the page has %q: it is to need nothing but itself", bad)
 		}
 	}
-	check.Contains(t, text.String(), "+ a -> icmp:c: p50 slower by", "! b -> icmp:a: 100 % lost (3600 of 3600)", "6 paths: 1 slower, 0 faster, 2 with no change seen, 3 without a verdict",
+	check.Contains(t, text.String(), "+ a -> icmp:c: p50 slower by", "! b -> icmp:a: 100 % lost (3600 of 3600)",
+		"6 paths: 1 slower, 0 faster, 2 with no change seen, 3 without a verdict",
 		"! a -> icmp:b: 5 not sent, between 0 and 3 dropped here, 7 late (of 3600)", "of 6 paths, 1 slower than the baseline, 0 with loss, 1 without replies;",
 		"at most 5 % of matrices of this size show any + or -")
 	noColumn, noRow := anHour, anHour

@@ -239,7 +239,8 @@ func TestSources(t *testing.T) {
 			t.Errorf("%s:\n%s, %q\nwant\n%s, %q", when, names(got), said, want, failures)
 		}
 	}
-	const others, resolved = "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, ", "icmp:10.0.0.8, icmp:10.0.0.9, stamp:h.example:861, udp:[fd00::9]:8"
+	const others = "icmp:10.0.0.2 site=b, icmp:10.0.0.3 site=b, icmp:10.0.0.4, "
+	const resolved = "icmp:10.0.0.8, icmp:10.0.0.9, stamp:h.example:861, udp:[fd00::9]:8"
 	expect("first", others+resolved)
 	write("a.yml", "- targets: [10.0.0.5]\n")
 	expect("changed", others+"icmp:10.0.0.5, "+resolved)
