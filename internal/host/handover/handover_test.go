@@ -3,7 +3,6 @@ package handover
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -46,9 +45,7 @@ func listen(t *testing.T) (*Server, *book) {
 	t.Helper()
 	b := &book{}
 	s := must.Get(Listen(netip.MustParseAddrPort("127.0.0.1:0"), b, slog.New(slog.DiscardHandler)))(t)
-	t.Cleanup(func() {
-		check.OK(t, s.Close())
-	})
+	t.Cleanup(func() { check.OK(t, s.Close()) })
 	return s, b
 }
 
@@ -69,19 +66,35 @@ func say(t *testing.T, c net.Conn, text, answer string) {
 	}
 }
 
+// greetedOnce fails the test unless only the client of these tests was greeted, once.
+func (b *book) greetedOnce(t *testing.T) {
+	t.Helper()
+	check.Same(t, b.greeted, []netip.Addr{theirGID}, "greeted %v")
+}
+
+// What the clients of these tests send, and what the server replies.
+const (
+	pingpong      = "0000:00002a:abcdef:fe8000000000000008160efffe0c9ba3\x00"
+	pingpongReply = "0000:000001:000000:fe80000000000000005262fffe000001\x00"
+
+	keys      = "0000:0000:00002a:f1e2d3:00001234:00007f0011223344:fe:80:00:00:00:00:00:00:08:16:0e:ff:fe:0c:9b:a3:00000000:\x00"
+	keysReply = "0000:0000:000002:000000:00000000:0000000000000000:fe:80:00:00:00:00:00:00:00:52:62:ff:fe:00:00:01:00000000:\x00"
+
+	zeros   = "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+	version = "6.24" + zeros
+)
+
 func TestPingpong(t *testing.T) {
 	s, b := listen(t)
 	c := dial(t, s, 0)
-	say(t, c, "0000:00002a:abcdef:fe8000000000000008160efffe0c9ba3\x00", "0000:000001:000000:fe80000000000000005262fffe000001\x00")
+	say(t, c, pingpong, pingpongReply)
 	must.Get(c.Write([]byte("done\x00")))(t)
 	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("after \"done\": %d bytes, %v", n, err)
 	}
-	if len(b.greeted) != 1 || b.greeted[0] != theirGID {
-		t.Errorf("greeted %v", b.greeted)
-	}
+	b.greetedOnce(t)
 	// The next client gets the other queue.
-	say(t, dial(t, s, 0), "0000:00002a:abcdef:fe8000000000000008160efffe0c9ba3\x00", "0000:000101:000000:fe80000000000000005262fffe000001\x00")
+	say(t, dial(t, s, 0), pingpong, strings.Replace(pingpongReply, "000001", "000101", 1))
 }
 
 // Messages of ib_send_lat, version 6.24, in the order of its client: version, page size, cache line, MTU, then its keys
@@ -89,17 +102,14 @@ func TestPingpong(t *testing.T) {
 func TestPerftest(t *testing.T) {
 	s, b := listen(t)
 	c := dial(t, s, 1)
-	say(t, c, "6.24"+strings.Repeat("\x00", 12), "6.20"+strings.Repeat("\x00", 12))
+	say(t, c, version, "6.20"+zeros)
 	say(t, c, "\x00\x00\x10\x00", "\x00\x00\x10\x00")
 	say(t, c, "\x00\x00\x00\x40", "\x00\x00\x00\x40")
 	say(t, c, "5\x00", "5\x00")
 	for range 5 {
-		say(t, c, "0000:0000:00002a:f1e2d3:00001234:00007f0011223344:fe:80:00:00:00:00:00:00:08:16:0e:ff:fe:0c:9b:a3:00000000:\x00",
-			"0000:0000:000002:000000:00000000:0000000000000000:fe:80:00:00:00:00:00:00:00:52:62:ff:fe:00:00:01:00000000:\x00")
+		say(t, c, keys, keysReply)
 	}
-	if len(b.greeted) != 1 || b.greeted[0] != theirGID {
-		t.Errorf("greeted %v", b.greeted)
-	}
+	b.greetedOnce(t)
 	c.Close()
 }
 
@@ -111,17 +121,13 @@ func TestExchange(t *testing.T) {
 			t.Errorf("exchange %d: %v, %v", i+1, a, err)
 		}
 	}
-	if len(b.greeted) != 2 {
-		t.Errorf("greeted %v", b.greeted)
-	}
-	if _, err := Exchange(netip.MustParseAddrPort("127.0.0.1:1"), nic.Address{GID: theirGID}); err == nil || !strings.Contains(err.Error(), "hand-over with 127.0.0.1:1") {
-		t.Errorf("nobody there: %v", err)
-	}
+	check.Equal(t, len(b.greeted), 2, "greeted %d times")
+	_, err := Exchange(netip.MustParseAddrPort("127.0.0.1:1"), nic.Address{GID: theirGID})
+	check.Fails(t, "nobody there", err, nil, "hand-over with 127.0.0.1:1")
 }
 
 func TestRubbish(t *testing.T) {
 	s, b := listen(t)
-	version := "6.24" + strings.Repeat("\x00", 12)
 	for _, text := range []string{
 		"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
 		"0000:00002a:abcdef:0000000000000000000000000000000\x00\x00",
@@ -137,23 +143,24 @@ func TestRubbish(t *testing.T) {
 	} {
 		c := dial(t, s, 0)
 		must.Get(c.Write([]byte(text)))(t)
-		if _, err := io.Copy(io.Discard, c); err != nil && !strings.Contains(err.Error(), "reset") {
-			t.Errorf("%q: %v", text, err)
-		}
+		closed(t, c)
 		c.Close()
 	}
-	if len(b.greeted) != 0 {
-		t.Errorf("greeted %v", b.greeted)
-	}
-	say(t, dial(t, s, 0), "0000:00002a:abcdef:fe8000000000000008160efffe0c9ba3\x00", "0000:000")
+	check.Equal(t, len(b.greeted), 0, "greeted %d times")
+	say(t, dial(t, s, 0), pingpong, "0000:000")
 }
 
-// keys are what ib_send_lat sends before and after a test.
-const keys = "0000:0000:00002a:f1e2d3:00001234:00007f0011223344:fe:80:00:00:00:00:00:00:08:16:0e:ff:fe:0c:9b:a3:00000000:\x00"
+// closed waits until the server closes a connection.
+func closed(t *testing.T, c net.Conn) {
+	t.Helper()
+	if _, err := io.Copy(io.Discard, c); err != nil && !strings.Contains(err.Error(), "reset") {
+		t.Error(err)
+	}
+}
 
 // startTest runs a perftest client up to its test, during which it stays connected.
 func startTest(t *testing.T, c net.Conn) {
-	say(t, c, "6.24"+strings.Repeat("\x00", 12), "6.20"+strings.Repeat("\x00", 12))
+	say(t, c, version, "6.20"+zeros)
 	say(t, c, "\x00\x00\x10\x00\x00\x00\x00\x405\x00", "\x00\x00\x10\x00\x00\x00\x00\x405\x00")
 	say(t, c, keys, "0000:0000:")
 }
@@ -168,9 +175,7 @@ func TestSilentClientsMakeRoom(t *testing.T) {
 		dial(t, s, 0)
 	}
 	startTest(t, dial(t, s, 0))
-	if _, err := io.Copy(io.Discard, first); err != nil && !strings.Contains(err.Error(), "reset") { // ends when the server closes it
-		t.Error(err)
-	}
+	closed(t, first)
 	must.Get(test.Write([]byte(keys)))(t)
 	if _, err := io.ReadFull(test, make([]byte, 2*len(keys)-len("0000:0000:"))); err != nil {
 		t.Errorf("a client in its test was disconnected: %v", err)
@@ -189,14 +194,12 @@ func TestBounds(t *testing.T) {
 	if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Errorf("one client too many: %d bytes, %v", n, err)
 	}
-	closed := make(chan error)
-	go func() { closed <- s.Close() }()
+	ended := make(chan error)
+	go func() { ended <- s.Close() }()
 	for _, c := range all {
-		if _, err := io.Copy(io.Discard, c); err != nil && !strings.Contains(err.Error(), "reset") {
-			t.Error(err)
-		}
+		closed(t, c)
 	}
-	check.OK(t, <-closed)
+	check.OK(t, <-ended)
 	s.listeners = nil // closed already
 }
 
@@ -214,9 +217,9 @@ func TestParseAddress(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add([]byte("0000:00002a:abcdef:fe8000000000000008160efffe0c9ba3\x00"))
-	f.Add([]byte("0000:0000:00002a:f1e2d3:00001234:00007f0011223344:fe:80:00:00:00:00:00:00:08:16:0e:ff:fe:0c:9b:a3:00000000:\x00"))
-	f.Add([]byte("6.24\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"))
+	f.Add([]byte(pingpong))
+	f.Add([]byte(keys))
+	f.Add([]byte(version))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		lower := bytes.ToLower(b)
 		if d, err := parsePingpong(b); err == nil && !bytes.Equal(appendPingpong(nil, d), lower) {
@@ -233,8 +236,8 @@ func FuzzParse(f *testing.F) {
 
 // Serving terminates for arbitrary bytes from a client, however they are split.
 func FuzzServe(f *testing.F) {
-	f.Add([]byte("0000:00002a:abcdef:fe8000000000000008160efffe0c9ba3\x00done\x00"))
-	f.Add([]byte(fmt.Sprintf("6.24%s\x00\x00\x10\x00\x00\x00\x00\x405\x00", strings.Repeat("\x00", 12))))
+	f.Add([]byte(pingpong + "done\x00"))
+	f.Add([]byte(version + "\x00\x00\x10\x00\x00\x00\x00\x405\x00"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := &Server{book: &book{}, log: slog.New(slog.DiscardHandler)}
 		us, them := net.Pipe()
