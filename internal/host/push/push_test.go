@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/rebound-nic/rebound/internal/host/metrics/registry"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -59,8 +60,7 @@ func (s *source) gather() ([]*dto.MetricFamily, error) {
 
 func to(t *testing.T, text string, env map[string]string) *To {
 	t.Helper()
-	r := must.Get(Choose(text, 15*time.Second, func(name string) string { return env[name] }))(t)
-	return r
+	return must.Get(Choose(text, 15*time.Second, func(name string) string { return env[name] }))(t)
 }
 
 // Each recorded value is in a bucket with bounds around it whose width is that of the schema, in both formats, and each bucket has the
@@ -83,25 +83,15 @@ func TestEachValueIsInItsBucket(t *testing.T) {
 			for format, url := range map[string]string{"OTLP": "http://h/v1/metrics", "remote-write": "http://h/api/v1/write"} {
 				o := &Options{To: to(t, url, nil), Job: "j", Instance: "i", Start: start}
 				b := o.To.batch(o)
-				families := must.Get(s.gather())(t)
-				for _, f := range families {
+				for _, f := range must.Get(s.gather())(t) {
 					for _, m := range f.Metric {
 						b.add(f, m, start.Add(time.Minute), false)
 					}
 				}
-				body := must.Get(b.body())(t)
-				got, zeros := fromOTLP, uint64(0)
-				if format != "OTLP" {
-					got = fromRemote
-				}
-				h := got(t, body)
-				sum := uint64(0)
+				h := map[string]func(*testing.T, []byte) decoded{"OTLP": fromOTLP, "remote-write": fromRemote}[format](t, must.Get(b.body())(t))
+				zeros, sum := s.values[0], uint64(0)
 				for v, count := range s.values {
-					if v == 0 {
-						zeros = count
-						continue
-					}
-					found := false
+					found := v == 0
 					for b, have := range h.buckets {
 						if v > b.low*(1-1e-12) && v <= b.high*(1+1e-12) && have >= count && b.high/b.low < math.Exp2(math.Ldexp(1, -int(schema)))*(1+1e-9) {
 							found = true
@@ -149,17 +139,13 @@ func TestEnded(t *testing.T) {
 				turn.Unlock()
 				time.Sleep(p.To.Interval)
 				synctest.Wait()
-				if got := pushed[len(pushed)-1]; got != want {
-					t.Errorf("%s: push %d has %q, want %q", url, i, got, want)
-				}
+				check.Equal(t, pushed[len(pushed)-1], want, url+": %q")
 				turn.Lock()
 				s.targets = []string{"a"}
 				turn.Unlock()
 			}
 			p.Stop()
-			if got, want := strings.Join(pushed[4:], "; "), "3 of a; 3 ended of a"; got != want {
-				t.Errorf("%s: after Stop %q, want %q", url, got, want)
-			}
+			check.Equal(t, strings.Join(pushed[4:], "; "), "3 of a; 3 ended of a", url+": after Stop %q")
 			if pushes, failures := p.Counts(); pushes != 6 || failures != 1 {
 				t.Errorf("%d pushes, %d failures", pushes, failures)
 			}
@@ -200,16 +186,8 @@ func accepted(t *testing.T, url string, body []byte) *http.Response {
 func summary(t *testing.T, url string, body []byte) string {
 	t.Helper()
 	n := map[string]int{}
-	count := func(target string, ended bool) {
-		if ended {
-			target = "ended of " + target
-		} else {
-			target = "of " + target
-		}
-		n[target]++
-	}
+	count := func(target string, ended bool) { n[map[bool]string{false: "of ", true: "ended of "}[ended]+target]++ }
 	if strings.HasSuffix(url, otlpPath) {
-		type point interface{ GetFlags() uint32 }
 		for _, m := range unpack(t, body).ResourceMetrics[0].ScopeMetrics[0].Metrics {
 			for _, p := range append(m.GetSum().GetDataPoints(), m.GetGauge().GetDataPoints()...) {
 				count(p.Attributes[1].Value.GetStringValue(), p.Flags == 1)
@@ -236,10 +214,8 @@ func summary(t *testing.T, url string, body []byte) string {
 // that hangs delays neither that nor Stop for long.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rejects, err := proto.Marshal(&collector.ExportMetricsServiceResponse{PartialSuccess: &collector.ExportMetricsPartialSuccess{RejectedDataPoints: 3, ErrorMessage: "too\nold"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		partial := &collector.ExportMetricsPartialSuccess{RejectedDataPoints: 3, ErrorMessage: "too\nold"}
+		rejects := must.Get(proto.Marshal(&collector.ExportMetricsServiceResponse{PartialSuccess: partial}))(t)
 		var log shared
 		s := &source{schema: 3, targets: []string{"a"}}
 		p := New(Options{To: to(t, "http://u:secret@h/v1/metrics", map[string]string{"OTEL_EXPORTER_OTLP_HEADERS": "X-Tenant=a%20b"}), Job: "j", Instance: "i", Start: start, Gather: s.gather,
@@ -415,31 +391,23 @@ func TestOtherTypes(t *testing.T) {
 		h.Observe(v)
 		s.Observe(v)
 	}
-	families := must.Get(r.Gather())(t)
 	o := &Options{To: &To{url: &url.URL{Path: "/write"}}, Job: "j", Instance: "i", Start: start}
 	w, x := &remoteBatch{options: o}, &otlpBatch{options: o, compress: true}
-	for _, f := range families {
+	for _, f := range must.Get(r.Gather())(t) {
 		w.add(f, f.Metric[0], time.Now(), false)
 		x.add(f, f.Metric[0], time.Now(), false)
 	}
-	body, err := w.body()
-	if err != nil {
-		t.Fatal(err)
-	}
 	got := map[string]float64{}
-	for labels, w := range fromWrite(t, body) {
+	for labels, w := range fromWrite(t, must.Get(w.body())(t)) {
 		got[strings.ReplaceAll(strings.ReplaceAll(labels, " instance=i job=j", ""), "__name__=", "")] = w.value
 	}
 	want := map[string]float64{"c_bucket le=1": 1, "c_bucket le=2": 2, "c_bucket le=+Inf": 4, "c_count": 4, "c_sum": 8, "s quantile=0.5": 1.5, "s_count": 4, "s_sum": 8}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if body, err = x.body(); err != nil {
-		t.Fatal(err)
-	}
 	var c *otlp.HistogramDataPoint
 	var q *otlp.SummaryDataPoint
-	for _, m := range unpack(t, body).ResourceMetrics[0].ScopeMetrics[0].Metrics {
+	for _, m := range unpack(t, must.Get(x.body())(t)).ResourceMetrics[0].ScopeMetrics[0].Metrics {
 		if d := m.GetHistogram(); d != nil {
 			c = d.DataPoints[0]
 		} else {
