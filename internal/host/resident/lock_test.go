@@ -2,9 +2,7 @@ package resident
 
 import (
 	"os"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"unsafe"
@@ -75,9 +73,7 @@ func TestLock(t *testing.T) {
 			t.Errorf("the %s is not in memory: %v", name, in)
 		}
 	}
-	status := must.Get(os.ReadFile("/proc/self/status"))(t)
-	kilobytes, _ := strconv.Atoi(string(regexp.MustCompile(`VmLck:\s+(\d+) kB`).FindSubmatch(status)[1]))
-	if kilobytes < 2<<10 || kilobytes > 48<<10 {
-		t.Errorf("%d kB are locked", kilobytes)
+	if n := kilobytes(t, "VmLck"); n < 2<<10 || n > 48<<10 {
+		t.Errorf("%d kB are locked", n)
 	}
 }

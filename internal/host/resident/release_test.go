@@ -9,16 +9,18 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
+// kilobytes reads a field of the process's status.
+func kilobytes(t *testing.T, field string) int {
+	t.Helper()
+	status := must.Get(os.ReadFile("/proc/self/status"))(t)
+	return must.Get(strconv.Atoi(string(regexp.MustCompile(field + `:\s+(\d+) kB`).FindSubmatch(status)[1])))(t)
+}
+
 // After Release fewer of the program's pages are mapped, and it works as before.
 func TestRelease(t *testing.T) {
-	mapped := func() int {
-		b := must.Get(os.ReadFile("/proc/self/status"))(t)
-		n := must.Get(strconv.Atoi(string(regexp.MustCompile(`RssFile:\s+(\d+) kB`).FindSubmatch(b)[1])))(t)
-		return n
-	}
-	before := mapped()
+	before := kilobytes(t, "RssFile")
 	Release()
-	if after := mapped(); after >= before {
+	if after := kilobytes(t, "RssFile"); after >= before {
 		t.Errorf("%d kB of files were mapped, and %d are", before, after)
 	}
 }
