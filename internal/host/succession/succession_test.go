@@ -35,17 +35,10 @@ var names atomic.Int64
 func claimed(t *testing.T) (fd int, name string) {
 	t.Helper()
 	name = fmt.Sprintf("@rebound/test/%d/%d", os.Getpid(), names.Add(1))
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrUnix{Name: name})
-	}
-	if err == nil {
-		err = unix.Listen(fd, 4)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd = must.Get(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0))(t)
 	t.Cleanup(func() { unix.Close(fd) })
+	must.OK(t, unix.Bind(fd, &unix.SockaddrUnix{Name: name}))
+	must.OK(t, unix.Listen(fd, 4))
 	return fd, name
 }
 
@@ -57,36 +50,42 @@ func offer(t *testing.T, fd int, p nic.Heritable, user int) (o *Offer, stopped c
 	return o, stopped
 }
 
-// A successor gets the files and the state; one that gives up changes nothing; the next one makes the predecessor stop, and learns the position.
-func TestTakeOver(t *testing.T) {
-	fd, name := claimed(t)
-	in, out, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
+// find finds a predecessor, and closes the files of its device.
+func find(t *testing.T, name string) *Predecessor {
+	t.Helper()
+	p := must.Get(Find(name))(t)
+	for _, f := range p.Files {
+		unix.Close(f)
 	}
-	defer in.Close()
-	o, stopped := offer(t, fd, port{file: int(out.Fd())}, os.Geteuid())
-	if c, err := net.Dial("unix", name); err != nil { // to see whose claim it is
-		t.Fatal(err)
-	} else {
-		c.Close()
-	}
-	for range 2 {
-		p := must.Get(Find(name))(t)
-		for _, f := range p.Files {
-			unix.Close(f)
-		}
-		p.Close()
-	}
-	p, err := Find(name)
-	if err != nil || string(p.State) != "state" || len(p.Files) != 1 {
-		t.Fatalf("%+v, %v", p, err)
-	}
+	return p
+}
+
+// continues fails the test if a predecessor has stopped.
+func continues(t *testing.T, stopped chan struct{}) {
+	t.Helper()
 	select {
 	case <-stopped:
 		t.Error("stopped before a successor was ready")
 	default:
 	}
+}
+
+// A successor gets the files and the state; one that gives up changes nothing; the next one makes the predecessor stop, and learns the position.
+func TestTakeOver(t *testing.T) {
+	fd, name := claimed(t)
+	in, out, err := os.Pipe()
+	must.OK(t, err)
+	defer in.Close()
+	o, stopped := offer(t, fd, port{file: int(out.Fd())}, os.Geteuid())
+	must.OK(t, must.Get(net.Dial("unix", name))(t).Close()) // to see whose claim it is
+	for range 2 {
+		find(t, name).Close()
+	}
+	p, err := Find(name)
+	if err != nil || string(p.State) != "state" || len(p.Files) != 1 {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	continues(t, stopped)
 	finished := make(chan error)
 	go func() {
 		<-stopped
@@ -99,9 +98,7 @@ func TestTakeOver(t *testing.T) {
 	}
 	check.OK(t, <-finished)
 	end := os.NewFile(uintptr(p.Files[0]), "pipe")
-	if _, err := end.WriteString("hello"); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, check.Err(end.WriteString("hello")))
 	end.Close()
 	if b, err := io.ReadAll(in); err != nil || string(b) != "hello" { // and no one else has the file
 		t.Errorf("read %q, %v", b, err)
@@ -126,11 +123,7 @@ func TestRefused(t *testing.T) {
 		}
 		c.Close()
 	}
-	select {
-	case <-stopped:
-		t.Error("stopped")
-	default:
-	}
+	continues(t, stopped)
 	check.OK(t, o.Finish())
 }
 
@@ -147,11 +140,8 @@ func TestLongState(t *testing.T) {
 	file := must.Get(os.Open(os.DevNull))(t)
 	defer file.Close() // not before, as the garbage collector would
 	offer(t, fd, port{int(file.Fd()), more}, os.Geteuid())
-	p := must.Get(Find(name))(t)
+	p := find(t, name)
 	defer p.Close()
-	for _, f := range p.Files {
-		unix.Close(f)
-	}
 	if string(p.State) != "state"+more || len(p.Files) != 1 {
 		t.Errorf("%d bytes and %d files, want %d and 1", len(p.State), len(p.Files), len(more)+5)
 	}
