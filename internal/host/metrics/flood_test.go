@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -21,6 +23,18 @@ import (
 type pipes struct {
 	come chan net.Conn
 	once sync.Once
+	left atomic.Int64 // connections that the server closed
+}
+
+// counted is the server's end of a connection.
+type counted struct {
+	net.Conn
+	closed func()
+}
+
+func (c *counted) Close() error {
+	c.closed()
+	return c.Conn.Close()
 }
 
 func (p *pipes) Accept() (net.Conn, error) {
@@ -41,7 +55,7 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 func (p *pipes) dial() net.Conn {
 	time.Sleep(time.Microsecond) // no two at one moment
 	near, far := net.Pipe()
-	p.come <- far
+	p.come <- &counted{far, sync.OnceFunc(func() { p.left.Add(1) })}
 	return near
 }
 
@@ -57,9 +71,7 @@ func flooded(t *testing.T, attack func(p *pipes, collected *atomic.Int64)) {
 		go func() { served <- s.Serve(p) }()
 		attack(p, &collected)
 		s.Close()
-		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-			t.Error(err)
-		}
+		check.Fails(t, "Serve", <-served, http.ErrServerClosed)
 	})
 }
 
@@ -85,62 +97,31 @@ func scrapeOnce(c net.Conn) (n int64, err error) {
 	return n, err
 }
 
-// Clients that do not read their response block no other client, and are disconnected when there are many of them.
-func TestSlowReadersMakeRoom(t *testing.T) {
-	flooded(t, func(p *pipes, _ *atomic.Int64) {
-		began := time.Now()
-		var ended atomic.Int64
-		for range 3 * connections {
-			c := p.dial()
-			defer c.Close()
-			must.Get(io.WriteString(c, request))(t)
-			go func() { // reads nothing of the page, and notices that it is disconnected
-				for err := error(nil); err == nil; {
-					time.Sleep(10 * time.Millisecond)
-					_, err = io.WriteString(c, "x")
-				}
-				ended.Add(1)
-			}()
-		}
+// crowd has three times as many clients as there may be send a text, and then one that scrapes, in no time.
+func crowd(t *testing.T, p *pipes, text string) {
+	began := time.Now()
+	for range 3 * connections {
 		c := p.dial()
 		defer c.Close()
-		if _, err := scrapeOnce(c); err != nil {
-			t.Error(err)
-		}
-		if d := time.Since(began); d > time.Second {
-			t.Errorf("the page came after %v", d)
-		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if n := ended.Load(); n < 2*connections {
-			t.Errorf("%d of %d were disconnected, want all but %d", n, 3*connections, connections)
-		}
-	})
+		must.Get(io.WriteString(c, text))(t)
+	}
+	c := p.dial()
+	defer c.Close()
+	check.OK(t, check.Err(scrapeOnce(c)))
+	if d := time.Since(began); d > time.Second {
+		t.Errorf("the page came after %v", d)
+	}
+	check.Equal(t, p.left.Load(), 2*connections+1, "%d were disconnected")
+}
+
+// Clients that do not read their response block no other client, and are disconnected when there are many of them.
+func TestSlowReadersMakeRoom(t *testing.T) {
+	flooded(t, func(p *pipes, _ *atomic.Int64) { crowd(t, p, request) })
 }
 
 // Connections with incomplete requests are closed to make room.
 func TestHalfRequestsMakeRoom(t *testing.T) {
-	flooded(t, func(p *pipes, _ *atomic.Int64) {
-		var ended atomic.Int64
-		for range 3 * connections {
-			c := p.dial()
-			defer c.Close()
-			must.Get(io.WriteString(c, request[:20]))(t)
-			go func() {
-				io.Copy(io.Discard, c)
-				ended.Add(1)
-			}()
-		}
-		synctest.Wait() // hardly any time passes
-		if n := ended.Load(); n != 2*connections {
-			t.Errorf("%d of %d were disconnected, want all but %d", n, 3*connections, connections)
-		}
-		c := p.dial()
-		defer c.Close()
-		if _, err := scrapeOnce(c); err != nil {
-			t.Error(err)
-		}
-	})
+	flooded(t, func(p *pipes, _ *atomic.Int64) { crowd(t, p, request[:20]) })
 }
 
 // Clients that scrape continuously do not delay another one: it gets a page that was collected after its request. The
@@ -189,9 +170,9 @@ func TestHideWhileWaiting(t *testing.T) {
 		collected := 0
 		s := newEditions(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { collected++ }))
 		ask := func() int {
-			w := &answer{header: http.Header{}}
+			w := httptest.NewRecorder()
 			s.ServeHTTP(w, &http.Request{Header: http.Header{}})
-			return w.code
+			return w.Code
 		}
 		if code := ask(); code != http.StatusOK {
 			t.Errorf("status %d", code)

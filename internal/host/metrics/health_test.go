@@ -3,14 +3,11 @@ package metrics
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // A loop is stalled if it has made no pass since the previous check, which is a second old or older: more frequent checks share its result.
@@ -38,18 +35,14 @@ func TestPulse(t *testing.T) {
 func TestHealthz(t *testing.T) {
 	scrapePause = 0
 	defer func() { scrapePause = time.Second / scrapes }()
-	var log logged
 	fails := errors.New("loop 0 is stalled")
-	hide := must.Get(Serve("127.0.0.1:0", nil, &slow{}, nil, func() error { return fails }, slog.New(slog.NewTextHandler(&log, nil))))(t)
+	address, hide := listening(t, func(log *slog.Logger) (func(), error) {
+		return Serve("127.0.0.1:0", nil, &slow{}, nil, func() error { return fails }, log)
+	})
 	defer hide()
-	_, url, _ := strings.Cut(strings.TrimSpace(log.String()), "url=")
 	for _, want := range []string{"503 loop 0 is stalled\n", "200 ok\n"} {
-		r := must.Get(http.Get(strings.TrimSuffix(url, "metrics") + "healthz"))(t)
-		text, err := io.ReadAll(r.Body)
-		r.Body.Close()
-		if got := fmt.Sprintf("%d %s", r.StatusCode, text); got != want || err != nil {
-			t.Errorf("%q, %v; want %q", got, err, want)
-		}
+		a, body := ask(t, "GET", address, "/healthz", address)
+		check.Equal(t, fmt.Sprintf("%d %s", a.StatusCode, body), want, "%q")
 		fails = nil
 	}
 }

@@ -4,11 +4,8 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"testing"
-
-	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // slow is a page that blocks a scrape until the test releases it.
@@ -25,19 +22,14 @@ func (s *slow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.inside.Store(false)
 }
 
-// logged keeps the log.
-type logged struct{ strings.Builder }
-
 // The metrics are hidden before the device is closed and its memory is freed: hide waits for a running scrape.
 func TestHideWaitsForScrapes(t *testing.T) {
 	s := &slow{within: make(chan struct{}), leave: make(chan struct{})}
-	var log logged
-	hide := must.Get(Serve("127.0.0.1:0", nil, s, nil, nil, slog.New(slog.NewTextHandler(&log, nil))))(t)
-	_, url, _ := strings.Cut(strings.TrimSpace(log.String()), "url=")
+	address, hide := listening(t, func(log *slog.Logger) (func(), error) { return Serve("127.0.0.1:0", nil, s, nil, nil, log) })
 	asked := make(chan struct{})
 	go func() {
 		defer close(asked)
-		if r, err := http.Get(url); err == nil { // hide ends the connection, or does not
+		if r, err := http.Get("http://" + address + "/metrics"); err == nil { // hide ends the connection, or does not
 			io.Copy(io.Discard, r.Body)
 			r.Body.Close()
 		}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"runtime"
 	"slices"
@@ -61,14 +62,14 @@ func TestPageFormats(t *testing.T) {
 	gone.Set(1)
 	families := map[string]map[string]*dto.MetricFamily{}
 	for name, accept := range map[string]string{"text": "", "protobuf": wantsProtobuf} {
-		w := &answer{header: http.Header{}}
+		w := httptest.NewRecorder()
 		h.ServeHTTP(w, &http.Request{Header: http.Header{"Accept": {accept}}})
-		format := expfmt.ResponseFormat(w.header)
+		format := expfmt.ResponseFormat(w.Header())
 		if (format.FormatType() == expfmt.TypeProtoDelim) != (name == "protobuf") {
 			t.Fatalf("%s is answered with %q", name, format)
 		}
 		families[name] = map[string]*dto.MetricFamily{}
-		for d := expfmt.NewDecoder(&w.body, format); ; {
+		for d := expfmt.NewDecoder(w.Body, format); ; {
 			var f dto.MetricFamily
 			if err := d.Decode(&f); err == io.EOF {
 				break
@@ -124,30 +125,16 @@ func TestProcessMetrics(t *testing.T) {
 	}
 }
 
-// answer is an HTTP response in memory.
-type answer struct {
-	header http.Header
-	body   bytes.Buffer
-	code   int
-}
-
-func (a *answer) Header() http.Header         { return a.header }
-func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
-func (a *answer) WriteHeader(code int)        { a.code = code }
-
 // A scrape leaves little garbage. client_golang's registry leaves several hundred KB for the same page, which stops the
 // loops every few hours.
 func TestScrapeLeavesLittle(t *testing.T) {
 	p, fill := example()
-	var log logged
-	hide := must.Get(ListenPage("127.0.0.1:0", nil, p, fill, nil, slog.New(slog.NewTextHandler(&log, nil))))(t)
+	address, hide := listening(t, func(log *slog.Logger) (func(), error) { return ListenPage("127.0.0.1:0", nil, p, fill, nil, log) })
 	defer hide()
 	defer func(was time.Duration) { scrapePause = was }(scrapePause)
 	scrapePause = 0
-	_, url, _ := strings.Cut(strings.TrimSpace(log.String()), "url=http://")
-	address, path, _ := strings.Cut(url, "/")
 	for name, accept := range map[string]string{"text": "text/plain", "protobuf": wantsProtobuf} {
-		request := []byte("GET /" + path + " HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: " + accept + "\r\n\r\n")
+		request := []byte("GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: " + accept + "\r\n\r\n")
 		c := must.Get(net.Dial("tcp", address))(t)
 		defer c.Close()
 		buffer := make([]byte, 1<<20)
@@ -155,8 +142,7 @@ func TestScrapeLeavesLittle(t *testing.T) {
 			must.Get(c.Write(request))(t)
 			n := 0
 			for !bytes.HasSuffix(buffer[:n], []byte("\r\n0\r\n\r\n")) {
-				got := must.Get(c.Read(buffer[n:]))(t)
-				n += got
+				n += must.Get(c.Read(buffer[n:]))(t)
 			}
 			return n
 		}

@@ -8,12 +8,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -27,9 +28,7 @@ func TestHostAllowed(t *testing.T) {
 		"evil.example": false, "127.0.0.1.evil.example": false, "localhost.evil.example:9470": false, "xlocalhost": false, "svc": false,
 		own + ".evil.example": false, "127.0.0.1:80:80": false, "evil.example:80:80": false, "any": false,
 	} {
-		if got := hostAllowed(host, listed); got != want {
-			t.Errorf("%q: allowed %v, want %v", host, got, want)
-		}
+		check.Equal(t, hostAllowed(host, listed), want, host+": allowed %v")
 	}
 	if !hostAllowed("evil.example", []string{anyHost}) {
 		t.Error("any does not turn the check off")
@@ -47,18 +46,21 @@ func FuzzHost(f *testing.F) {
 	})
 }
 
-func serve(t *testing.T, hosts []string) string { return serveStatus(t, hosts, nil) }
-
-func serveStatus(t *testing.T, hosts []string, status http.Handler) string {
+// serve serves a small page, and returns the server's address.
+func serve(t *testing.T, hosts []string, status http.Handler) string {
 	t.Helper()
-	var log logged
 	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "x 0\n") })
-	hide := must.Get(Serve("127.0.0.1:0", hosts, page, status, nil, slog.New(slog.NewTextHandler(&log, nil))))(t)
+	address, hide := listening(t, func(log *slog.Logger) (func(), error) { return Serve("127.0.0.1:0", hosts, page, status, nil, log) })
 	t.Cleanup(hide)
-	_, text, _ := strings.Cut(strings.TrimSpace(log.String()), "url=")
-	text, _, _ = strings.Cut(text, "\n")
-	u := must.Get(url.Parse(text))(t)
-	return u.Host
+	return address
+}
+
+// listening starts a server, and returns the address that it logs.
+func listening(t *testing.T, start func(*slog.Logger) (hide func(), err error)) (address string, hide func()) {
+	t.Helper()
+	var log strings.Builder
+	hide = must.Get(start(slog.New(slog.NewTextHandler(&log, nil))))(t)
+	return regexp.MustCompile(`url=http://(\S+)/`).FindStringSubmatch(log.String())[1], hide
 }
 
 // ask requests a path of a server, with a Host header.
@@ -73,7 +75,7 @@ func ask(t *testing.T, method, address, path, host string) (answer *http.Respons
 
 // GET and HEAD are answered for allowed hosts. A rejected request does not count as a scrape.
 func TestMethodsAndHosts(t *testing.T) {
-	address := serve(t, []string{"listed.example"})
+	address := serve(t, []string{"listed.example"}, nil)
 	for range 20 {
 		for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "X"} {
 			if a, _ := ask(t, method, address, "/metrics", address); a.StatusCode != http.StatusMethodNotAllowed || a.Header.Get("Allow") != "GET, HEAD" {
@@ -97,7 +99,8 @@ func TestMethodsAndHosts(t *testing.T) {
 // The status page has the limits of the metrics and restrictive headers for browsers. Requests for it do not use up the
 // metrics' rate limit.
 func TestStatusPage(t *testing.T) {
-	address := serveStatus(t, []string{"listed.example"}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "status "+r.URL.Path) }))
+	status := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "status "+r.URL.Path) })
+	address := serve(t, []string{"listed.example"}, status)
 	for _, c := range []struct {
 		method, path, host string
 		status             int
@@ -115,9 +118,9 @@ func TestStatusPage(t *testing.T) {
 	if a.StatusCode != http.StatusOK || body != "status /" {
 		t.Errorf("status page: %s, %q", a.Status, body)
 	}
-	header := a.Header
-	if policy := header.Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "script") || header.Get("X-Content-Type-Options") != "nosniff" {
-		t.Errorf("headers %v", header)
+	policy := a.Header.Get("Content-Security-Policy")
+	if !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "script") || a.Header.Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("headers %v", a.Header)
 	}
 }
 
@@ -128,7 +131,7 @@ func TestServerBounds(t *testing.T) {
 			t.Errorf("no time-out: %s", name)
 		}
 	}
-	c := must.Get(net.Dial("tcp", serve(t, nil)))(t)
+	c := must.Get(net.Dial("tcp", serve(t, nil, nil)))(t)
 	defer c.Close()
 	go fmt.Fprintf(c, "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nX: %s\r\n\r\n", strings.Repeat("x", 64<<10))
 	a, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -139,20 +142,15 @@ func TestServerBounds(t *testing.T) {
 
 // Clients that connect and send nothing do not keep another one out: the oldest of them are disconnected.
 func TestIdleClientsMakeRoom(t *testing.T) {
-	address := serve(t, nil)
-	var first net.Conn
-	for i := range 3 * connections {
-		c := must.Get(net.Dial("tcp", address))(t)
-		defer c.Close()
-		if i == 0 {
-			first = c
-		}
+	address := serve(t, nil, nil)
+	first := must.Get(net.Dial("tcp", address))(t)
+	defer first.Close()
+	for range 3 * connections {
+		defer must.Get(net.Dial("tcp", address))(t).Close()
 	}
 	if _, err := io.ReadAll(first); err != nil && !strings.Contains(err.Error(), "reset") { // ends when the server closes it
 		t.Error(err)
 	}
-	a := must.Get(http.Get("http://" + address + "/metrics"))(t)
-	if a.Body.Close(); a.StatusCode != http.StatusOK {
-		t.Error(a.Status)
-	}
+	a, _ := ask(t, "GET", address, "/metrics", address)
+	check.Equal(t, a.Status, "200 OK", "%s")
 }
