@@ -1,14 +1,14 @@
 package cards
 
 import (
-	"errors"
+	"fmt"
 	"log/slog"
-	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -22,10 +22,7 @@ func TestSocketDoesNotPush(t *testing.T) {
 		}
 		must.OK(t, table.Apply())
 		c.Log = slog.New(slog.DiscardHandler)
-		_, err := c.Open()
-		if err == nil || !strings.Contains(err.Error(), `push mode "llq": want one of auto, off: a socket`) {
-			t.Errorf("%s with nic.push = llq: %v", driver, err)
-		}
+		check.Fails(t, driver+" with nic.push = llq", check.Err(c.Open()), nil, `push mode "llq": want one of auto, off: a socket`)
 	}
 }
 
@@ -59,19 +56,12 @@ func TestNotSupported(t *testing.T) {
 		{Vendor: 0x15b3, Device: 0x1023}: "ConnectX-8", {Vendor: 0x15b3, Device: 0x1004}: "ConnectX-3 virtual function",
 		{Vendor: 0x15b3, Device: 0x1011}: "has InfiniBand only", {Vendor: 0x8086, Device: 0x151c}: "no driver for the PHY",
 	} {
-		err := NotSupported(id)
-		if !errors.Is(err, nic.ErrNoDevice) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "nic.driver auto, xdp or afxdp") {
-			t.Errorf("%v: %v", id, err)
-		}
+		check.Fails(t, want, NotSupported(id), nic.ErrNoDevice, want, "nic.driver auto, xdp or afxdp")
 	}
-	for device, driver := range map[uint16]string{0x10f9: "ixgbe", 0x1514: "ixgbe", 0x1517: "ixgbe", 0x152a: "ixgbe"} {
-		if got := DriverFor(pci.ID{Vendor: 0x8086, Device: device}); got != driver {
-			t.Errorf("8086:%04x: driver %q, expected %q", device, got, driver)
-		}
+	for _, device := range []uint16{0x10f9, 0x1514, 0x1517, 0x152a} {
+		check.Equal(t, DriverFor(pci.ID{Vendor: 0x8086, Device: device}), "ixgbe", fmt.Sprintf("8086:%04x: driver ", device)+"%q")
 	}
-	if got := DriverFor(pci.ID{Vendor: 0x1d0f, Device: 0x0051}); got != "ena" {
-		t.Errorf("1d0f:0051: driver %q", got)
-	}
+	check.Equal(t, DriverFor(pci.ID{Vendor: 0x1d0f, Device: 0x0051}), "ena", "1d0f:0051: driver %q")
 	for _, r := range refused {
 		for device := range r.devices {
 			if d := DriverFor(pci.ID{Vendor: r.vendor, Device: device}); d != "" {
@@ -85,12 +75,6 @@ func TestNotSupported(t *testing.T) {
 func TestInterfaceWithoutCard(t *testing.T) {
 	c := Config{Driver: "mlx5"}
 	c.Device, c.Log = "lo", slog.New(slog.DiscardHandler)
-	for what, open := range map[string]func() error{
-		"Open":         func() error { _, err := c.Open(); return err },
-		"OpenAnswerer": func() error { _, err := c.OpenAnswerer(); return err },
-	} {
-		if err := open(); !errors.Is(err, nic.ErrNoDevice) || !strings.Contains(err.Error(), "the kernel has no RDMA device for this interface") {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
+	check.Fails(t, "Open", check.Err(c.Open()), nic.ErrNoDevice, "the kernel has no RDMA device for this interface")
+	check.Fails(t, "OpenAnswerer", check.Err(c.OpenAnswerer()), nic.ErrNoDevice, "the kernel has no RDMA device for this interface")
 }
