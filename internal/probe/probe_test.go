@@ -20,6 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/probe"
 	"github.com/rebound-nic/rebound/nic/kit/trace"
 	models "github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
@@ -41,13 +42,9 @@ func serve(t *testing.T, m sim.Model) (string, *sim.Port) {
 
 func run(t *testing.T, ctx context.Context, device string, stage probe.Stage, mask bool) *probe.File {
 	t.Helper()
-	f := must.Get(probe.Run(ctx, probe.Options{Card: config(device), Stage: stage, Wait: 50 * time.Millisecond, Mask: mask}))(t)
-	return f
-}
-
-func config(device string) (c cards.Config) {
-	c.Driver, c.Device = "auto", device
-	return c
+	c := cards.Config{Driver: "auto"}
+	c.Device = device
+	return must.Get(probe.Run(ctx, probe.Options{Card: c, Stage: stage, Wait: 50 * time.Millisecond, Mask: mask}))(t)
 }
 
 // Every stage on every supported card: the file is complete and does not contain the address, the device is restored,
@@ -75,8 +72,7 @@ func TestProbe(t *testing.T) {
 					if (f.Loop != nil) != (stage == probe.StageLoop) || f.Loop != nil && !(f.Loop.Sent && f.Loop.Counted) {
 						t.Errorf("stage %s: self-test %+v", stage, f.Loop)
 					}
-					path := must.Get(f.Save(t.TempDir()))(t)
-					back := must.Get(probe.Read(path))(t)
+					back := must.Get(probe.Read(must.Get(f.Save(t.TempDir()))(t)))(t)
 					if len(back.Trace) != len(f.Trace) || back.ID != f.ID || back.Log != f.Log || !bytes.Equal(back.Config, f.Config) {
 						t.Error("the file is not read as it was written")
 					}
@@ -114,17 +110,13 @@ func TestHostileFile(t *testing.T) {
 		}
 		path := filepath.Join(t.TempDir(), "f")
 		out := must.Get(os.Create(path))(t)
-		z, err := zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedFastest))
-		if err != nil {
-			t.Fatal(err)
-		}
+		z := must.Get(zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedFastest)))(t)
 		w := tar.NewWriter(z)
 		for _, p := range parts {
-			err = errors.Join(err, w.WriteHeader(&tar.Header{Name: p.name, Mode: 0o644, Size: int64(len(p.body))}))
-			_, failed := w.Write(p.body)
-			err = errors.Join(err, failed)
+			must.OK(t, w.WriteHeader(&tar.Header{Name: p.name, Mode: 0o644, Size: int64(len(p.body))}))
+			must.Get(w.Write(p.body))(t)
 		}
-		must.OK(t, errors.Join(err, w.Close(), z.Close(), out.Close()))
+		must.OK(t, errors.Join(w.Close(), z.Close(), out.Close()))
 		if f, err := probe.Read(path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %d entries, %v", name, len(f.Trace), err)
 		}
@@ -184,10 +176,6 @@ func TestProbeOfADeviceThatFails(t *testing.T) {
 	if !strings.Contains(f.Error, "DEV_STS") || len(f.Changed) > 0 {
 		t.Errorf("error %q, changed %q", f.Error, f.Changed)
 	}
-	if path, err := f.Save(t.TempDir()); err != nil {
-		t.Error(path, err)
-	}
-	if !strings.Contains(f.Summary(), "stage up failed") {
-		t.Errorf("summary:\n%s", f.Summary())
-	}
+	check.OK(t, check.Err(f.Save(t.TempDir())))
+	check.Contains(t, f.Summary(), "stage up failed")
 }

@@ -6,7 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -53,10 +53,10 @@ func interrupted(t *testing.T, stage probe.Stage, signal syscall.Signal, at stri
 	port, far, device := simtest.Serve(t, m)
 	far.SetUp(stage == probe.StageLoop) // stage up waits for a link that does not come up
 	before := space(t, port)
-	reached, once := make(chan struct{}), sync.Once{}
+	var reached, ended atomic.Bool
 	m.FailAdmin(func(command string) uint8 {
 		if command == at {
-			once.Do(func() { close(reached) })
+			reached.Store(true)
 		}
 		return 0
 	})
@@ -65,30 +65,14 @@ func interrupted(t *testing.T, stage probe.Stage, signal syscall.Signal, at stri
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	must.OK(t, cmd.Start())
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	if at == "" {
-		await.Until(t, "the probe's frame", func() bool { return far.Recv(0) != nil })
-	} else {
-		await.Until(t, "the command", func() bool {
-			select {
-			case <-reached:
-				return true
-			default:
-				return false
-			}
-		})
-	}
-	cmd.Process.Signal(signal)
 	var err error
-	await.Until(t, "the end of the probe", func() bool {
-		select {
-		case err = <-ended:
-			return true
-		default:
-			return false
-		}
-	})
+	go func() {
+		err = cmd.Wait()
+		ended.Store(true)
+	}()
+	await.Until(t, "the command, or the probe's frame", func() bool { return reached.Load() || at == "" && far.Recv(0) != nil })
+	cmd.Process.Signal(signal)
+	await.Until(t, "the end of the probe", ended.Load)
 	if stage == probe.StageRead && cmd.ProcessState.ExitCode() == 0 {
 		return false
 	}
@@ -113,9 +97,8 @@ func interrupted(t *testing.T, stage probe.Stage, signal syscall.Signal, at stri
 		entries, _ := os.ReadDir(folder)
 		t.Fatalf("files %v in the folder:\n%s", entries, out.String())
 	}
-	f, err := probe.Read(files[0])
-	if err != nil || !strings.Contains(f.Error, "context canceled") || len(f.Changed) > 0 {
-		t.Errorf("file: %v, error %q, changed %q", err, f.Error, f.Changed)
+	if f := must.Get(probe.Read(files[0]))(t); !strings.Contains(f.Error, "context canceled") || len(f.Changed) > 0 {
+		t.Errorf("file: error %q, changed %q", f.Error, f.Changed)
 	}
 	return true
 }
