@@ -22,6 +22,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -60,21 +61,9 @@ func attempts(folder string) map[string]func() error {
 		}
 		return nil
 	}
-	open := func(name string, flags int) error {
-		fd, err := unix.Open(name, flags, 0o600)
-		if err == nil {
-			unix.Close(fd)
-		}
-		return err
-	}
+	open := func(name string, flags int) error { return check.Err(unix.Open(name, flags, 0o600)) }
 	socket := func(family, kind, protocol int) func() error {
-		return func() error {
-			fd, err := unix.Socket(family, kind, protocol)
-			if err == nil {
-				unix.Close(fd)
-			}
-			return err
-		}
+		return func() error { return check.Err(unix.Socket(family, kind, protocol)) }
 	}
 	call := func(number uintptr, a ...uintptr) func() error {
 		var all [6]uintptr
@@ -152,14 +141,14 @@ func child(folder string, confined bool) {
 	}
 	r.Speculation = append(r.Speculation, speculation())
 	note := func(name string, err error) {
-		if err != nil {
-			r.Errs[name] = err.Error()
-			var e syscall.Errno
-			if errors.As(err, &e) && e != unix.EPERM && e != unix.EACCES {
-				r.Errs[name] = "but not by us: " + r.Errs[name]
-			}
-		} else {
+		var e syscall.Errno
+		switch {
+		case err == nil:
 			r.Errs[name] = ""
+		case errors.As(err, &e) && e != unix.EPERM && e != unix.EACCES:
+			r.Errs[name] = "but not by us: " + err.Error()
+		default:
+			r.Errs[name] = err.Error()
 		}
 	}
 	last := []string{"set the clock", "leave a namespace", "change the root", "get capabilities back"} // these change the results of others
@@ -238,13 +227,7 @@ func runChild(t *testing.T, suffix string) (r result) {
 	cmd.Env = append(os.Environ(), childEnv+"="+folder+suffix)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS} // its mounts are private and end with it
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if err := json.Unmarshal(out, &r); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	must.OK(t, json.Unmarshal(must.Get(cmd.Output())(t), &r))
 	return r
 }
 

@@ -19,13 +19,11 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-const diesEnv = "REBOUND_CONFINE_PARENT"
-
 // A program that requested the death of its children with it gets it, although Linux forgets the request when a child
 // changes its user.
 func TestBecomeKeepsParentDeathSignal(t *testing.T) {
 	needs.Root(t, "changing the user")
-	switch os.Getenv(diesEnv) {
+	switch role() {
 	case "child":
 		must.OK(t, Become(nobody))
 		for _, h := range Apply(Needs{}) {
@@ -37,14 +35,12 @@ func TestBecomeKeepsParentDeathSignal(t *testing.T) {
 		select {}
 	case "parent":
 		runtime.LockOSThread() // whose end the child's signal is for
-		c := exec.Command("/proc/self/exe", "-test.run=^TestBecomeKeepsParentDeathSignal$")
-		c.Env = append(os.Environ(), diesEnv+"=child")
+		c := again(t, "child")
 		c.Stdout, c.Stderr = os.Stdout, os.Stderr
 		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 		t.Fatal(c.Run())
 	}
-	parent := exec.Command("/proc/self/exe", "-test.run=^TestBecomeKeepsParentDeathSignal$")
-	parent.Env = append(os.Environ(), diesEnv+"=parent")
+	parent := again(t, "parent")
 	out := must.Get(parent.StdoutPipe())(t)
 	must.OK(t, parent.Start())
 	lines := bufio.NewReader(out)
@@ -64,16 +60,10 @@ func TestBecomeKeepsParentDeathSignal(t *testing.T) {
 	_ = parent.Wait()
 }
 
-const waitsEnv = "REBOUND_CONFINE_WAITS"
-
 // A confined process learns how a child that it started before has ended.
 func TestWaitForChild(t *testing.T) {
-	if os.Getenv(waitsEnv) == "" {
-		c := exec.Command("/proc/self/exe", "-test.run=^TestWaitForChild$")
-		c.Env = append(os.Environ(), waitsEnv+"=1")
-		if out, err := c.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+	if role() == "" {
+		succeeds(t, "child")
 		return
 	}
 	child := exec.Command("cat")

@@ -13,19 +13,32 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-const growEnv = "REBOUND_CONFINE_GROW"
+const againEnv = "REBOUND_CONFINE_AGAIN"
+
+// again returns a process that runs a test again as a role, which role returns there.
+func again(t *testing.T, as string) *exec.Cmd {
+	c := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$")
+	c.Env = append(os.Environ(), againEnv+"="+as)
+	return c
+}
+
+func role() string { return os.Getenv(againEnv) }
+
+// succeeds fails the test if the test fails as a role.
+func succeeds(t *testing.T, as string) {
+	t.Helper()
+	if out, err := again(t, as).CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%.2000s", as, err, out)
+	}
+}
 
 // The runtime grows while the process changes its user. With all memory locked and a small limit, the process must
 // survive this.
 func TestBecomeWithLockedMemory(t *testing.T) {
 	needs.Root(t, "changing the user")
-	if os.Getenv(growEnv) == "" {
+	if role() == "" {
 		for range 20 { // a change takes a moment; each must survive
-			c := exec.Command("/proc/self/exe", "-test.run=^TestBecomeWithLockedMemory$")
-			c.Env = append(os.Environ(), growEnv+"=1")
-			if out, err := c.CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%.2000s", err, out)
-			}
+			succeeds(t, "child")
 		}
 		return
 	}
@@ -57,22 +70,15 @@ func TestBecomeWithLockedMemory(t *testing.T) {
 	<-done
 }
 
-const limitedEnv = "REBOUND_CONFINE_LIMITED"
-
 // With a limit on locked memory, changing the user needs CAP_SETPCAP: Cannot returns in advance the error of Become.
 func TestCannotWithLimitedMemory(t *testing.T) {
 	needs.Root(t, "changing the user")
-	switch os.Getenv(limitedEnv) {
+	switch role() {
 	case "":
-		for _, kept := range []string{"kept", "given up"} {
-			c := exec.Command("/proc/self/exe", "-test.run=^TestCannotWithLimitedMemory$")
-			c.Env = append(os.Environ(), limitedEnv+"="+kept)
-			if out, err := c.CombinedOutput(); err != nil {
-				t.Errorf("CAP_SETPCAP %s: %v\n%.2000s", kept, err, out)
-			}
-		}
+		succeeds(t, "CAP_SETPCAP kept")
+		succeeds(t, "CAP_SETPCAP given up")
 		return
-	case "given up":
+	case "CAP_SETPCAP given up":
 		giveUp(unix.CAP_SETPCAP)
 	}
 	small := unix.Rlimit{Cur: 8 << 20, Max: 8 << 20}
@@ -80,7 +86,7 @@ func TestCannotWithLimitedMemory(t *testing.T) {
 	giveUp(unix.CAP_SYS_RESOURCE)
 	before := nobody.Cannot()
 	err := Become(nobody)
-	if (before == nil) != (err == nil) || (err == nil) != (os.Getenv(limitedEnv) == "kept") || err != nil && !strings.Contains(before.Error(), "CAP_SETPCAP") {
+	if (before == nil) != (err == nil) || (err == nil) != (role() == "CAP_SETPCAP kept") || err != nil && !strings.Contains(before.Error(), "CAP_SETPCAP") {
 		t.Errorf("Cannot says %v, Become %v", before, err)
 	}
 }
