@@ -1,14 +1,18 @@
 package setting
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"io"
 	"math"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 type chosen struct {
@@ -39,6 +43,16 @@ func table(c *chosen) *Table {
 	)
 }
 
+// parse assigns what a document has to the settings.
+func parse(doc string) error {
+	var c chosen
+	tab := table(&c)
+	if err := tab.Parse("F", doc); err != nil {
+		return err
+	}
+	return tab.Apply()
+}
+
 func TestTOMLRoundTrip(t *testing.T) {
 	var c chosen
 	doc := table(&c).TOML("An introduction.")
@@ -48,12 +62,8 @@ func TestTOMLRoundTrip(t *testing.T) {
 	}
 	read := table(&c)
 	c = chosen{names: []string{"left"}}
-	if err := read.Parse("F", doc); err != nil {
-		t.Fatalf("%v\n%s", err, doc)
-	}
-	if err := read.Apply(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, read.Parse("F", doc))
+	check.OK(t, read.Apply())
 	if want.names = []string{}; !reflect.DeepEqual(c, want) {
 		t.Errorf("%+v from\n%s", c, doc)
 	}
@@ -78,15 +88,20 @@ func TestLines(t *testing.T) {
 		{"[b]\n\nmode = 'z'", `F:3: b.mode: "z" is not one of x, yy`},
 		{"\n\n[[c]]", "F:3: c: unknown section"},
 		{"\nc.d = 1", "F:2: c: unknown section"},
+		{"c = 1\n[a]", "F:1: c: unknown key"},
+		{"a = 3", "F:1: a: is an integer, must be a section"},
+		{"[[a]]", "F:1: a: is a list of tables, must be a section"},
+		{"[a", `F:1: expected '.' or ']' to end table name, but got '\x00' instead`},
+		{"[a]\nname = 7", "F:2: a.name: is an integer, must be a string"},
+		{"[a]\nname = true", "F:2: a.name: is a boolean, must be a string"},
+		{"[a]\nname = \"x\n\"", "F:2: a.name: strings cannot contain newlines"},
+		{"[a]\nname = 'x'\nname = 'x'", "F:3: a.name: Key 'a.name' has already been defined."},
+		{"[a]\nsize_max = 1.5", "F:2: a.size_max: is a float, must be an integer"},
+		{"[b]\nports = '2'", "F:2: b.ports: is a string, must be a list of integers"},
+		{"[b]\nports = 2", "F:2: b.ports: is an integer, must be a list of integers"},
 		{"[b]\nevery = '5ms'", `F:2: b.every: "5ms" is not a duration of 1s or more, such as "10s"; "0s" is off`},
 	} {
-		var v chosen
-		tab := table(&v)
-		err := tab.Parse("F", c.doc)
-		if err == nil {
-			err = tab.Apply()
-		}
-		if err == nil || err.Error() != c.want {
+		if err := parse(c.doc); err == nil || err.Error() != c.want {
 			t.Errorf("%q:\ngot  %v\nwant %s", c.doc, err, c.want)
 		}
 	}
@@ -96,14 +111,26 @@ func TestLines(t *testing.T) {
 func TestLaterWins(t *testing.T) {
 	var c chosen
 	tab := table(&c)
-	if err := tab.Parse("F", "a.size_max = -1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := tab.Set("a.size_max=3"); err != nil {
-		t.Fatal(err)
-	}
-	if err := tab.Apply(); err != nil || c.size != 3 {
-		t.Errorf("size %d, error %v", c.size, err)
+	check.OK(t, tab.Parse("F", "a.size_max = -1"))
+	check.OK(t, tab.Set("a.size_max=3"))
+	check.OK(t, tab.Apply())
+	check.Equal(t, c.size, 3, "size %d")
+}
+
+func TestSet(t *testing.T) {
+	for set, want := range map[string]string{
+		"a.nam=x":         "-set: a.nam: unknown key",
+		"a=x":             "-set: a: unknown key",
+		"a.name":          "-set: a.name: wants KEY=VALUE",
+		"a.size_max=x":    "-set: a.size_max: is a string, must be an integer",
+		"b.ports=[7,x]":   "-set: b.ports: has a string, must be a list of integers",
+		"a.size_max=1\nb": "-set: a.size_max: is a string, must be an integer",
+	} {
+		var c chosen
+		tab := table(&c)
+		if err := cmp.Or(tab.Set(set), tab.Apply()); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %s", set, err, want)
+		}
 	}
 }
 
@@ -116,15 +143,9 @@ func TestFlags(t *testing.T) {
 		s.AddFlag(f)
 	}
 	f.PrintDefaults()
-	for _, want := range []string{"-size-max value", "A size. (default 7)", "x    the first", "yy   the second", "-mode value", "More of them. (default [])", "-on\n"} {
-		if !strings.Contains(help.String(), want) {
-			t.Errorf("help lacks %q:\n%s", want, help.String())
-		}
-	}
+	check.Contains(t, help.String(), "-size-max value", "A size. (default 7)", "x    the first", "yy   the second",
+		"-mode value", "More of them. (default [])", "-on\n")
 	f.SetOutput(io.Discard)
-	if err := f.Parse([]string{"-size-max", "9", "-on=false", "-mode=yy", "-ports=3,x", "-names", "[a, b]", "-name=5"}); err == nil {
-		t.Error("-ports=3,x is no list of integers")
-	}
 	err := f.Parse([]string{"-size-max", "9", "-on=false", "-mode=yy", "-ports=3,4", "-names", "[a, b]", "-name=5"})
 	if want := (chosen{"5", 9, false, "yy", []int{3, 4}, []string{"a", "b"}, 0}); err != nil || !reflect.DeepEqual(c, want) {
 		t.Errorf("%+v, %v", c, err)
@@ -132,6 +153,7 @@ func TestFlags(t *testing.T) {
 	for arg, want := range map[string]string{
 		"-size-max=-2": `invalid value "-2" for flag -size-max: -2 is negative`,
 		"-size-max=a":  `invalid value "a" for flag -size-max: is a string, must be an integer`,
+		"-ports=3,x":   `invalid value "3,x" for flag -ports: has a string, must be a list of integers`,
 		"-on=maybe":    `invalid boolean value "maybe" for -on: is a string, must be true or false`,
 		"-mode=z":      `invalid value "z" for flag -mode: "z" is not one of x, yy`,
 	} {
@@ -150,19 +172,10 @@ func TestUnused(t *testing.T) {
 	for i := range table.Settings {
 		table.Settings[i].Drivers = []string{"afxdp", "ena"}
 	}
-	if err := table.Parse("config.toml", "[cpu]\ncores = []\npriority = 50\n"); err != nil {
-		t.Fatal(err)
-	}
-	if err := table.Apply(); err != nil {
-		t.Fatal(err)
-	}
-	got := fmt.Sprint(table.Unused("xdp"))
-	if want := "[config.toml:3: cpu.priority: has no effect with driver xdp (it is for afxdp, ena)]"; got != want {
-		t.Errorf("got %s\nwant %s", got, want)
-	}
-	if got := table.Unused("ena"); len(got) > 0 {
-		t.Errorf("ena has them, and %v is said", got)
-	}
+	check.OK(t, table.Parse("config.toml", "[cpu]\ncores = []\npriority = 50\n"))
+	check.OK(t, table.Apply())
+	check.Equal(t, fmt.Sprint(table.Unused("xdp")), "[config.toml:3: cpu.priority: has no effect with driver xdp (it is for afxdp, ena)]", "xdp: %s")
+	check.Equal(t, len(table.Unused("ena")), 0, "ena: %d unused")
 }
 
 // A setting whose condition is not met is reported, whatever the driver.
@@ -180,12 +193,8 @@ func TestNeeds(t *testing.T) {
 		tab := table(&c)
 		tab.Find("b.every").Needs = []string{"b.mode=yy", "b.names"}
 		tab.Find("a.size_max").Needs = []string{"b.mode!=yy"}
-		if err := tab.Parse("F", doc); err != nil {
-			t.Fatal(err)
-		}
-		if got := fmt.Sprint(tab.Unused("")); got != want {
-			t.Errorf("%q: got %s, want %s", doc, got, want)
-		}
+		check.OK(t, tab.Parse("F", doc))
+		check.Equal(t, fmt.Sprint(tab.Unused("")), want, strconv.Quote(doc)+": %s")
 	}
 }
 
@@ -203,9 +212,7 @@ func TestRange(t *testing.T) {
 		{Range("a.b", &n, 1, math.MaxInt, 5, "", "A size"), "A size, 1 or more.", "0", "0 is not 1 or more"},
 		{Range("a.b", &n, -1, 3, -1, "", "A size"), "A size, -1 to 3.", "4", "4 is not -1 to 3"},
 	} {
-		if c.s.Doc != c.doc {
-			t.Errorf("described as %q, want %q", c.s.Doc, c.doc)
-		}
+		check.Equal(t, c.s.Doc, c.doc, "described as %q")
 		if err := c.s.Assign(c.bad); err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v, want %s", c.bad, err, c.want)
 		}
