@@ -20,8 +20,7 @@ func (w *wire) addresses(t *testing.T) (all []string) {
 	t.Helper()
 	w.here.do(t, func() {
 		l := must.Get(netlink.LinkByName(port))(t)
-		list := must.Get(netlink.AddrList(l, netlink.FAMILY_ALL))(t)
-		for _, a := range list {
+		for _, a := range must.Get(netlink.AddrList(l, netlink.FAMILY_ALL))(t) {
 			if !a.IP.IsLinkLocalUnicast() {
 				all = append(all, a.IPNet.String())
 			}
@@ -40,18 +39,12 @@ func TestLendsAddresses(t *testing.T) {
 	wanted := []netip.Prefix{netip.MustParsePrefix(ours4 + "/24"), netip.MustParsePrefix(kernels4 + "/24"), netip.MustParsePrefix(ours6 + "/64")}
 	var added []netip.Addr
 	var release func() error
-	w.here.do(t, func() {
-		var err error
-		if added, release, err = lendAddresses(port, wanted, slog.New(slog.DiscardHandler)); err != nil {
-			t.Fatal(err)
-		}
-	})
-	if want := []netip.Addr{wanted[0].Addr(), wanted[2].Addr()}; !slices.Equal(added, want) {
-		t.Errorf("added %v, want %v", added, want)
-	}
-	if got := w.addresses(t); !slices.Equal(got, []string{ours4 + "/24", own[0], ours6 + "/64"}) {
-		t.Errorf("the interface has %v", got)
-	}
+	must.OK(t, w.here.try(t)(func() (err error) {
+		added, release, err = lendAddresses(port, wanted, slog.New(slog.DiscardHandler))
+		return err
+	}))
+	check.Same(t, added, []netip.Addr{wanted[0].Addr(), wanted[2].Addr()}, "added %v")
+	check.Same(t, w.addresses(t), []string{ours4 + "/24", own[0], ours6 + "/64"}, "the interface has %v")
 	w.here.do(t, func() {
 		routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Dst: nil}, 0)
 		for _, r := range routes {
@@ -61,9 +54,7 @@ func TestLendsAddresses(t *testing.T) {
 		}
 	})
 	check.OK(t, release())
-	if got := w.addresses(t); !slices.Equal(got, own) {
-		t.Errorf("after release the interface has %v", got)
-	}
+	check.Same(t, w.addresses(t), own, "after release the interface has %v")
 	w.here.do(t, func() { // nothing is missing: no process
 		if added, release, err := lendAddresses(port, wanted[1:2], slog.New(slog.DiscardHandler)); err != nil || added != nil || release() != nil {
 			t.Errorf("added %v, %v", added, err)
@@ -75,27 +66,18 @@ func TestLendsAddresses(t *testing.T) {
 func TestLentAddressesAfterKill(t *testing.T) {
 	w := newWire(t)
 	in, held, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	holder := exec.Command("sleep", "1000") // the responder, which has the other end of the pipe
 	holder.ExtraFiles = []*os.File{held}
 	must.OK(t, holder.Start())
 	held.Close()
 	second := exec.Command(program(t), keepCommand, port, ours4+"/24")
 	second.Stdin = in
-	w.here.do(t, func() { err = second.Start() })
+	must.OK(t, w.here.try(t)(second.Start))
 	in.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !await.Holds(func() bool { return slices.Contains(w.addresses(t), ours4+"/24") }) {
-		t.Error("the address does not come")
-	}
+	await.Until(t, "the address", func() bool { return slices.Contains(w.addresses(t), ours4+"/24") })
 	holder.Process.Kill()
 	holder.Wait()
 	check.OK(t, second.Wait())
-	if got := w.addresses(t); !slices.Equal(got, []string{kernels4 + "/24"}) {
-		t.Errorf("the interface has %v", got)
-	}
+	check.Same(t, w.addresses(t), []string{kernels4 + "/24"}, "the interface has %v")
 }

@@ -1,10 +1,9 @@
 package responder
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
-	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -18,11 +17,12 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
-	"github.com/rebound-nic/rebound/proof/await"
-	"github.com/rebound-nic/rebound/proof/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/programs"
 )
 
 // requests builds one frame of every kind that is answered, in several sizes, under no, one and two VLAN tags. They are
@@ -42,11 +42,8 @@ func requests(t *testing.T, mac net.HardwareAddr) (frames [][]byte, replies map[
 				stack = append(stack, &layers.Dot1Q{VLANIdentifier: uint16(5 + i), Priority: 3, Type: types[i+1]})
 			}
 			b := gopacket.NewSerializeBuffer()
-			err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, append(stack, rest...)...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			frames = append(frames, append([]byte(nil), b.Bytes()...))
+			must.OK(t, gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, append(stack, rest...)...))
+			frames = append(frames, b.Bytes())
 			replies[kind]++
 		}
 	}
@@ -100,12 +97,9 @@ func TestChecksumsByTshark(t *testing.T) {
 			frames, want := requests(t, mac)
 			file := w.capture(t, frames)
 
-			out, err := exec.Command("tshark", "-r", file, "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE",
+			out := must.Get(exec.Command("tshark", "-r", file, "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE",
 				"-Y", "eth.dst==02:00:00:00:00:51", "-T", "fields", "-e", "frame.protocols", "-e", "ip.checksum.status",
-				"-e", "udp.checksum.status", "-e", "icmp.checksum.status", "-e", "icmpv6.checksum.status").Output()
-			if err != nil {
-				t.Fatal(err)
-			}
+				"-e", "udp.checksum.status", "-e", "icmp.checksum.status", "-e", "icmpv6.checksum.status").Output())(t)
 			got := map[string]int{}
 			for line := range strings.Lines(string(out)) {
 				f := strings.Split(strings.TrimRight(line, "\n"), "\t")
@@ -124,10 +118,8 @@ func TestChecksumsByTshark(t *testing.T) {
 					break
 				}
 			}
-			for kind, n := range want {
-				if got[kind] != n {
-					t.Errorf("%d replies of %s, want %d", got[kind], kind, n)
-				}
+			if !maps.Equal(got, want) {
+				t.Errorf("replies %v, want %v", got, want)
 			}
 			checkSTAMP(t, file)
 		})
@@ -191,45 +183,26 @@ func (w *wire) capture(t *testing.T, frames [][]byte) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "replies.pcap")
 	dump := exec.Command("tcpdump", "-i", peer, "-Z", "root", "-U", "--immediate-mode", "-s", "2048", "-B", "8192", "-w", file, "ether", "dst", "02:00:00:00:00:51")
-	said, err := dump.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	said := &programs.Output{}
+	dump.Stderr = said
 	var fd int
 	w.there.do(t, func() {
-		if err = dump.Start(); err != nil {
-			return
-		}
-		var l *net.Interface
-		if l, err = net.InterfaceByName(peer); err != nil {
-			return
-		}
-		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err == nil {
-			err = unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: l.Index})
-		}
+		must.OK(t, dump.Start())
+		l := must.Get(net.InterfaceByName(peer))(t)
+		fd = must.Get(unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0))(t)
+		must.OK(t, unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: l.Index}))
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer unix.Close(fd)
 	defer func() {
 		dump.Process.Signal(unix.SIGINT)
 		dump.Wait()
 	}()
-	lines := bufio.NewReader(said)
-	for {
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			t.Fatalf("tcpdump ended: %v", err)
-		}
-		if strings.Contains(line, "listening on") {
-			break
-		}
-	}
+	await.Until(t, "tcpdump", func() bool { return strings.Contains(said.String(), "listening on") }, said.String)
 	for _, f := range frames {
 		must.Get(unix.Write(fd, f))(t)
 	}
 	var n int
+	var err error
 	await.Until(t, "a reply to each request", func() bool {
 		n, err = packets(file)
 		return n == len(frames)
@@ -237,6 +210,7 @@ func (w *wire) capture(t *testing.T, frames [][]byte) (file string) {
 	return file
 }
 
+// packets counts the packets of a capture, up to the end or to one that is not written yet: err says which.
 func packets(file string) (n int, err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -247,13 +221,8 @@ func packets(file string) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for {
-		if _, _, err := r.ReadPacketData(); err != nil {
-			if err == io.EOF || err == io.ErrUnexpectedEOF {
-				return n, nil
-			}
-			return n, fmt.Errorf("packet %d: %w", n, err)
-		}
-		n++
+	for ; err == nil; n++ {
+		_, _, err = r.ReadPacketData()
 	}
+	return n - 1, err
 }

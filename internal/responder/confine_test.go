@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,53 +15,29 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/host/confine"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-func threads(t *testing.T, pid int, name string) (values []string) {
-	t.Helper()
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no threads of process %d: %v", pid, err)
-	}
-	for _, f := range files {
-		b, _ := os.ReadFile(f)
-		for line := range strings.Lines(string(b)) {
-			if v, ok := strings.CutPrefix(line, name+":"); ok {
-				values = append(values, strings.TrimSpace(v))
-			}
-		}
-	}
-	return values
-}
-
 // confined fails unless every thread has a system call filter, no rights beyond these capabilities, and an unprivileged user.
 func (p *process) confined(t *testing.T, capabilities uint64) {
 	t.Helper()
-	for _, set := range []string{"CapPrm", "CapEff", "CapBnd", "CapAmb"} {
-		for _, v := range threads(t, p.Process.Pid, set) {
-			var mask uint64
-			fmt.Sscanf(v, "%x", &mask)
-			mask &^= 1 << unix.CAP_IPC_LOCK // kept if the limit on locked memory cannot be lifted
-			if set == "CapAmb" {
+	u := must.Get(confine.FindUser(""))(t)
+	wants := map[string]string{"Seccomp": "2", "NoNewPrivs": "1", "Groups": "", "Uid": strings.Join(slices.Repeat([]string{fmt.Sprint(u.UID)}, 4), "\t"),
+		"Gid": strings.Join(slices.Repeat([]string{fmt.Sprint(u.GID)}, 4), "\t")}
+	for _, thread := range threads(t, p.Process.Pid) {
+		for _, name := range []string{"CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+			mask := must.Get(strconv.ParseUint(thread[name], 16, 64))(t) &^ (1 << unix.CAP_IPC_LOCK) // kept if the limit on locked memory cannot be lifted
+			if name == "CapAmb" {
 				mask |= capabilities
 			}
-			if mask != capabilities {
-				t.Errorf("a thread has %s %s, want %016x", set, v, capabilities)
-			}
+			check.Equal(t, mask, capabilities, "a thread has "+name+" %016x")
 		}
-	}
-	u := must.Get(confine.FindUser(""))(t)
-	for name, want := range map[string]string{
-		"Seccomp": "2", "NoNewPrivs": "1", "Groups": "", "Uid": strings.Join(slices.Repeat([]string{fmt.Sprint(u.UID)}, 4), "\t"),
-		"Gid": strings.Join(slices.Repeat([]string{fmt.Sprint(u.GID)}, 4), "\t"),
-	} {
-		for _, v := range threads(t, p.Process.Pid, name) {
-			if v != want {
-				t.Errorf("a thread has %s %q, want %q", name, v, want)
-			}
+		for name, want := range wants {
+			check.Equal(t, thread[name], want, "a thread has "+name+" %q")
 		}
 	}
 }
@@ -85,19 +62,16 @@ func TestConfined(t *testing.T) {
 			if n := count(t, p.summary(t), "icmpv4"); n == 0 {
 				t.Error("the summary has no ping")
 			}
-			summary, code := p.stop(t, syscall.SIGTERM)
-			if code != 0 || strings.Contains(p.Log.String(), "not permitted") || strings.Contains(p.Log.String(), "permission denied") {
-				t.Errorf("exit code %d\n%s\n%s", code, summary, p.Log)
-			}
-			if !strings.Contains(p.Log.String(), "msg=confined") {
-				t.Errorf("the log does not say what holds:\n%s", p.Log)
+			p.stop(t, syscall.SIGTERM)
+			log := p.Log.String()
+			check.Contains(t, log, "msg=confined")
+			if strings.Contains(log, "not permitted") || strings.Contains(log, "permission denied") {
+				t.Errorf("something is refused:\n%s", log)
 			}
 			if _, err := report.Read(folder); err != nil {
 				t.Errorf("the report: %v\n%s", err, p.Log)
 			}
-			if id := w.xdp(t); id != 0 {
-				t.Errorf("program %d is left on the interface", id)
-			}
+			check.Equal(t, w.xdp(t), 0, "XDP program %d is left")
 		})
 	}
 }
@@ -105,14 +79,10 @@ func TestConfined(t *testing.T) {
 func TestUnconfined(t *testing.T) {
 	w := newWire(t)
 	p := w.start(t, nil, "nic.driver=afpacket", "trust.confine=off")
-	for _, v := range threads(t, p.Process.Pid, "Seccomp") {
-		if v != threads(t, os.Getpid(), "Seccomp")[0] {
-			t.Errorf("a thread has Seccomp %s, and the test has not", v)
-		}
+	for _, thread := range threads(t, p.Process.Pid) {
+		check.Equal(t, thread["Seccomp"], threads(t, os.Getpid())[os.Getpid()]["Seccomp"], "a thread has Seccomp %s")
 	}
-	if _, code := p.stop(t, syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d\n%s", code, p.Log)
-	}
+	p.stop(t, syscall.SIGTERM)
 }
 
 // The same with each of our device drivers over vfio-user, including a restart of the card.
@@ -128,33 +98,22 @@ func TestConfinedCards(t *testing.T) {
 			on := &wire{there: here}
 			on.run(t, "ip", "addr", "add", "10.9.0.1/24", "dev", "sim0")
 			on.run(t, "ip", "link", "set", "sim0", "up")
-			ping := func() (err error) {
-				for range 100 { // the link comes up after the restart
-					here.do(t, func() { err = exec.Command("ping", "-q", "-c", "1", "-W", "1", "10.9.0.2").Run() })
-					if err == nil {
-						return nil
-					}
-				}
-				return err
+			ping := func(p *process) { // until the link is up, as after the restart
+				t.Helper()
+				await.Until(t, "an answer", func() bool {
+					_, _, code := here.outcome(t, exec.Command("ping", "-q", "-c", "1", "-W", "1", "10.9.0.2"))
+					return code == 0
+				}, p.Log.String)
 			}
-
 			p := startOn(t, "vfio-user:"+socket, "respond.addresses=10.9.0.2/24", "trust.confine=require")
-			if err := ping(); err != nil {
-				t.Fatalf("no answer: %v\n%s", err, p.Log)
-			}
+			ping(p)
 			p.confined(t, 0)
-			if err := sim.Process.Signal(syscall.SIGUSR2); err != nil { // resets the card under its driver
-				t.Fatal(err)
-			}
+			must.OK(t, sim.Process.Signal(syscall.SIGUSR2)) // resets the card under its driver
 			if !p.logs("the device was restarted") {
 				t.Fatalf("the card was not restarted\n%s", p.Log)
 			}
-			if err := ping(); err != nil {
-				t.Errorf("no answer after the restart: %v\n%s", err, p.Log)
-			}
-			if _, code := p.stop(t, syscall.SIGTERM); code != 0 {
-				t.Errorf("exit code %d\n%s", code, p.Log)
-			}
+			ping(p)
+			p.stop(t, syscall.SIGTERM)
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
@@ -34,13 +35,8 @@ func TestOneCPU(t *testing.T) {
 				return exec.Command("env", append(c.confined(t, cpu), w.command(t, sets...).Args...)...)
 			}
 			if c.priority != "" {
-				var out []byte
-				w.here.do(t, func() {
-					out, _ = command("nic.driver=afxdp", "cpu.priority=1", "cpu.realtime_guard=keep").CombinedOutput()
-				})
-				if !strings.Contains(string(out), c.priority) {
-					t.Errorf("with cpu.priority it says: %s", out)
-				}
+				_, stderr, _ := w.here.outcome(t, command("nic.driver=afxdp", "cpu.priority=1", "cpu.realtime_guard=keep"))
+				check.Contains(t, stderr, c.priority)
 			}
 			p := &process{programs.Start(t, command("nic.driver=afxdp"), w.here.try(t))}
 			w.run(t, "ping", "-c", "20", "-i", "0.01", "-W", "60", ours4)
@@ -48,9 +44,7 @@ func TestOneCPU(t *testing.T) {
 				t.Errorf("it should poll on CPU %s, and log %q:\n%s", cpu, c.want, p.Log)
 			}
 			p.counted(t, map[string]int{"icmpv4": 20})
-			if s, code := p.stop(t, unix.SIGTERM); code != exitDone || count(t, s, "icmpv4") != 20 {
-				t.Errorf("exit %d\n%s", code, s)
-			}
+			check.Equal(t, count(t, p.stop(t, unix.SIGTERM), "icmpv4"), 20, "%d pings in the summary")
 		})
 	}
 }

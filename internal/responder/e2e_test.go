@@ -2,6 +2,7 @@ package responder
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
@@ -32,17 +34,13 @@ import (
 func echoUDP(t *testing.T, c *net.UDPConn) int {
 	t.Helper()
 	n := 0
+	c.SetDeadline(time.Now().Add(2 * time.Minute))
 	for size := 0; size <= 1452; size += 121 {
 		out := bytes.Repeat([]byte{byte(size), 0xa5}, size/2+1)[:size]
 		in := make([]byte, 2048)
-		c.SetDeadline(time.Now().Add(time.Minute))
 		must.Get(c.Write(out))(t)
-		got, err := c.Read(in)
-		if err != nil {
-			t.Fatalf("%d bytes to %v: %v", size, c.RemoteAddr(), err)
-		}
-		if !bytes.Equal(in[:got], out) {
-			t.Fatalf("%d bytes to %v came back as %d others", size, c.RemoteAddr(), got)
+		if got, err := c.Read(in); err != nil || !bytes.Equal(in[:got], out) {
+			t.Fatalf("%d bytes to %v came back as %d others, %v", size, c.RemoteAddr(), got, err)
 		}
 		n++
 	}
@@ -82,31 +80,23 @@ func TestAnswers(t *testing.T) {
 			sent := map[string]int{"icmpv4": 20, "icmpv6": 20, "udpv4": sent4, "udpv6": sent6}
 			s := p.counted(t, sent)
 			for name, want := range sent {
-				if got := count(t, s, name); got != want {
-					t.Errorf("%s: counted %d, want %d\n%s", name, got, want, s)
-				}
+				check.Equal(t, count(t, s, name), want, name+": counted %d")
 			}
 			if count(t, s, "arp") == 0 || count(t, s, "nd") == 0 || count(t, s, "turnaround") == 0 || count(t, s, "turnaround") > count(t, s, "answered") {
 				t.Errorf("no ARP or ND was answered, or the histogram is wrong:\n%s", s)
 			}
 
 			metrics := w.metrics(t, p)
-			for _, line := range append(c.shows, fmt.Sprintf(`rebound_answered_total{kind="icmpv4",queue=%q} 20`, c.queue),
+			check.Contains(t, metrics, append(c.shows, fmt.Sprintf(`rebound_answered_total{kind="icmpv4",queue=%q} 20`, c.queue),
 				fmt.Sprintf(`rebound_answered_total{kind="udpv6",queue=%q} %d`, c.queue, sent6),
-				fmt.Sprintf(`rebound_refused_total{queue=%q,reason="port"} 0`, c.queue), fmt.Sprintf(`rebound_turnaround_seconds_count{queue=%q} `, c.queue)) {
-				if !strings.Contains(metrics, line) {
-					t.Errorf("metrics lack %q:\n%s", line, metrics)
-				}
-			}
+				fmt.Sprintf(`rebound_refused_total{queue=%q,reason="port"} 0`, c.queue), fmt.Sprintf(`rebound_turnaround_seconds_count{queue=%q} `, c.queue))...)
 			if strings.Contains(metrics, c.absent) { // reading the Go collector's stops the world
 				t.Errorf("metrics have %q:\n%s", c.absent, metrics)
 			}
 
 			w.run(t, "ping", "-c", "1", "-W", "60", ours4)
-			last, code := p.stop(t, unix.SIGTERM)
-			if code != exitDone || count(t, last, "icmpv4") != 21 {
-				t.Errorf("exit %d\n%s%s", code, last, p.Log)
-			}
+			last := p.stop(t, unix.SIGTERM)
+			check.Equal(t, count(t, last, "icmpv4"), 21, "%d pings in the summary")
 			rep := must.Get(report.Read(folder))(t)
 			if rep.Metric != report.Turnaround || rep.Main() == nil || rep.Main().Summary.Count != int64(count(t, last, "turnaround")) ||
 				(rep.Find(latency.GapSeries) != nil) != (c.driver != "xdp") || rep.Device.Driver != c.driver || rep.Device.Backend != "socket" ||
@@ -116,9 +106,7 @@ func TestAnswers(t *testing.T) {
 			if named := rep.Host.Hostname != "" && rep.Device.MAC != "" && len(rep.Args) > 0; named == anonymous {
 				t.Errorf("%s: host %q, MAC %q, command line %q", c.driver, rep.Host.Hostname, rep.Device.MAC, rep.Args)
 			}
-			if id := w.xdp(t); id != 0 {
-				t.Errorf("XDP program %d is left", id)
-			}
+			check.Equal(t, w.xdp(t), 0, "XDP program %d is left")
 		})
 	}
 }
@@ -141,20 +129,30 @@ func TestOwnMAC(t *testing.T) {
 	}
 }
 
-func (w *wire) metrics(t *testing.T, p *process) string {
+// client returns an HTTP client in the responder's namespace.
+func (w *wire) client(t *testing.T) *http.Client {
+	dial := func(_ context.Context, network, address string) (c net.Conn, err error) {
+		w.here.do(t, func() { c, err = net.Dial(network, address) })
+		return c, err
+	}
+	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+}
+
+func (p *process) metricsURL(t *testing.T) string {
 	t.Helper()
 	p.logs("/metrics")
-	m := regexp.MustCompile(`url=(http://(\S+?)/metrics)`).FindStringSubmatch(p.Log.String())
+	m := regexp.MustCompile(`url=(http://\S+?/metrics)`).FindStringSubmatch(p.Log.String())
 	if m == nil {
 		t.Fatalf("no URL in the log:\n%s", p.Log)
 	}
-	c := in(t, w.here, func() (net.Conn, error) { return net.Dial("tcp", m[2]) })
-	defer c.Close()
-	client := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return c, nil }}}
-	r := must.Get(client.Get(m[1]))(t)
+	return m[1]
+}
+
+func (w *wire) metrics(t *testing.T, p *process) string {
+	t.Helper()
+	r := must.Get(w.client(t).Get(p.metricsURL(t)))(t)
 	defer r.Body.Close()
-	b := must.Get(io.ReadAll(r.Body))(t)
-	return string(b)
+	return string(must.Get(io.ReadAll(r.Body))(t))
 }
 
 func TestKillLeavesNothing(t *testing.T) {
@@ -196,10 +194,10 @@ func TestRuntimeStaysAway(t *testing.T) {
 		return before, since
 	}
 	w.run(t, "ping", "-c", "1", "-W", "60", ours4) // after the first answer, start-up is complete
-	thread, switches := pollingThread(t, p.Process.Pid, core)
+	thread, switches := pollingThread(t, p, core)
 	w.run(t, "ping", "-c", "100", "-i", "0.01", "-W", "60", ours4) // a second, in which the monitor would request 100 yields
-	if same, after := pollingThread(t, p.Process.Pid, core); same != thread || after != switches {
-		t.Errorf("the polling thread %d gave its core away %d times", thread, after-switches)
+	if same, after := pollingThread(t, p, core); same != thread || after != switches {
+		t.Errorf("the polling thread %d gave its core away: %s times, %s before", thread, after, switches)
 	}
 	w.run(t, "ping", "-c", "1", "-W", "60", ours4) // waits for up to a minute: by then all earlier requests are answered
 	before, since := collections()
@@ -210,45 +208,16 @@ func TestRuntimeStaysAway(t *testing.T) {
 		t.Errorf("collections while serving: %q", since)
 	}
 	p.counted(t, map[string]int{"icmpv4": 102})
-	if s, code := p.stop(t, unix.SIGINT); code != exitDone || count(t, s, "icmpv4") != 102 {
-		t.Errorf("exit %d\n%s", code, s)
-	}
+	check.Equal(t, count(t, p.stop(t, unix.SIGINT), "icmpv4"), 102, "%d pings in the summary")
 }
 
 // pollingThread finds the only thread that may run on core, and its number of voluntary context switches.
-func pollingThread(t *testing.T, pid int, core string) (tid, switches int) {
+func pollingThread(t *testing.T, p *process, core string) (tid int, switches string) {
 	t.Helper()
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
-	if err != nil || len(files) < 2 {
-		t.Fatalf("threads: %v, %v", files, err)
-	}
-	for _, f := range files {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			continue
-		}
-		field := func(name string) string {
-			m := regexp.MustCompile(`(?m)^` + name + `:\s*(.*)$`).FindSubmatch(b)
-			if m == nil {
-				t.Fatalf("%s has no %s", f, name)
-			}
-			return string(m[1])
-		}
-		cpus := must.Get(isolate.ParseCPUs(field("Cpus_allowed_list")))(t)
-		n, _ := strconv.Atoi(core)
-		if !slices.Contains(cpus, n) {
-			continue
-		}
-		if tid != 0 {
-			t.Errorf("threads %d and %s may both run on core %s", tid, f, core)
-		}
-		tid, _ = strconv.Atoi(field("Pid"))
-		switches, _ = strconv.Atoi(field("voluntary_ctxt_switches"))
-	}
-	if tid == 0 {
-		t.Fatalf("no thread runs on core %s", core)
-	}
-	return tid, switches
+	tid = p.only(t, "may run on core "+core, func(status map[string]string) bool {
+		return slices.Contains(must.Get(isolate.ParseCPUs(status["Cpus_allowed_list"]))(t), must.Get(strconv.Atoi(core))(t))
+	})
+	return tid, threads(t, p.Process.Pid)[tid]["voluntary_ctxt_switches"]
 }
 
 // An interface that is set down, or that vanishes, ends the responder with one message, exit code 1 and the summary.
@@ -268,25 +237,12 @@ func TestInterfaceFails(t *testing.T) {
 				w := newWire(t)
 				p := w.start(t, nil, "nic.driver="+driver, "nic.generic_xdp=true")
 				w.run(t, "ping", "-c", "1", "-W", "60", ours4)
-				w.here.do(t, func() {
-					l, err := netlink.LinkByName(port)
-					if err == nil {
-						err = c.what(l)
-					}
-					if err != nil {
-						t.Error(err)
-					}
-				})
-				s, code := p.end(t)
-				if code != exitFailed || count(t, s, "icmpv4") != 1 {
-					t.Errorf("exit %d\n%s", code, s)
-				}
+				w.here.do(t, func() { must.OK(t, c.what(must.Get(netlink.LinkByName(port))(t))) })
+				check.Equal(t, count(t, p.end(t, exitFailed), "icmpv4"), 1, "%d pings in the summary")
 				if lines := problems(p.Log.String()); len(lines) != 1 || !strings.Contains(lines[0], c.want) {
 					t.Errorf("messages %q, want one with %q", lines, c.want)
 				}
-				if id := w.xdp(t); id != 0 {
-					t.Errorf("XDP program %d is left", id)
-				}
+				check.Equal(t, w.xdp(t), 0, "XDP program %d is left")
 			})
 		}
 	}
@@ -309,7 +265,7 @@ func TestExitCodes(t *testing.T) {
 	must.OK(t, os.WriteFile(readonly, nil, 0o600))
 	inUse := in(t, w.here, func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") })
 	defer inUse.Close()
-	good := []string{"-set", "nic.driver=afpacket", "-set", "nic.device=" + port, "-set", "respond.addresses=" + ours4 + "/24"}
+	good := set("nic.driver=afpacket", "nic.device="+port, "respond.addresses="+ours4+"/24")
 	for _, c := range []struct {
 		name string
 		args []string
@@ -343,59 +299,52 @@ func TestExitCodes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cmd := exec.Command(program(t), c.args...)
-			var stdout, stderr bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &stdout, &stderr
 			if c.user != 0 {
 				cmd.Path = filepath.Join(programs.ForOthers(t, "responder"), "responder")
 				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: c.user, Gid: c.user}}
 			}
-			w.here.do(t, func() { cmd.Run() })
-			lines := problems(stderr.String())
-			if cmd.ProcessState.ExitCode() != c.code || len(lines) == 0 || !strings.HasPrefix(lines[0], "rebound-responder: ") || !strings.Contains(lines[0], c.want) {
-				t.Errorf("exit %d, want %d with %q\n%s", cmd.ProcessState.ExitCode(), c.code, c.want, &stderr)
+			stdout, stderr, code := w.here.outcome(t, cmd)
+			lines := problems(stderr)
+			if code != c.code || len(lines) == 0 || !strings.HasPrefix(lines[0], "rebound-responder: ") || !strings.Contains(lines[0], c.want) {
+				t.Errorf("exit %d, want %d with %q\n%s", code, c.code, c.want, stderr)
 			}
 			if c.code == exitFailed && len(lines) != 1 {
-				t.Errorf("%d messages:\n%s", len(lines), &stderr)
+				t.Errorf("%d messages:\n%s", len(lines), stderr)
 			}
-			if n := strings.Count(stderr.String(), "finding="); n > 0 {
-				t.Errorf("the problem stands behind %d findings about the host:\n%s", n, &stderr)
+			if n := strings.Count(stderr, "finding="); n > 0 {
+				t.Errorf("the problem stands behind %d findings about the host:\n%s", n, stderr)
 			}
-			if stdout.Len() > 0 {
-				t.Errorf("on stdout: %s", &stdout)
-			}
-			if id := w.xdp(t); id != 0 {
-				t.Errorf("XDP program %d is left", id)
-			}
+			check.Equal(t, stdout, "", "on stdout: %q")
+			check.Equal(t, w.xdp(t), 0, "XDP program %d is left")
 		})
 	}
 }
 
 // A STAMP test packet comes back with its sequence number, and with timestamps that agree with this machine's clock.
 func TestSTAMP(t *testing.T) {
-	t.Run("afpacket", func(t *testing.T) { testSTAMP(t, "nic.driver=afpacket") })
-	t.Run("xdp", func(t *testing.T) { testSTAMP(t, "nic.driver=xdp", "nic.generic_xdp=true") })
-}
-
-func testSTAMP(t *testing.T, sets ...string) {
-	w := newWire(t)
-	w.start(t, nil, sets...)
-	c := w.dial(t, ours4+":862")
-	c.SetDeadline(time.Now().Add(time.Minute))
-	out, in := make([]byte, 44), make([]byte, 100)
-	binary.BigEndian.PutUint32(out, 0xcafe)
-	before := time.Now()
-	must.Get(c.Write(out))(t)
-	n, err := c.Read(in)
-	after := time.Now()
-	if err != nil || n != 44 {
-		t.Fatalf("%d bytes, %v", n, err)
-	}
-	if seq := binary.BigEndian.Uint32(in[24:]); seq != 0xcafe {
-		t.Errorf("sequence number of the sender is %#x", seq)
-	}
-	sent, received := binary.BigEndian.Uint64(in[4:]), binary.BigEndian.Uint64(in[16:])
-	const slack = 1 << 32 / 1000 // a millisecond, for two clocks that are compared by reading one after the other
-	if received > sent || received+slack < ntp(before) || sent > ntp(after)+slack {
-		t.Errorf("received at %#x, sent at %#x, asked between %#x and %#x", received, sent, ntp(before), ntp(after))
+	for _, driver := range []string{"afpacket", "xdp"} {
+		t.Run(driver, func(t *testing.T) {
+			w := newWire(t)
+			w.start(t, nil, "nic.driver="+driver, "nic.generic_xdp=true")
+			c := w.dial(t, ours4+":862")
+			c.SetDeadline(time.Now().Add(time.Minute))
+			out, in := make([]byte, 44), make([]byte, 100)
+			binary.BigEndian.PutUint32(out, 0xcafe)
+			before := time.Now()
+			must.Get(c.Write(out))(t)
+			n, err := c.Read(in)
+			after := time.Now()
+			if err != nil || n != 44 {
+				t.Fatalf("%d bytes, %v", n, err)
+			}
+			if seq := binary.BigEndian.Uint32(in[24:]); seq != 0xcafe {
+				t.Errorf("sequence number of the sender is %#x", seq)
+			}
+			sent, received := binary.BigEndian.Uint64(in[4:]), binary.BigEndian.Uint64(in[16:])
+			const slack = 1 << 32 / 1000 // a millisecond, for two clocks that are compared by reading one after the other
+			if received > sent || received+slack < ntp(before) || sent > ntp(after)+slack {
+				t.Errorf("received at %#x, sent at %#x, asked between %#x and %#x", received, sent, ntp(before), ntp(after))
+			}
+		})
 	}
 }

@@ -87,22 +87,17 @@ func TestCollectionBetweenLoops(t *testing.T) {
 // A failure of one loop stops all and is returned; so is a Serve that returns without being stopped.
 func TestLoopFails(t *testing.T) {
 	broken := errors.New("broken")
-	for name, c := range map[string]struct {
-		err  error
-		want error
-	}{"error": {broken, broken}, "no error": {nil, errEnded}} {
-		t.Run(name, func(t *testing.T) {
-			e := newEngine(t, func(q int, stop *atomic.Bool, r *fastpath.Responder) error {
-				if q == 1 {
-					return c.err
-				}
-				return spin(q, stop, r)
-			}, 2)
-			err := e.run(context.Background(), nil)
-			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), "queue 1") || strings.Contains(err.Error(), "queue 0") {
-				t.Errorf("got %v, want %v of queue 1 alone", err, c.want)
+	for returned, want := range map[error]error{broken: broken, nil: errEnded} {
+		e := newEngine(t, func(q int, stop *atomic.Bool, r *fastpath.Responder) error {
+			if q == 1 {
+				return returned
 			}
-		})
+			return spin(q, stop, r)
+		}, 2)
+		err := e.run(context.Background(), nil)
+		if !errors.Is(err, want) || !strings.Contains(err.Error(), "queue 1") || strings.Contains(err.Error(), "queue 0") {
+			t.Errorf("got %v, want %v of queue 1 alone", err, want)
+		}
 	}
 }
 
@@ -110,9 +105,7 @@ func TestAdvise(t *testing.T) {
 	for err, want := range map[error]string{
 		nic.ErrGone: "starting again does not help until it is back", nic.ErrDown: "start again", nic.ErrHardware: "start again", nic.ErrTimeout: "start again",
 	} {
-		if got := advise(fmt.Errorf("core 1: %w", err)); !errors.Is(got, err) || !strings.Contains(got.Error(), want) {
-			t.Errorf("%v: %v", err, got)
-		}
+		check.Fails(t, err.Error(), advise(fmt.Errorf("core 1: %w", err)), err, want)
 	}
 	check.OK(t, advise(nil))
 }

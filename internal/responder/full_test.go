@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/probe"
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/disk"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
@@ -39,10 +39,12 @@ func TestFullDisk(t *testing.T) {
 					}
 					disk.Fill(t, small, free)
 					p := w.start(t, nil, "nic.driver=afpacket", "trust.confine="+confine, "stats.report="+folder)
-					s, code := p.stop(t, unix.SIGTERM)
+					must.OK(t, p.Process.Signal(unix.SIGTERM))
+					s := p.end(t, exitFailed)
 					lines := problems(p.Log.String())
-					if code != exitFailed || !strings.Contains(s, "answered") || len(lines) != 1 || !strings.Contains(lines[0], "no space left on device") || !strings.Contains(lines[0], folder) {
-						t.Errorf("exit %d, messages %q\n%s", code, lines, s)
+					check.Contains(t, s, "answered")
+					if len(lines) != 1 || !strings.Contains(lines[0], "no space left on device") || !strings.Contains(lines[0], folder) {
+						t.Errorf("messages %q", lines)
 					}
 					if has := content(t, small); !maps.EqualFunc(has, had, bytes.Equal) {
 						t.Errorf("the disk has %v, had %v", slices.Sorted(maps.Keys(has)), slices.Sorted(maps.Keys(had)))
@@ -57,15 +59,12 @@ func TestFullDisk(t *testing.T) {
 func content(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	must.OK(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && d.Name() != disk.Ballast {
 			all[path], err = os.ReadFile(path)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return all
 }
 
@@ -74,16 +73,11 @@ func TestFullDiskProbe(t *testing.T) {
 	w := newWire(t)
 	for _, free := range []int{0, 1} {
 		small := disk.Small(t, free)
-		c := exec.Command(program(t), "probe", "-set", "nic.driver=afpacket", "-stage", "up", "-o", small, port)
-		var stdout, stderr bytes.Buffer
-		c.Stdout, c.Stderr = &stdout, &stderr
-		w.here.do(t, func() { c.Run() })
-		if code := c.ProcessState.ExitCode(); free == 0 && (code != exitFailed || !strings.Contains(stderr.String(), "no space left on device") || !strings.Contains(stderr.String(), small)) {
-			t.Errorf("exit %d: %s", code, &stderr)
+		stdout, stderr, code := w.responder(t, "probe", "-set", "nic.driver=afpacket", "-stage", "up", "-o", small, port)
+		if free == 0 && (code != exitFailed || !strings.Contains(stderr, "no space left on device") || !strings.Contains(stderr, small)) {
+			t.Errorf("exit %d: %s", code, stderr)
 		}
-		if !strings.Contains(stdout.String(), "stage up succeeded") {
-			t.Errorf("stdout: %s\n%s", &stdout, &stderr)
-		}
+		check.Contains(t, stdout, "stage up succeeded")
 		for path := range content(t, small) {
 			if _, err := probe.Read(path); err != nil {
 				t.Errorf("%s is left: %v", path, err)

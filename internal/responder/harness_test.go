@@ -6,10 +6,12 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -62,9 +64,13 @@ func newSpace(t testing.TB) *space {
 	return &space{h}
 }
 
-// do runs f in the namespace. A process that f starts, and a socket that it opens, stay there.
+// do runs f in the namespace. A process that f starts, and a socket that it opens, stay there. Without a namespace it only runs f.
 func (s *space) do(t testing.TB, f func()) {
 	t.Helper()
+	if s == nil {
+		f()
+		return
+	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	home := must.Get(netns.Get())(t)
@@ -158,12 +164,33 @@ type process struct{ *programs.Running }
 // command is a responder that has not been started.
 func (w *wire) command(t testing.TB, sets ...string) (cmd *exec.Cmd) {
 	t.Helper()
-	args := []string{"-set", "nic.device=" + port, "-set", "respond.addresses=[" + ours4 + "/24, " + ours6 + "/64]",
-		"-set", "respond.stamp_ports=862"}
+	base := []string{"nic.device=" + port, "respond.addresses=[" + ours4 + "/24, " + ours6 + "/64]", "respond.stamp_ports=862"}
+	return exec.Command(program(t), set(append(base, sets...)...)...)
+}
+
+// set returns the arguments that set keys.
+func set(sets ...string) (args []string) {
 	for _, s := range sets {
 		args = append(args, "-set", s)
 	}
-	return exec.Command(program(t), args...)
+	return slices.Clip(args) // which several callers append to
+}
+
+// outcome runs a program in the namespace until it ends.
+func (s *space) outcome(t testing.TB, c *exec.Cmd) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, err strings.Builder
+	c.Stdout, c.Stderr = &out, &err
+	must.OK(t, s.try(t)(c.Start))
+	timer := time.AfterFunc(2*time.Minute, func() { c.Process.Kill() }) // a responder that should have refused to start
+	defer timer.Stop()
+	c.Wait()
+	return out.String(), err.String(), c.ProcessState.ExitCode()
+}
+
+func (w *wire) responder(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	return w.here.outcome(t, exec.Command(program(t), args...))
 }
 
 func (w *wire) start(t testing.TB, env []string, sets ...string) *process {
@@ -173,7 +200,7 @@ func (w *wire) start(t testing.TB, env []string, sets ...string) *process {
 	return &process{programs.Start(t, c, w.here.try(t))}
 }
 
-func (p *process) summary(t *testing.T) string {
+func (p *process) summary(t testing.TB) string {
 	t.Helper()
 	var b strings.Builder
 	for {
@@ -218,21 +245,25 @@ func count(t *testing.T, summary, name string) int {
 	if m == nil {
 		return 0
 	}
-	n := must.Get(strconv.Atoi(m[1]))(t)
-	return n
+	return must.Get(strconv.Atoi(m[1]))(t)
 }
 
-func (p *process) stop(t *testing.T, s syscall.Signal) (summary string, code int) {
+// stop ends the responder with a signal.
+func (p *process) stop(t testing.TB, s syscall.Signal) (summary string) {
 	t.Helper()
 	must.OK(t, p.Process.Signal(s))
-	return p.end(t)
+	return p.end(t, exitDone)
 }
 
-func (p *process) end(t *testing.T) (summary string, code int) {
+// end waits for the end, and fails unless the responder exits with this code.
+func (p *process) end(t testing.TB, want int) (summary string) {
 	t.Helper()
 	summary = p.summary(t)
 	p.Wait()
-	return summary, p.ProcessState.ExitCode()
+	if code := p.ProcessState.ExitCode(); code != want {
+		t.Errorf("exit %d, want %d\n%s%s", code, want, summary, p.Log)
+	}
+	return summary
 }
 
 func (w *wire) run(t *testing.T, name string, args ...string) (out string) {

@@ -67,19 +67,12 @@ func TestHostileInterface(t *testing.T) {
 	w := newWire(t)
 	const name = "a\x1b[2J\xff\u202eb"
 	w.here.do(t, func() {
-		l, err := netlink.LinkByName(port)
-		if err == nil {
-			err = netlink.LinkSetDown(l)
-		}
-		if err == nil {
-			err = netlink.LinkSetName(l, name)
-		}
-		if err == nil {
-			err = netlink.LinkSetUp(l)
-		}
-		if err != nil {
+		l := must.Get(netlink.LinkByName(port))(t)
+		must.OK(t, netlink.LinkSetDown(l))
+		if err := netlink.LinkSetName(l, name); err != nil {
 			t.Skipf("the kernel does not allow the name: %v", err)
 		}
+		must.OK(t, netlink.LinkSetUp(l))
 		for _, args := range [][]string{{"nics"}, {"check", "-set", `nic.device="a\u001b[2J"`}} {
 			var stdout, stderr bytes.Buffer
 			command(args, &stdout, &stderr)
@@ -91,9 +84,7 @@ func TestHostileInterface(t *testing.T) {
 	})
 	for _, driver := range []string{"afpacket", "xdp"} {
 		p := w.start(t, nil, "nic.driver="+driver, "nic.generic_xdp=true", "stats.listen=127.0.0.1:0", "nic.device="+name, "stats.report="+filepath.Join(t.TempDir(), "r"))
-		page := w.metrics(t, p)
-		harmless(t, driver+": the page", page)
-		s, _ := p.stop(t, unix.SIGTERM)
-		harmless(t, driver, p.Ready+s+p.Log.String())
+		harmless(t, driver+": the page", w.metrics(t, p))
+		harmless(t, driver, p.Ready+p.stop(t, unix.SIGTERM)+p.Log.String())
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
@@ -31,21 +31,16 @@ func TestAutoInKernel(t *testing.T) {
 			t.Errorf("%s: %s\n%s", core, p.Ready, p.Log)
 		}
 		w.run(t, "ping", "-c", "3", "-i", "0.01", "-W", "60", ours4)
-		if _, code := p.stop(t, unix.SIGTERM); code != exitDone {
-			t.Errorf("exit %d\n%s", code, p.Log)
-		}
+		p.stop(t, unix.SIGTERM)
 	}
 }
 
 // check reports where the kernel answers and the driver's features, and nothing about a polling core.
 func TestCheckInKernel(t *testing.T) {
 	w := newWire(t)
-	out, stderr, code := w.responder(t, "check", "-set", "cpu.priority=50", "-set", "nic.driver=xdp", "-set", "nic.device="+port)
-	for _, want := range []string{"no core polls: the kernel answers on CPU", "cpu.priority: has no effect with driver xdp", "XDP features of port, driver veth: basic", "the peer of port has no XDP program"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("exit %d, no %q in\n%s%s", code, want, out, stderr)
-		}
-	}
+	out, _, _ := w.responder(t, append([]string{"check"}, set("cpu.priority=50", "nic.driver=xdp", "nic.device="+port)...)...)
+	check.Contains(t, out, "no core polls: the kernel answers on CPU", "cpu.priority: has no effect with driver xdp",
+		"XDP features of port, driver veth: basic", "the peer of port has no XDP program")
 	if strings.Contains(out, "isolated") {
 		t.Errorf("a polling core's findings:\n%s", out)
 	}
@@ -54,15 +49,6 @@ func TestCheckInKernel(t *testing.T) {
 		t.Errorf("exit %d with a responder on the interface\n%s", code, out)
 	}
 	p.stop(t, unix.SIGTERM)
-}
-
-func (w *wire) responder(t *testing.T, args ...string) (stdout, stderr string, code int) {
-	t.Helper()
-	c := exec.Command(program(t), args...)
-	var out, err strings.Builder
-	c.Stdout, c.Stderr = &out, &err
-	w.here.do(t, func() { c.Run() })
-	return out.String(), err.String(), c.ProcessState.ExitCode()
 }
 
 // A pinned program still answers after SIGKILL; status finds and describes it, a responder joins it, unpin ends it.
@@ -107,7 +93,7 @@ func TestPinned(t *testing.T) {
 		t.Errorf("status: exit %d\n%s", code, out)
 	}
 	// A start without the pin reports it.
-	_, stderr, code := w.responder(t, "-set", "nic.device="+port, "-set", "respond.addresses="+ours4+"/24", "-set", "nic.driver=xdp")
+	_, stderr, code := w.responder(t, set("nic.device="+port, "respond.addresses="+ours4+"/24", "nic.driver=xdp")...)
 	if code != exitFailed || !strings.Contains(stderr, `nic.pin = "lab-1"`) {
 		t.Errorf("without the pin: exit %d\n%s", code, stderr)
 	}
@@ -117,20 +103,15 @@ func TestPinned(t *testing.T) {
 	if !s.Running || s.Verdicts["icmpv4"] != 30 {
 		t.Errorf("joined: %+v", s)
 	}
-	if summary, code := p.stop(t, unix.SIGTERM); code != exitDone || count(t, summary, "icmpv4") != 30 {
-		t.Errorf("exit %d\n%s%s", code, summary, p.Log)
-	}
+	check.Equal(t, count(t, p.stop(t, unix.SIGTERM), "icmpv4"), 30, "%d pings in the summary")
 	ping(10)
 	p = w.start(t, nil, "nic.driver=xdp", "nic.pin=lab-1")
 	if out, stderr, code := w.responder(t, "unpin", "lab-1"); code != exitDone || out != "" {
 		t.Errorf("unpin: exit %d\n%s%s", code, out, stderr)
 	}
-	if summary, code := p.end(t); code != exitFailed || !strings.Contains(p.Log.String(), "taken off by somebody") {
-		t.Errorf("a responder whose program was unpinned: exit %d\n%s%s", code, summary, p.Log)
-	}
-	if id := w.xdp(t); id != 0 {
-		t.Errorf("XDP program %d is left", id)
-	}
+	p.end(t, exitFailed)
+	check.Contains(t, p.Log.String(), "taken off by somebody")
+	check.Equal(t, w.xdp(t), 0, "XDP program %d is left")
 	for _, c := range []struct {
 		args []string
 		code int
@@ -142,8 +123,8 @@ func TestPinned(t *testing.T) {
 		{[]string{"unpin"}, exitUsage, "needs the name"},
 		{[]string{"unpin", "a/b"}, exitUsage, "cannot name a pin"},
 		{[]string{"status", "-x"}, exitUsage, "-x"},
-		{[]string{"-set", "nic.device=port", "-set", "respond.addresses=" + ours4, "-set", "nic.driver=afxdp", "-set", "nic.pin=x"}, exitUsage, "nic.pin"},
-		{[]string{"-set", "nic.device=port", "-set", "respond.addresses=" + ours4, "-set", "nic.pin=x.y"}, exitUsage, "cannot name a pin"},
+		{set("nic.device=port", "respond.addresses="+ours4, "nic.driver=afxdp", "nic.pin=x"), exitUsage, "nic.pin"},
+		{set("nic.device=port", "respond.addresses="+ours4, "nic.pin=x.y"), exitUsage, "cannot name a pin"},
 	} {
 		if out, stderr, code := w.responder(t, c.args...); code != c.code || !strings.Contains(out+stderr, c.says) {
 			t.Errorf("%v: exit %d\n%s%s", c.args, code, out, stderr)
@@ -180,9 +161,8 @@ func TestOwnAddress(t *testing.T) {
 		t.Errorf("another port: %q, %v", b[:n], err)
 	}
 	p.counted(t, map[string]int{"icmpv4": 20, "udpv4": sent})
-	if _, code := p.stop(t, unix.SIGTERM); code != exitDone || w.xdp(t) != 0 {
-		t.Errorf("exit %d, program %d", code, w.xdp(t))
-	}
+	p.stop(t, unix.SIGTERM)
+	check.Equal(t, w.xdp(t), 0, "XDP program %d is left")
 	// Without the responder's program the kernel has no echo service.
 	u := w.dial(t, kernels4+":7")
 	u.SetDeadline(time.Now().Add(time.Minute))

@@ -2,8 +2,10 @@ package responder
 
 import (
 	"fmt"
+	"maps"
 	"os"
-	"regexp"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,40 +16,51 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// kilobytes reads a field of /proc/PID/status.
-func (p *process) kilobytes(t *testing.T, field string) int {
+// threads returns the fields of /proc/PID/task/*/status, by thread.
+func threads(t *testing.T, pid int) map[int]map[string]string {
 	t.Helper()
-	b := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid)))(t)
-	m := regexp.MustCompile(`(?m)^` + field + `:\s+(\d+) kB$`).FindSubmatch(b)
-	if m == nil {
-		t.Fatalf("no %s in %s", field, b)
-	}
-	n := must.Get(strconv.Atoi(string(m[1])))(t)
-	return n
-}
-
-// polling returns the polling thread, which is the one that blocks SIGTERM.
-func (p *process) polling(t *testing.T) (thread int) {
-	t.Helper()
-	tasks := fmt.Sprintf("/proc/%d/task/", p.Process.Pid)
-	found := 0
-	for _, e := range must.Get(os.ReadDir(tasks))(t) {
-		status, err := os.ReadFile(tasks + e.Name() + "/status")
+	all := map[int]map[string]string{}
+	for _, file := range must.Get(filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid)))(t) {
+		b, err := os.ReadFile(file)
 		if err != nil {
 			continue // it has ended
 		}
-		m := regexp.MustCompile(`(?m)^SigBlk:\s+([0-9a-f]+)$`).FindSubmatch(status)
-		blocked := must.Get(strconv.ParseUint(string(m[1]), 16, 64))(t)
-		if blocked>>(unix.SIGTERM-1)&1 == 0 {
-			continue
+		fields := map[string]string{}
+		for line := range strings.Lines(string(b)) {
+			name, value, _ := strings.Cut(line, ":")
+			fields[name] = strings.TrimSpace(value)
 		}
-		found++
-		thread = must.Get(strconv.Atoi(e.Name()))(t)
+		all[must.Get(strconv.Atoi(fields["Pid"]))(t)] = fields
 	}
-	if found != 1 {
-		t.Fatalf("%d threads block SIGTERM, want 1", found)
+	if len(all) == 0 {
+		t.Fatalf("no threads of process %d", pid)
 	}
-	return thread
+	return all
+}
+
+// kilobytes reads a field of the process's status.
+func (p *process) kilobytes(t *testing.T, field string) int {
+	t.Helper()
+	return must.Get(strconv.Atoi(strings.TrimSuffix(threads(t, p.Process.Pid)[p.Process.Pid][field], " kB")))(t)
+}
+
+// polling returns the polling thread, which is the one that blocks SIGTERM.
+func (p *process) polling(t *testing.T) int {
+	t.Helper()
+	return p.only(t, "blocks SIGTERM", func(status map[string]string) bool {
+		return must.Get(strconv.ParseUint(status["SigBlk"], 16, 64))(t)>>(unix.SIGTERM-1)&1 == 1
+	})
+}
+
+// only returns the one thread whose status has a property.
+func (p *process) only(t *testing.T, what string, has func(status map[string]string) bool) int {
+	t.Helper()
+	all := threads(t, p.Process.Pid)
+	maps.DeleteFunc(all, func(_ int, status map[string]string) bool { return !has(status) })
+	if len(all) != 1 {
+		t.Fatalf("%d threads, want 1 that %s", len(all), what)
+	}
+	return slices.Collect(maps.Keys(all))[0]
 }
 
 // faults returns the page faults of the polling thread.

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
@@ -32,7 +32,6 @@ import (
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
-	"github.com/rebound-nic/rebound/sim/vfioserver"
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
@@ -158,34 +157,20 @@ type planted struct {
 
 func newPlanted(t *testing.T, c plant) *planted {
 	x := &planted{plant: c, t: t, folder: filepath.Join(t.TempDir(), "responder")}
-	a, z := sim.Pair()
-	x.wire = &tap{Cable: z, message: c.service != ""}
-	dir := t.TempDir()
-	serve := func(name string, m sim.Model, w sim.Wire) *sim.Port {
-		p := must.Get(sim.New(m, sim.Options{Name: name}))(t)
-		p.Connect(w)
-		p.Start()
-		s := must.Get(vfioserver.Listen(filepath.Join(dir, name), p, slog.New(slog.DiscardHandler)))(t)
-		t.Cleanup(func() {
-			s.Close()
-			p.Stop()
-			complaints(t, p)
-			p.Close()
-		})
-		return p
-	}
 	driver := "ixgbe"
 	if c.near != nil {
 		driver = "efa"
 	} else {
 		c.near = ixgbesim.New(ixgbesim.Options{MAC: benchMAC})
 	}
-	x.port = serve("far", c.model, x.wire)
-	serve("near", c.near, a)
+	_, cable, near := served(t, c.near)
+	x.wire = &tap{Cable: cable, message: c.service != ""}
+	port, _, device := served(t, c.model)
+	x.port = port
+	x.port.Connect(x.wire)
 	sets := []string{"stats.listen=127.0.0.1:0", "stats.report=" + x.folder, "guard.rate=0", "nic.ring_size=128"}
-	x.args = []string{"run", "-driver", driver, "-iface", "vfio-user:" + filepath.Join(dir, "near"), "-ring-size", "1024", "-warmup", "0s", "-runs", "1", "-self-test", "0s",
+	x.args = []string{"run", "-driver", driver, "-iface", near, "-ring-size", "1024", "-warmup", "0s", "-runs", "1", "-self-test", "0s",
 		"-rate", "2000"}
-	device := "vfio-user:" + filepath.Join(dir, "far")
 	if c.service == "" {
 		x.far = startOn(t, device, append(sets, "respond.addresses=10.0.0.2/24", "respond.udp_ports=[7]")...)
 		x.args = append(x.args, "-source", "10.0.0.3", "-target", "10.0.0.2", "-proto", "udp", "-port", "7")
@@ -193,17 +178,13 @@ func newPlanted(t *testing.T, c plant) *planted {
 		x.far = startOn(t, device, append(sets, "respond.handover=127.0.0.1:0")...)
 		x.args = append(x.args, "-target", "127.0.0.1", "-proto", c.service, "-port", x.far.port(t, c.service))
 	}
-	m := regexp.MustCompile(`url=(\S+/metrics)`).FindStringSubmatch(x.far.Log.String())
-	if m == nil {
-		t.Fatalf("no metrics:\n%s", x.far.Log)
-	}
-	x.url = m[1]
+	x.url = x.far.metricsURL(t)
 	x.args = append(x.args, "-responder-metrics", x.url)
 	return x
 }
 
 // complaints reports what the driver did wrong in the model's eyes.
-func complaints(t *testing.T, p *sim.Port) {
+func complaints(t testing.TB, p *sim.Port) {
 	t.Helper()
 	for _, v := range p.Violations() {
 		t.Error(v)
@@ -336,25 +317,16 @@ func (x *planted) measure(count int, timeout time.Duration, steps func()) measur
 func (x *planted) bench(count int, timeout time.Duration, steps func()) *report.Report {
 	x.t.Helper()
 	dir := filepath.Join(x.t.TempDir(), "run")
-	c := exec.Command(programs.Path(x.t, "bench"), append(x.args, "-count", fmt.Sprint(count), "-timeout", timeout.String(), "-out", dir)...)
+	c := exec.CommandContext(x.t.Context(), programs.Path(x.t, "bench"), append(x.args, "-count", fmt.Sprint(count), "-timeout", timeout.String(), "-out", dir)...)
 	said := &programs.Output{}
 	c.Stdout, c.Stderr = said, said
 	must.OK(x.t, c.Start())
-	ended := false
-	defer func() {
-		if !ended {
-			c.Process.Kill()
-			c.Wait()
-		}
-	}()
+	x.t.Cleanup(func() { c.Wait() }) // it is killed if a step fails
 	steps()
-	err := c.Wait()
-	ended = true
-	if err != nil {
+	if err := c.Wait(); err != nil {
 		x.t.Fatalf("%v\n%s", err, said)
 	}
-	rep := must.Get(report.Read(dir))(x.t)
-	return rep
+	return must.Get(report.Read(dir))(x.t)
 }
 
 // truth counts what was really done to the probes.
@@ -437,15 +409,9 @@ func plantDrops(t *testing.T, c plant) {
 		t.Errorf("%v", m)
 	}
 	x.compare(m, c.service == "")
-	summary, code := x.far.stop(t, unix.SIGINT)
-	own, err := report.Read(x.folder)
-	if err != nil || code != 0 {
-		t.Fatal(code, err, x.far.Log)
-	}
+	summary, own := x.far.stop(t, unix.SIGINT), must.Get(report.Read(x.folder))(t)
 	for _, name := range []string{"rx_dropped", "rx_errors", "tx_dropped", "tx_errors", "resets"} {
-		if own.Device.Counters[name] != m.after[name] {
-			t.Errorf("report: %s is %d, want %d", name, own.Device.Counters[name], m.after[name])
-		}
+		check.Equal(t, own.Device.Counters[name], m.after[name], "report: "+name+" is %d")
 		if n := m.after[name]; n > 0 && !regexp.MustCompile(fmt.Sprintf(`(?m)^  %s +%d$`, name, n)).MatchString(summary) {
 			t.Errorf("no %s %d in the summary:\n%s", name, n, summary)
 		}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // BenchmarkReady measures the time from starting a responder on an interface that is up to its ready line.
@@ -16,16 +18,10 @@ func BenchmarkReady(b *testing.B) {
 			w := newWire(b)
 			var all []time.Duration
 			for b.Loop() {
-				cmd := exec.Command(program(b), "-set", "nic.driver="+driver, "-set", "nic.device="+port, "-set", "respond.addresses="+ours4+"/24")
-				out, err := cmd.StdoutPipe()
-				if err != nil {
-					b.Fatal(err)
-				}
+				cmd := exec.Command(program(b), set("nic.driver="+driver, "nic.device="+port, "respond.addresses="+ours4+"/24")...)
+				out := must.Get(cmd.StdoutPipe())(b)
 				start := time.Now()
-				w.here.do(b, func() { err = cmd.Start() })
-				if err != nil {
-					b.Fatal(err)
-				}
+				must.OK(b, w.here.try(b)(cmd.Start))
 				if n, err := out.Read(make([]byte, 1<<10)); n == 0 {
 					b.Fatal("not ready: ", err)
 				}

@@ -16,12 +16,6 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/programs"
-	"github.com/rebound-nic/rebound/sim"
-	"github.com/rebound-nic/rebound/sim/enasim"
-	"github.com/rebound-nic/rebound/sim/ixgbesim"
-	"github.com/rebound-nic/rebound/sim/mlx4sim"
-	"github.com/rebound-nic/rebound/sim/mlx5sim"
-	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
 // BenchmarkRestart replaces the responder while a bench sends 10,000 probes a second, and reports the largest number of lost
@@ -49,11 +43,7 @@ func BenchmarkRestart(b *testing.B) {
 					"-duration", "3s", "-runs", "1", "-warmup", "0s", "-timeout", "2s", "-self-test", "0s", "-core", "1", "-ring-size", "16384", "-out", dir)
 				said := &programs.Output{}
 				bench.Stdout, bench.Stderr = said, said
-				var err error
-				w.there.do(b, func() { err = bench.Start() })
-				if err != nil {
-					b.Fatal(err)
-				}
+				must.OK(b, w.there.try(b)(bench.Start))
 				before := w.replies(b)
 				await.Until(b, "5,000 replies", func() bool { return w.replies(b) >= before+5000 }, said.String)
 				if c.stop {
@@ -79,61 +69,46 @@ func BenchmarkRestart(b *testing.B) {
 // largest number of lost requests of any run, and the median and the maximum of the longest waits for a reply. A gap that is longer than
 // what the ring holds loses requests.
 func BenchmarkRestartDevice(b *testing.B) {
-	ixgbe := func() sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: plantMAC}) }
-	virtio := func() sim.Model { return virtiosim.New(virtiosim.Options{MAC: plantMAC}) }
-	amazon := func() sim.Model { return enasim.New(enasim.Options{MAC: plantMAC}) }
-	four := func() sim.Model { return mlx4sim.New(mlx4sim.Options{MAC: plantMAC}) }
-	five := func() sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: plantMAC, Profile: mlx5sim.ConnectX4}) }
-	for _, c := range []struct {
-		name  string
-		model func() sim.Model
-		ring  string // the largest
-		stop  bool
-	}{
-		{"ixgbe, stop and start", ixgbe, "4096", true},
-		{"ixgbe, take over", ixgbe, "4096", false},
-		{"virtio, stop and start", virtio, "256", true},
-		{"virtio, take over", virtio, "256", false},
-		{"ena, stop and start", amazon, "1024", true},
-		{"ena, take over", amazon, "1024", false},
-		{"mlx4, stop and start", four, "4096", true},
-		{"mlx4, take over", four, "4096", false},
-		{"mlx5, stop and start", five, "4096", true},
-		{"mlx5, take over", five, "4096", false},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			w := newWired(b, c.model())
-			w.sets = append(w.sets, "cpu.cores=0", "nic.ring_size="+c.ring)
-			p := w.start()
-			var x restarts
-			for b.Loop() {
-				var sent, received atomic.Int64
-				var longest time.Duration
-				end, done := make(chan struct{}), make(chan struct{})
-				go func() {
-					defer close(done)
-					longest = w.load(&x, &sent, &received, end)
-				}()
-				await.Until(b, "replies", func() bool { return received.Load() >= rate/2 })
-				if c.stop {
-					p.Process.Signal(unix.SIGTERM)
-					p.Wait()
-				}
-				next := w.start()
-				p.Wait()
-				p = next
-				now := received.Load()
-				await.Until(b, "more replies", func() bool { return received.Load() >= now+rate/2 })
-				close(end)
-				<-done
-				x.lost = max(x.lost, sent.Load()-received.Load())
-				x.longest = append(x.longest, longest)
-			}
-			x.report(b)
-			p.Process.Kill()
-			p.Wait()
-		})
+	for name, ring := range map[string]string{"ixgbe": "4096", "virtio": "256", "ena": "1024", "mlx4": "4096", "mlx5": "4096"} { // the largest
+		for _, how := range []string{"stop and start", "take over"} {
+			b.Run(name+", "+how, func(b *testing.B) {
+				benchmarkRestartDevice(b, name, ring, how == "stop and start")
+			})
+		}
 	}
+}
+
+func benchmarkRestartDevice(b *testing.B, name, ring string, stop bool) {
+	w := newWired(b, continuing[name]())
+	w.sets = append(w.sets, "cpu.cores=0", "nic.ring_size="+ring)
+	p := w.start()
+	var x restarts
+	for b.Loop() {
+		var sent, received atomic.Int64
+		var longest time.Duration
+		end, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			longest = w.load(&x, &sent, &received, end)
+		}()
+		await.Until(b, "replies", func() bool { return received.Load() >= rate/2 })
+		if stop {
+			p.Process.Signal(unix.SIGTERM)
+			p.Wait()
+		}
+		next := w.start()
+		p.Wait()
+		p = next
+		now := received.Load()
+		await.Until(b, "more replies", func() bool { return received.Load() >= now+rate/2 })
+		close(end)
+		<-done
+		x.lost = max(x.lost, sent.Load()-received.Load())
+		x.longest = append(x.longest, longest)
+	}
+	x.report(b)
+	p.Process.Kill()
+	p.Wait()
 }
 
 // rate is in requests a second.

@@ -41,10 +41,7 @@ func TestReflector(t *testing.T) {
 				c.SetDeadline(time.Now().Add(within))
 				must.Get(c.Write(packet))(t)
 				b := make([]byte, 2000)
-				n, err := c.Read(b)
-				if err != nil {
-					return nil
-				}
+				n, _ := c.Read(b)
 				return b[:n]
 			}
 		}
@@ -69,7 +66,7 @@ func TestReflector(t *testing.T) {
 		if len(g) != 112 || !bytes.Equal(g[96:], sign(g[:96])) {
 			t.Errorf("%s: authenticated: %x", to, g)
 		}
-		if g := send(make([]byte, 112), 300*time.Millisecond); g != nil {
+		if g := send(make([]byte, 112), 300*time.Millisecond); len(g) > 0 {
 			t.Errorf("%s: a forgery is answered: %x", to, g)
 		}
 	}

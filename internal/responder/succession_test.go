@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/check"
-	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // A responder takes the place of the one that runs, three times. Each request that arrives meanwhile is answered once, and the
@@ -20,50 +19,45 @@ import (
 func TestTakeOver(t *testing.T) {
 	for _, c := range [][2]string{{"afpacket", "0"}, {"afpacket", "[0, 1]"}, {"afxdp", "0"}} {
 		t.Run(strings.Join(c[:], " "), func(t *testing.T) {
-			driver, queues := c[0], c[1]
-			online := must.Get(onlineCPUs())(t)
-			if len(online) < 2 {
-				t.Skip("two queues take two cores")
-			}
+			lastOfTwoCPUs(t) // for two queues
 			w := newWire(t)
-			sets := []string{"nic.driver=" + driver, "cpu.cores=" + queues, "nic.take_over=true", "guard.rate=0"}
-			p := w.start(t, nil, sets...)
-			if !p.logs("nothing to take over") {
-				t.Error("the first responder found another one")
-			}
-			var enough atomic.Bool
-			ended := make(chan error)
+			sets := []string{"nic.driver=" + c[0], "cpu.cores=" + c[1], "nic.take_over=true", "guard.rate=0"}
 			c := w.dial(t, ours4+":7")
-			go func() { ended <- echoes(c, &enough) }()
-			for range 3 {
-				next := w.start(t, nil, sets...)
-				if _, code := p.end(t); code != exitDone {
-					t.Errorf("the one before: exit %d\n%s", code, p.Log)
-				}
-				if !strings.Contains(p.Log.String(), "another responder took over") {
-					t.Errorf("the one before does not say why it ended:\n%s", p.Log)
-				}
-				p = next
-			}
-			enough.Store(true)
-			check.OK(t, <-ended)
-			if _, code := p.stop(t, unix.SIGTERM); code != exitDone {
-				t.Errorf("exit %d\n%s", code, p.Log)
-			}
+			takeOver(t, func() *process { return w.start(t, nil, sets...) }, func(n uint64) error { return echo(c, n) })
 		})
 	}
 }
 
-// echoes sends one numbered datagram after the other until enough. It wants one reply to each.
-func echoes(c *net.UDPConn, enough *atomic.Bool) error {
-	for n := uint64(1); !enough.Load(); n++ {
-		if err := echo(c, n); err != nil {
-			return err
-		}
+// takeOver starts a responder and three successors, one after the other, and meanwhile sends one request after the other.
+func takeOver(t *testing.T, start func() *process, echo func(n uint64) error) {
+	t.Helper()
+	p := start()
+	if !p.logs("nothing to take over") {
+		t.Error("the first responder found another one")
 	}
-	return nil
+	var enough atomic.Bool
+	ended := make(chan error)
+	go func() {
+		var err error
+		for n := uint64(1); err == nil && !enough.Load(); n++ {
+			err = echo(n)
+		}
+		ended <- err
+	}()
+	for range 3 {
+		next := start()
+		p.end(t, exitDone)
+		if strings.Contains(next.Log.String(), "started again") || !strings.Contains(p.Log.String(), "another responder took over") {
+			t.Errorf("the device was not handed over as it runs:\n%s\n%s", p.Log, next.Log)
+		}
+		p = next
+	}
+	enough.Store(true)
+	check.OK(t, <-ended)
+	p.stop(t, unix.SIGTERM)
 }
 
+// echo sends a numbered datagram, and wants its reply.
 func echo(c *net.UDPConn, n uint64) error {
 	b := make([]byte, 64)
 	binary.BigEndian.PutUint64(b, n)
@@ -91,21 +85,16 @@ func TestTakeOverRefused(t *testing.T) {
 				{"nic.take_over=false", "answers for it on port"},
 				{"stats.listen=192.0.2.1:80", "192.0.2.1:80"},
 			} {
-				cmd := w.command(t, "nic.driver="+driver, "respond.udp_ports=[9]", "nic.take_over=true", c.set)
-				var out []byte
-				var err error
-				w.here.do(t, func() { out, err = cmd.CombinedOutput() })
-				if err == nil || !strings.Contains(string(out), c.want) {
-					t.Errorf("%s: %v, %s; want %q", c.set, err, out, c.want)
+				_, out, code := w.here.outcome(t, w.command(t, "nic.driver="+driver, "respond.udp_ports=[9]", "nic.take_over=true", c.set))
+				if code == exitDone || !strings.Contains(out, c.want) {
+					t.Errorf("%s: exit %d, %s; want %q", c.set, code, out, c.want)
 				}
 			}
 			w.run(t, "ping", "-c", "3", "-i", "0.01", "-W", "60", ours4)
 			for c, n := w.dial(t, ours4+":7"), uint64(1); n <= 3; n++ {
 				check.OK(t, echo(c, n))
 			}
-			if _, code := p.stop(t, unix.SIGTERM); code != exitDone {
-				t.Errorf("exit %d\n%s", code, p.Log)
-			}
+			p.stop(t, unix.SIGTERM)
 		})
 	}
 }

@@ -4,11 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os/exec"
-	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,7 +14,6 @@ import (
 
 	"github.com/rebound-nic/rebound/cksum"
 	"github.com/rebound-nic/rebound/proof/await"
-	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
@@ -26,7 +22,7 @@ import (
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
-	"github.com/rebound-nic/rebound/sim/vfioserver"
+	"github.com/rebound-nic/rebound/sim/simtest"
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
@@ -41,37 +37,22 @@ type wired struct {
 
 func newWired(t testing.TB, m sim.Model) *wired {
 	t.Helper()
-	a, far := sim.Pair()
-	p, device := servedModel(t, m)
-	p.Connect(a)
+	p, far, device := served(t, m)
 	return &wired{TB: t, port: p, far: far, sets: []string{"nic.device=" + device, "respond.addresses=10.0.0.2/24", "respond.udp_ports=[7]", "guard.rate=0",
 		"nic.take_over=true"}}
 }
 
-// servedModel runs a model, and returns its name for a driver in another process.
-func servedModel(t testing.TB, m sim.Model) (p *sim.Port, device string) {
+// served runs a model on a wire that is up, and fails the test for what its drivers do wrong.
+func served(t testing.TB, m sim.Model) (p *sim.Port, far *sim.Cable, device string) {
 	t.Helper()
-	p = must.Get(sim.New(m, sim.Options{Name: "test"}))(t)
-	p.Start()
-	path := filepath.Join(t.TempDir(), "nic")
-	s := must.Get(vfioserver.Listen(path, p, slog.New(slog.DiscardHandler)))(t)
-	t.Cleanup(func() {
-		s.Close()
-		p.Stop()
-		for _, v := range p.Violations() {
-			t.Error(v)
-		}
-		p.Close()
-	})
-	return p, "vfio-user:" + path
+	t.Cleanup(func() { complaints(t, p) })
+	p, far, device = simtest.Serve(t, m)
+	far.SetUp(true)
+	return p, far, device
 }
 
 func (w *wired) responder(sets ...string) *exec.Cmd {
-	var args []string
-	for _, s := range append(w.sets, sets...) {
-		args = append(args, "-set", s)
-	}
-	return exec.Command(program(w), args...)
+	return exec.Command(program(w), set(append(w.sets, sets...)...)...)
 }
 
 func (w *wired) start(sets ...string) *process {
@@ -110,16 +91,6 @@ func (w *wired) echo(ctx context.Context, n uint64, older bool) error {
 	return fmt.Errorf("request %d is lost: %w", n, context.Cause(ctx))
 }
 
-// echoes sends one request after the other until enough, and wants one reply to each.
-func (w *wired) echoes(enough *atomic.Bool) (n uint64, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	for n = 1; !enough.Load() && err == nil; n++ {
-		err = w.echo(ctx, n, false)
-	}
-	return n, err
-}
-
 // answers reports whether a responder answers by then.
 func (w *wired) answers(ctx context.Context) bool {
 	for ctx.Err() == nil {
@@ -149,42 +120,12 @@ func TestTakeOverDevice(t *testing.T) {
 	for name, model := range continuing {
 		t.Run(name, func(t *testing.T) {
 			w := newWired(t, model())
-			p := w.start()
-			if !p.logs("nothing to take over") {
-				t.Error("the first responder found another one")
-			}
-			var enough atomic.Bool
-			ended := make(chan error)
-			go func() {
-				n, err := w.echoes(&enough)
-				t.Log(n, "requests")
-				ended <- err
-			}()
-			for range 3 {
-				next := w.start()
-				if _, code := p.end(t); code != exitDone {
-					t.Errorf("the one before: exit %d\n%s", code, p.Log)
-				}
-				if strings.Contains(next.Log.String(), "started again") || !strings.Contains(p.Log.String(), "another responder took over") {
-					t.Errorf("the device was not handed over as it runs:\n%s\n%s", p.Log, next.Log)
-				}
-				p = next
-			}
-			enough.Store(true)
-			check.OK(t, <-ended)
-			w.stops(p)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			takeOver(t, func() *process { return w.start() }, func(n uint64) error { return w.echo(ctx, n, false) })
+			w.released()
 		})
 	}
-}
-
-func (w *wired) stops(p *process) {
-	w.Helper()
-	must.OK(w, p.Process.Signal(unix.SIGTERM))
-	p.Wait()
-	if code := p.ProcessState.ExitCode(); code != exitDone {
-		w.Errorf("exit %d\n%s", code, p.Log)
-	}
-	w.released()
 }
 
 // released waits until the device is released.
@@ -197,9 +138,9 @@ func (w *wired) released() {
 
 // With other settings the device is started again.
 func TestTakeOverDeviceAfresh(t *testing.T) {
-	for name, model := range map[string]func() sim.Model{"virtio": continuing["virtio"], "ena": continuing["ena"], "mlx5": continuing["mlx5"]} {
+	for _, name := range []string{"virtio", "ena", "mlx5"} {
 		t.Run(name, func(t *testing.T) {
-			w := newWired(t, model())
+			w := newWired(t, continuing[name]())
 			p := w.start()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -208,9 +149,7 @@ func TestTakeOverDeviceAfresh(t *testing.T) {
 					t.Fatalf("nothing answers before:\n%s", p.Log)
 				}
 				next := w.start("nic.ring_size=" + ring)
-				if _, code := p.end(t); code != exitDone {
-					t.Errorf("the one before: exit %d\n%s", code, p.Log)
-				}
+				p.end(t, exitDone)
 				if !next.logs("started again") {
 					t.Errorf("the device was not started again:\n%s", next.Log)
 				}
@@ -219,20 +158,20 @@ func TestTakeOverDeviceAfresh(t *testing.T) {
 				}
 				p = next
 			}
-			w.stops(p)
+			p.stop(t, unix.SIGTERM)
+			w.released()
 		})
 	}
 }
 
-// running starts a responder, and returns a channel that is closed when it has ended.
-func (w *wired) running() (p *process, ended chan struct{}) {
-	w.Helper()
-	p, ended = w.start(), make(chan struct{})
+// ends returns whether a process that runs has ended, from now on.
+func ends(c *exec.Cmd) func() bool {
+	var ended atomic.Bool
 	go func() {
-		defer close(ended)
-		p.Wait()
+		c.Wait()
+		ended.Store(true)
 	}()
-	return p, ended
+	return ended.Load
 }
 
 // The old or the new responder is killed at random moments. Either one of them answers then, or the device is released, with no
@@ -247,7 +186,8 @@ func TestTakeOverDeviceKilled(t *testing.T) {
 func testTakeOverDeviceKilled(t *testing.T, m sim.Model, rounds int) {
 	w := newWired(t, m)
 	began := time.Now()
-	p, ended := w.running()
+	p := w.start()
+	ended := ends(p.Cmd)
 	usual := time.Since(began)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -257,45 +197,34 @@ func testTakeOverDeviceKilled(t *testing.T, m sim.Model, rounds int) {
 		said := &programs.Output{}
 		next.Stdout, next.Stderr = said, said
 		must.OK(t, next.Start())
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
-			next.Wait()
-		}()
-		victim, name := next.Process, "new"
+		gone := ends(next)
+		victim, name, died := next.Process, "new", gone
 		if rand.IntN(2) == 0 {
-			victim, name = p.Process, "old"
+			victim, name, died = p.Process, "old", ended
 		}
 		<-time.After(rand.N(2 * usual)) // any moment
 		victim.Kill()
-		closed := func(c chan struct{}) bool {
-			select {
-			case <-c:
-				return true
-			default:
-				return false
-			}
-		}
-		await.Until(t, "the victim's end", func() bool { return name == "new" && closed(gone) || name == "old" && closed(ended) })
+		await.Until(t, "the victim's end", died)
 		await.Until(t, "an answer, or the end of both", func() bool {
 			one, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
-			return w.answers(one) || closed(gone) && closed(ended)
-		}, func() string { return fmt.Sprint(name, closed(gone), closed(ended), outcomes, p.Log, w.port.Counts()) }, said.String)
-		if !closed(gone) && !closed(ended) { // the old one answers, and the new one prepares
-			await.Until(t, "one responder", func() bool { return closed(gone) || closed(ended) }, said.String)
+			return w.answers(one) || gone() && ended()
+		}, func() string { return fmt.Sprint(name, gone(), ended(), outcomes, p.Log, w.port.Counts()) }, said.String)
+		if !gone() && !ended() { // the old one answers, and the new one prepares
+			await.Until(t, "one responder", func() bool { return gone() || ended() }, said.String)
 		}
 		switch {
-		case closed(gone) && closed(ended):
+		case gone() && ended():
 			outcomes[name+" killed, none left"]++
 			w.released()
-			p, ended = w.running()
-		case closed(gone):
+			p = w.start()
+			ended = ends(p.Cmd)
+		case gone():
 			outcomes[name+" killed, old answers"]++ // or it ends, if the new one had said that it is ready
 			await.Until(t, "an answer, or the old one's end", func() bool {
 				one, cancel := context.WithTimeout(ctx, time.Second)
 				defer cancel()
-				return w.answers(one) || closed(ended)
+				return w.answers(one) || ended()
 			}, p.Log.String)
 		default:
 			outcomes[name+" killed, new answers"]++
@@ -303,13 +232,14 @@ func testTakeOverDeviceKilled(t *testing.T, m sim.Model, rounds int) {
 				t.Fatal("the new one does not answer", said)
 			}
 			next.Process.Kill()
-			<-gone
+			await.Until(t, "the new one's end", gone)
 			w.released()
-			p, ended = w.running()
+			p = w.start()
+			ended = ends(p.Cmd)
 		}
 	}
 	t.Log(outcomes)
 	p.Process.Kill()
-	<-ended
+	await.Until(t, "the last one's end", ended)
 	w.released()
 }
