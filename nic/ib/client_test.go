@@ -61,7 +61,7 @@ func TestClient(t *testing.T) {
 		"lost once":        {none, func(r []byte) [][]byte { return [][]byte{goodJoin(late), goodJoin(r)} }, 2, nil, ""},
 		"noise, a request": {noisy, none, 1, nil, ""},
 		"busy at first":    {busy, joined, 2, nil, ""},
-		"nobody":           {none, none, 4, ErrNoSM, "join of the group: no answer from subnet administration: 4 requests"},
+		"no answer":        {none, none, 4, ErrNoSM, "join of the group: no answer from subnet administration: 4 requests"},
 		"always busy":      {busy, busy, 4, errMAD, "busy"},
 		"denied":           {denied, none, 1, errMAD, "the request is denied"},
 	} {

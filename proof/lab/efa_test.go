@@ -251,7 +251,7 @@ func (l *efaLab) f2(script string) {
 				return now[0].QPs > 0 && now[1].QPs > 0 && now[0].MRs > 0 && l.model(0).Counters().SendWRs > before+100
 			}
 			if !await.Holds(streams) {
-				return fmt.Errorf("nobody streams: %+v, %d messages", l.objects(), l.model(0).Counters().SendWRs-before)
+				return fmt.Errorf("no stream: %+v, %d messages", l.objects(), l.model(0).Counters().SendWRs-before)
 			}
 		case "bwud-lost": // the peer dropped and counted each datagram that it still waits for
 			var now [2]efasim.Counters

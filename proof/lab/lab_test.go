@@ -311,8 +311,8 @@ bring() {
   need ip addr add 10.9.0.2/24 dev eth0
   up
 }
-# namespace: a network namespace, where "there" runs commands. It has no IPv6, whose solicitations and reports come when nobody expects them
-# to be counted.
+# namespace: a network namespace, where "there" runs commands. It has no IPv6, because solicitations and reports at random times
+# would be counted, too.
 namespace() {
   unshare -n sh -c 'echo $$ >/tmp/ns; exec sleep 10000' &
   until_true 50 test -s /tmp/ns

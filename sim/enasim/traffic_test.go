@@ -161,9 +161,9 @@ func TestReceive(t *testing.T) {
 		x.Port.Step()
 	}
 	x.Clean()
-	stranger := frame(60, 0)
-	copy(stranger, []byte{2, 9, 9, 9, 9, 9})
-	x.Arrive(stranger)
+	foreign := frame(60, 0)
+	copy(foreign, []byte{2, 9, 9, 9, 9, 9})
+	x.Arrive(foreign)
 	if q.take() != nil {
 		t.Error("a frame for another station arrived")
 	}

@@ -41,6 +41,7 @@ func newFake(t testing.TB) *fake {
 	f := &fake{answers: map[uint16][]byte{}}
 	for id, text := range recorded {
 		b := must.Get(hex.DecodeString(text))(t)
+		must.Equal(t, int(binary.BigEndian.Uint16(b[2:])), len(b), "a recorded message's length is %d")
 		f.answers[id] = b
 	}
 	return f

@@ -123,7 +123,7 @@ func TestExchange(t *testing.T) {
 	}
 	check.Equal(t, len(b.greeted), 2, "greeted %d times")
 	_, err := Exchange(netip.MustParseAddrPort("127.0.0.1:1"), nic.Address{GID: theirGID})
-	check.Fails(t, "nobody there", err, nil, "hand-over with 127.0.0.1:1")
+	check.Fails(t, "no peer", err, nil, "hand-over with 127.0.0.1:1")
 }
 
 func TestRubbish(t *testing.T) {

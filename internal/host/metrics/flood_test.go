@@ -111,6 +111,7 @@ func crowd(t *testing.T, p *pipes, text string) {
 	if d := time.Since(began); d > time.Second {
 		t.Errorf("the page came after %v", d)
 	}
+	synctest.Wait()
 	check.Equal(t, p.left.Load(), 2*connections+1, "%d were disconnected")
 }
 

@@ -75,7 +75,7 @@ func TestObserve(t *testing.T) {
 		t.Error("Of does not tell what is observed")
 	}
 	check.Fails(t, "before a step", trace.Of(fn).Before("x"), refuse)
-	check.OK(t, trace.Of(inner).Before("x")) // nobody follows
+	check.OK(t, trace.Of(inner).Before("x")) // not traced
 	w := must.Get(fn.BAR(0))(t)
 	v := w.Read32(0)
 	w.Read32(0)
