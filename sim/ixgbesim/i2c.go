@@ -12,6 +12,7 @@ type i2c struct {
 	shift           uint8 // the byte, received or being sent
 	addr            uint8 // next byte of the module's memory
 	nack            bool
+	single          bool // it sends zeros after a transfer's first byte
 }
 
 type i2cState uint8
@@ -81,7 +82,7 @@ func (b *i2c) fall() {
 	case b.state == i2cRead && b.bits == 9 && b.nack:
 		b.state, b.low = i2cIdle, false
 	case b.state == i2cRead && b.bits == 9:
-		b.load()
+		b.load(b.single)
 	case b.state == i2cRead:
 		b.low = b.bits < 8 && b.shift<<b.bits&0x80 == 0
 	case b.bits == 8:
@@ -90,7 +91,7 @@ func (b *i2c) fall() {
 	case b.bits == 9:
 		b.low, b.bits, b.state = false, 0, b.then
 		if b.state == i2cRead {
-			b.load()
+			b.load(false)
 		}
 	}
 }
@@ -113,8 +114,12 @@ func (b *i2c) take() (ack bool, then i2cState) {
 	return false, i2cIdle
 }
 
-func (b *i2c) load() {
+// load prepares the next byte, which is zero if it is blank.
+func (b *i2c) load(blank bool) {
 	b.shift, b.bits = b.module[b.addr], 0
+	if blank {
+		b.shift = 0
+	}
 	b.low = b.shift&0x80 == 0
 	b.addr++
 }

@@ -65,6 +65,7 @@ type Model struct {
 func New(o Options) *Model {
 	m := &Model{opt: o, latch: map[reg]uint32{}, phy: newPHY()}
 	m.eeprom, m.i2c.module = newEEPROM(o), o.Module.image()
+	m.i2c.single = o.Module == OneByte
 	return m
 }
 

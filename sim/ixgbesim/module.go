@@ -8,6 +8,7 @@ const (
 	Optics                 // 10GBASE-SR
 	DualRate               // 10GBASE-SR and 1000BASE-SX, as its rate select pins say
 	Gigabit                // 1000BASE-SX
+	OneByte                // 10GBASE-SR, with zeros after a transfer's first byte (Linux, sfp_id_needs_byte_io)
 	Empty
 )
 
@@ -37,7 +38,7 @@ func (k Module) image() []byte {
 	switch k {
 	case Copper:
 		e[2], e[sffCable], e[18], e[60] = 0x21, sffPassive, 1, 0x01 // copper pigtail, 1 m, SFF-8431 appendix E
-	case Optics:
+	case Optics, OneByte:
 		e[2], e[sff10G], part = 0x07, sffSR, "MODEL SR"
 	case DualRate:
 		e[2], e[sff10G], e[sff1G], part = 0x07, sffSR, sffSX, "MODEL SR/SX"
@@ -66,7 +67,7 @@ func (k Module) image() []byte {
 
 // SetModule plugs in a module with this memory, or empties the cage if memory is nil.
 func (m *Model) SetModule(memory []byte) {
-	m.i2c.module = nil
+	m.i2c.module, m.i2c.single = nil, false
 	m.val[regESDP/4] &^= esdpSDP2
 	if memory != nil {
 		m.i2c.module = make([]byte, 256)

@@ -4,7 +4,7 @@ import "fmt"
 
 // Reset is power-on or function-level reset, §4.2.1.
 func (m *Model) Reset() {
-	m.i2c, m.spi, m.phy.busy = i2c{module: m.i2c.module}, spi{}, 0
+	m.i2c, m.spi, m.phy.busy = i2c{module: m.i2c.module, single: m.i2c.single}, spi{}, 0
 	m.val[regSWFW/4], m.val[regSWSM/4] = 0, 0
 	m.resetDevice()
 	m.rst, m.eep, m.dma = 0, 0, 0

@@ -17,6 +17,7 @@ const (
 	sffRate   = 12 // in units of 100 MBd
 	sffVendor = 20 // 16 characters
 	sffPart   = 40 // 16 characters, then 4 of the revision
+	sffSum    = 63 // sum of the bytes before it
 	sffRead   = 68 // bytes to read: everything before the serial number
 )
 
@@ -45,6 +46,15 @@ func (m module) kinds() (all []string) {
 		all = []string{"unknown kind"}
 	}
 	return all
+}
+
+// whole reports whether the checksum is right. Some modules return zeros after a transfer's first byte (Linux, sfp_id_needs_byte_io).
+func (m module) whole() bool {
+	var sum byte
+	for _, v := range m[:sffSum] {
+		sum += v
+	}
+	return m[sffID] != 0 && sum == m[sffSum]
 }
 
 // fast reports whether a module works at 10 Gb/s.
@@ -77,7 +87,7 @@ func (m module) core(port uint32) uint16 {
 func (d *Device) findModule() error {
 	own := d.phySync()
 	d.module = nil
-	var b []byte
+	var b module
 	var failed error
 	for try := range 4 {
 		if try > 0 {
@@ -88,7 +98,7 @@ func (d *Device) findModule() error {
 		}
 		began := time.Now()
 		d.card.Quietly(func() { b, failed = d.readModule() })
-		e := trace.Entry{Kind: trace.Command, Name: moduleEntry, Out: b, Took: time.Since(began)}
+		e := trace.Entry{Kind: trace.Command, Name: moduleEntry, Out: trace.Bytes(b), Took: time.Since(began)}
 		if failed != nil {
 			e.Err = failed.Error()
 		}
@@ -189,8 +199,10 @@ func (b *i2c) setClock(high bool) {
 }
 
 func (b *i2c) setData(high bool) {
-	b.data = high
-	b.put()
+	if b.data != high {
+		b.data = high
+		b.put()
+	}
 }
 
 // start makes data fall while the clock is high; between bytes, too.
@@ -226,33 +238,35 @@ func (b *i2c) send(v byte) error {
 	return nil
 }
 
-// read reads one byte of the module's memory, as Linux does, with its address.
-func (b *i2c) read(at byte) (v byte, err error) {
+// read fills p with the module's memory from at on.
+func (b *i2c) read(at byte, p []byte) error {
 	const module = 0xA0
 	defer b.stop()
 	b.start()
-	if err := b.send(module); err != nil {
-		return 0, err
-	}
-	if err := b.send(at); err != nil {
-		return 0, err
+	for _, v := range []byte{module, at} {
+		if err := b.send(v); err != nil {
+			return err
+		}
 	}
 	b.start()
 	if err := b.send(module | 1); err != nil {
-		return 0, err
+		return err
 	}
-	for range 8 {
-		v <<= 1
-		if b.bit(true) {
-			v |= 1
+	for i := range p {
+		for range 8 {
+			p[i] <<= 1
+			if b.bit(true) {
+				p[i] |= 1
+			}
 		}
+		b.bit(i == len(p)-1) // no acknowledgement: the last byte
 	}
-	b.bit(true) // no acknowledgement: the last byte
-	return v, nil
+	return nil
 }
 
-// readModule reads the module's memory. It first sends nine clocks, which end a transfer that was interrupted earlier.
-func (d *Device) readModule() ([]byte, error) {
+// readModule reads the module's memory, at once if the module can do that, else byte by byte. It first sends nine clocks, which end a
+// transfer that was interrupted earlier.
+func (d *Device) readModule() (module, error) {
 	b := i2c{d: d, rest: d.bar.Read32(uint64(regI2CCTL)) &^ (i2cClockOut | i2cDataOut | i2cClockIn | i2cDataIn), clock: true, data: true}
 	b.setClock(false)
 	for range 9 {
@@ -260,12 +274,17 @@ func (d *Device) readModule() ([]byte, error) {
 	}
 	b.start()
 	b.stop()
-	memory := make([]byte, sffRead)
-	for at := range memory {
-		var err error
-		if memory[at], err = b.read(byte(at)); err != nil {
+	m := make(module, sffRead)
+	if err := b.read(0, m); err != nil {
+		return nil, err
+	}
+	if m.whole() {
+		return m, nil
+	}
+	for at := range m {
+		if err := b.read(byte(at), m[at:at+1]); err != nil {
 			return nil, err
 		}
 	}
-	return memory, nil
+	return m, nil
 }

@@ -27,6 +27,7 @@ func TestModules(t *testing.T) {
 	}{
 		{"a copper cable", ixgbesim.Copper, "module: passive copper cable, REBOUND MODEL DAC 1M 1", "", true, 79},
 		{"optics", ixgbesim.Optics, "module: 10GBASE-SR, REBOUND MODEL SR 1", "", true, 79},
+		{"optics that are read byte by byte", ixgbesim.OneByte, "module: 10GBASE-SR, REBOUND MODEL SR 1", "", true, 79},
 		{"optics of two rates", ixgbesim.DualRate, "module: 10GBASE-SR, 1000BASE-SX, REBOUND MODEL SR/SX 1", "", true, 79},
 		{"optics of 1 Gb/s", ixgbesim.Gigabit, "module: 1000BASE-SX, REBOUND MODEL SX 1", "debug.link_mode", false, 79},
 		{"none", ixgbesim.Empty, "module: none answers", "no module", false, 0},
