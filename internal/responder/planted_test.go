@@ -151,8 +151,10 @@ type planted struct {
 	far    *process
 	url    string // of the responder's metrics
 	args   []string
-	folder string // of the responder's report
-	before uint64 // frames missed that a reset of the model cleared
+	folder string           // of the responder's report
+	before uint64           // frames missed that a reset of the model cleared
+	ended  chan struct{}    // closed when the bench has ended
+	said   *programs.Output // by the bench
 }
 
 func newPlanted(t *testing.T, c plant) *planted {
@@ -237,8 +239,16 @@ func (x *planted) admit(n int) {
 	await.Until(x.t, fmt.Sprintf("probe %d", want), func() bool {
 		x.wire.mu.Lock()
 		defer x.wire.mu.Unlock()
-		return x.wire.passed >= want
-	}, x.far.Log.String)
+		if x.wire.passed >= want {
+			return true
+		}
+		select {
+		case <-x.ended:
+			x.t.Fatalf("the bench ended before probe %d\n%s", want, x.said)
+		default:
+		}
+		return false
+	}, x.far.Log.String, x.said.String)
 }
 
 // quiet waits until the responder has processed all that its card received and did not drop.
@@ -299,7 +309,8 @@ type measured struct {
 // steps took longer than the bench waits for a reply, because it then misses replies that were sent.
 func (x *planted) measure(count int, timeout time.Duration, steps func()) measured {
 	x.t.Helper()
-	for ; ; timeout *= 2 {
+	const most = time.Minute // that a bench accepts
+	for ; ; timeout = min(2*timeout, most) {
 		m, before := measured{before: x.metrics()}, x.truth()
 		var took time.Duration
 		m.report = x.bench(count, timeout, func() {
@@ -311,6 +322,9 @@ func (x *planted) measure(count int, timeout time.Duration, steps func()) measur
 			return m
 		}
 		x.t.Logf("the bench waited for %v, and the steps took %v", timeout, took)
+		if timeout == most {
+			x.t.Fatal("this machine is too slow: no bench waits for that long")
+		}
 	}
 }
 
@@ -318,13 +332,20 @@ func (x *planted) bench(count int, timeout time.Duration, steps func()) *report.
 	x.t.Helper()
 	dir := filepath.Join(x.t.TempDir(), "run")
 	c := exec.CommandContext(x.t.Context(), programs.Path(x.t, "bench"), append(x.args, "-count", fmt.Sprint(count), "-timeout", timeout.String(), "-out", dir)...)
-	said := &programs.Output{}
-	c.Stdout, c.Stderr = said, said
+	var failed error
+	ended := make(chan struct{})
+	x.ended, x.said = ended, &programs.Output{}
+	c.Stdout, c.Stderr = x.said, x.said
 	must.OK(x.t, c.Start())
-	x.t.Cleanup(func() { c.Wait() }) // it is killed if a step fails
+	go func() {
+		failed = c.Wait()
+		close(ended)
+	}()
+	x.t.Cleanup(func() { <-ended }) // it is killed if a step fails
 	steps()
-	if err := c.Wait(); err != nil {
-		x.t.Fatalf("%v\n%s", err, said)
+	<-ended
+	if failed != nil {
+		x.t.Fatalf("%v\n%s", failed, x.said)
 	}
 	return must.Get(report.Read(dir))(x.t)
 }
