@@ -112,15 +112,17 @@ done
 
 cp "$root/usr/lib/ipxe/ipxe.lkrn" "$dir/ipxe.lkrn"
 cp "$all/vmlinuz" "$dir/vmlinuz" 2>/dev/null || cp "$root/boot/vmlinuz-$kernel" "$dir/vmlinuz"
-cat >"$dir/qemu" <<END
+cat >"$dir/qemu" <<'END'
 #!/bin/sh
-exec "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$lib" "$root/usr/bin/qemu-system-x86_64" \\
-  -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" -L "$root/usr/lib/ipxe/qemu" "\$@"
+root=$(dirname "$0")/root
+exec "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$root/usr/lib/x86_64-linux-gnu" "$root/usr/bin/qemu-system-x86_64" \
+  -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" -L "$root/usr/lib/ipxe/qemu" "$@"
 END
 chmod +x "$dir/qemu"
 cat >"$dir/testpmd" <<END
 #!/bin/sh
-exec "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$lib" "$root/usr/bin/dpdk-testpmd" -d "$root/$plug" "\$@"
+root=\$(dirname "\$0")/root
+exec "\$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "\$root/usr/lib/x86_64-linux-gnu" "\$root/usr/bin/dpdk-testpmd" -d "\$root/$plug" "\$@"
 END
 chmod +x "$dir/testpmd"
 "$dir/qemu" --version >"$dir/version"
