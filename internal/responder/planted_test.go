@@ -2,6 +2,7 @@ package responder
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -151,10 +152,11 @@ type planted struct {
 	far    *process
 	url    string // of the responder's metrics
 	args   []string
-	folder string           // of the responder's report
-	before uint64           // frames missed that a reset of the model cleared
-	ended  chan struct{}    // closed when the bench has ended
-	said   *programs.Output // by the bench
+	folder string // of the responder's report
+	before uint64 // frames missed that a reset of the model cleared
+
+	running context.Context  // ends with the bench
+	said    *programs.Output // by the bench
 }
 
 func newPlanted(t *testing.T, c plant) *planted {
@@ -239,15 +241,10 @@ func (x *planted) admit(n int) {
 	await.Until(x.t, fmt.Sprintf("probe %d", want), func() bool {
 		x.wire.mu.Lock()
 		defer x.wire.mu.Unlock()
-		if x.wire.passed >= want {
-			return true
-		}
-		select {
-		case <-x.ended:
+		if x.wire.passed < want && x.running.Err() != nil {
 			x.t.Fatalf("the bench ended before probe %d\n%s", want, x.said)
-		default:
 		}
-		return false
+		return x.wire.passed >= want
 	}, x.far.Log.String, x.said.String)
 }
 
@@ -323,7 +320,7 @@ func (x *planted) measure(count int, timeout time.Duration, steps func()) measur
 		}
 		x.t.Logf("the bench waited for %v, and the steps took %v", timeout, took)
 		if timeout == most {
-			x.t.Fatal("this machine is too slow: no bench waits for that long")
+			x.t.Fatal("the steps took too long: a bench accepts no longer timeout")
 		}
 	}
 }
@@ -332,20 +329,16 @@ func (x *planted) bench(count int, timeout time.Duration, steps func()) *report.
 	x.t.Helper()
 	dir := filepath.Join(x.t.TempDir(), "run")
 	c := exec.CommandContext(x.t.Context(), programs.Path(x.t, "bench"), append(x.args, "-count", fmt.Sprint(count), "-timeout", timeout.String(), "-out", dir)...)
-	var failed error
-	ended := make(chan struct{})
-	x.ended, x.said = ended, &programs.Output{}
+	running, end := context.WithCancelCause(context.Background())
+	x.running, x.said = running, &programs.Output{}
 	c.Stdout, c.Stderr = x.said, x.said
 	must.OK(x.t, c.Start())
-	go func() {
-		failed = c.Wait()
-		close(ended)
-	}()
-	x.t.Cleanup(func() { <-ended }) // it is killed if a step fails
+	go func() { end(c.Wait()) }()
+	x.t.Cleanup(func() { <-running.Done() }) // it is killed if a step fails
 	steps()
-	<-ended
-	if failed != nil {
-		x.t.Fatalf("%v\n%s", failed, x.said)
+	<-running.Done()
+	if err := context.Cause(running); err != context.Canceled { // the cause of an end without an error
+		x.t.Fatalf("%v\n%s", err, x.said)
 	}
 	return must.Get(report.Read(dir))(x.t)
 }

@@ -112,19 +112,17 @@ done
 
 cp "$root/usr/lib/ipxe/ipxe.lkrn" "$dir/ipxe.lkrn"
 cp "$all/vmlinuz" "$dir/vmlinuz" 2>/dev/null || cp "$root/boot/vmlinuz-$kernel" "$dir/vmlinuz"
-cat >"$dir/qemu" <<'END'
-#!/bin/sh
-root=$(dirname "$0")/root
-exec "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$root/usr/lib/x86_64-linux-gnu" "$root/usr/bin/qemu-system-x86_64" \
-  -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" -L "$root/usr/lib/ipxe/qemu" "$@"
-END
-chmod +x "$dir/qemu"
-cat >"$dir/testpmd" <<END
+# starter NAME PROGRAM ARGUMENTS: a script that runs a program of $root, also after $dir was moved.
+starter() {
+  cat >"$dir/$1" <<END
 #!/bin/sh
 root=\$(dirname "\$0")/root
-exec "\$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "\$root/usr/lib/x86_64-linux-gnu" "\$root/usr/bin/dpdk-testpmd" -d "\$root/$plug" "\$@"
+exec "\$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "\$root/usr/lib/x86_64-linux-gnu" "\$root/usr/bin/$2" $3 "\$@"
 END
-chmod +x "$dir/testpmd"
+  chmod +x "$dir/$1"
+}
+starter qemu qemu-system-x86_64 '-L "$root/usr/share/qemu" -L "$root/usr/share/seabios" -L "$root/usr/lib/ipxe/qemu"'
+starter testpmd dpdk-testpmd '-d "$root/'"$plug"'"'
 "$dir/qemu" --version >"$dir/version"
 echo "DPDK $(own apt-cache show dpdk-dev | sed -n 's/^Version: //p' | head -1)" >>"$dir/version"
 echo "kernel $kernel" >>"$dir/version"

@@ -82,7 +82,10 @@ func (b *i2c) fall() {
 	case b.state == i2cRead && b.bits == 9 && b.nack:
 		b.state, b.low = i2cIdle, false
 	case b.state == i2cRead && b.bits == 9:
-		b.load(b.single)
+		b.load()
+		if b.single {
+			b.shift, b.low = 0, true
+		}
 	case b.state == i2cRead:
 		b.low = b.bits < 8 && b.shift<<b.bits&0x80 == 0
 	case b.bits == 8:
@@ -91,7 +94,7 @@ func (b *i2c) fall() {
 	case b.bits == 9:
 		b.low, b.bits, b.state = false, 0, b.then
 		if b.state == i2cRead {
-			b.load(false)
+			b.load()
 		}
 	}
 }
@@ -114,12 +117,8 @@ func (b *i2c) take() (ack bool, then i2cState) {
 	return false, i2cIdle
 }
 
-// load prepares the next byte, which is zero if it is blank.
-func (b *i2c) load(blank bool) {
+func (b *i2c) load() {
 	b.shift, b.bits = b.module[b.addr], 0
-	if blank {
-		b.shift = 0
-	}
 	b.low = b.shift&0x80 == 0
 	b.addr++
 }

@@ -49,6 +49,7 @@ func (m module) kinds() (all []string) {
 }
 
 // whole reports whether the checksum is right. Some modules return zeros after a transfer's first byte (Linux, sfp_id_needs_byte_io).
+// The identifier of a module is not 0, so that zeros alone are wrong, too.
 func (m module) whole() bool {
 	var sum byte
 	for _, v := range m[:sffSum] {
@@ -264,7 +265,7 @@ func (b *i2c) read(at byte, p []byte) error {
 	return nil
 }
 
-// readModule reads the module's memory, at once if the module can do that, else byte by byte. It first sends nine clocks, which end a
+// readModule reads the module's memory in one transfer, and byte by byte if the checksum is then wrong. It first sends nine clocks, which end a
 // transfer that was interrupted earlier.
 func (d *Device) readModule() (module, error) {
 	b := i2c{d: d, rest: d.bar.Read32(uint64(regI2CCTL)) &^ (i2cClockOut | i2cDataOut | i2cClockIn | i2cDataIn), clock: true, data: true}
