@@ -10,22 +10,23 @@ export GOFLAGS ?= -trimpath
 
 build:
 	$(GO) build -o bin/ ./cmd/...
-	ln -sf responder bin/rebound-responder; ln -sf bench bin/rebound-bench; ln -sf simnic bin/rebound-simnic
+	ln -sf responder bin/rebound-responder; ln -sf bench bin/rebound-bench; ln -sf watch bin/rebound-watch; ln -sf simnic bin/rebound-simnic
 
-# The responder on AF_XDP against the kernel's own echo, over a veth pair, compared.
+# The responder (XDP, then AF_XDP) against the kernel's own echo, over a veth pair, compared.
 run: build
 	bin/bench demo
 
-# What is installed: a Debian package, the context of an image, SBOMs, into out/package. ARCH=arm64 for the other architecture.
+# What is installed: a Debian package, the context of an image, SBOMs, into out/package. ARCH=arm64 for the other architecture. DISCOVER=1
+# includes rebound-discover, which compiles for minutes at first; releases have it.
 .PHONY: package
 package:
-	$(GO) -C packaging run . -out ../out/package $(if $(ARCH),-arch $(ARCH))
+	$(GO) -C packaging run . -out ../out/package $(if $(ARCH),-arch $(ARCH)) $(if $(DISCOVER),-discover)
 
 # The program that lists targets by the service discoveries of Prometheus, with its tests, and packaged. It compiles for minutes at first.
 .PHONY: discovery
 discovery:
-	$(GO) -C packaging/discovery test -count=1 .
-	$(GO) -C packaging/discovery build -o ../../bin/rebound-discover .
+	$(GO) -C fleet/discovery test -count=1 .
+	$(GO) -C fleet/discovery build -o ../../bin/rebound-discover .
 	$(GO) -C packaging test -count=1 -short -run '^Test(Tar|Image|SBOM|Reproducible)$$' . -discover
 
 # rebound-discover against a real Consul, which the first run builds from its Go module into .cache/servers (minutes), a real DNS server,
@@ -34,7 +35,7 @@ discovery:
 servers:
 	scripts/servers $(if $(RUN),-run '$(RUN)')
 
-# What rebound-bench watch pushes, against a real Prometheus and a real OpenTelemetry collector, which the first run builds from Go modules
+# What rebound-watch pushes, against a real Prometheus and a real OpenTelemetry collector, which the first run builds from Go modules
 # into .cache/telemetry: minutes.
 .PHONY: telemetry
 telemetry:
@@ -44,6 +45,15 @@ telemetry:
 .PHONY: release
 release:
 	$(GO) -C packaging run . -out ../out/release -release
+
+# The appliance: rebound.img for a stick, and the same as one file, rebound.efi, into out/image. It fetches Debian's kernel (110 MB) and boot
+# loader by name into .cache/appliance, and needs no root. docs/use/appliance.md describes it.
+.PHONY: image appliance-test
+image:
+	$(GO) -C packaging/appliance run ./image -out ../../out/image
+# All guests that boot the appliance, with OVMF: half an hour or more. RUN='^TestBootDisk$$' chooses.
+appliance-test: deps
+	$(GO) -C packaging/appliance test -count=1 -v -timeout 3h $(if $(RUN),-run '$(RUN)') . ./image ./init
 
 # The tests: CONTRIBUTING.md says what each of these runs. proof/suite runs the packages and prints the results.
 SUITE = $(GO) run ./proof/suite
@@ -92,6 +102,12 @@ fuzz:
 campaign: build
 	bin/prove campaign -duration $(or $(DURATION),1h) $(if $(SEED),-seed $(SEED)) $(if $(CLOCK),-clock) $(if $(OUT),-out $(OUT))
 
+# Causes of latency on both hosts and on the link between them, planted one or two at a time, and the sides that the bench's reports name for
+# the slow probes. It wants a machine that does nothing else.
+.PHONY: blame
+blame: build
+	nice -n -20 bin/prove blame -duration $(or $(DURATION),5m) $(if $(SEED),-seed $(SEED)) $(if $(OUT),-out $(OUT))
+
 # A million round trips a minute for DURATION (an hour): memory, collections, the last sixth against the first.
 .PHONY: soak
 soak: build
@@ -102,10 +118,10 @@ deps:
 	@scripts/install-deps
 
 # The responder side by side with DPDK's testpmd, the least program in C, the kernel and a spinning socket, into results/ and
-# docs/performance.md; its polling loop beside one in C. Six minutes, and they want a machine that does nothing else.
+# docs/internals/performance.md; its polling loop beside one in C. Six minutes, and they want a machine that does nothing else.
 .PHONY: peers gap cycles
 peers: build
-	scripts/peers -out results/peers -readme docs/performance.md
+	scripts/peers -out results/peers -readme docs/internals/performance.md
 gap: build
 	nice -n -20 bin/prove peers gap -out results/gap.md
 
@@ -119,6 +135,6 @@ results: build
 xdp: build
 	nice -n -20 bin/prove peers xdp -out results/xdp.md
 
-# What each driver's Poll costs a reply, beside loops in C: two minutes.
+# What each driver's Poll costs a reply, beside loops in C: a few minutes on two idle cores.
 cycles: build
 	bin/prove peers cycles -out results/cycles.md

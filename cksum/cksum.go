@@ -95,15 +95,6 @@ func Update16(hc, m, m2 uint16) uint16 {
 	return ^uint16(s>>16 + s)
 }
 
-// Update32 is Update16 for a 32-bit field at an even offset.
-func Update32(hc uint16, m, m2 uint32) uint16 {
-	s := uint64(^hc) + uint64(^m) + uint64(m2)
-	s = s>>32 + s&0xffff_ffff
-	s = s>>16 + s&0xffff
-	s = s>>16 + s&0xffff
-	return ^uint16(s>>16 + s)
-}
-
 // UDP returns a computed checksum in UDP's encoding: zero means "no checksum", so 0xffff stands for it (RFC 768).
 func UDP(hc uint16) uint16 {
 	if hc == 0 {

@@ -36,7 +36,7 @@ func benchmark(b *testing.B, c Config, frame []byte, do func(*Responder, []byte)
 	for i := range frames {
 		frames[i] = inBuffer(frame)
 	}
-	head := min(len(frame), 96)
+	head := min(len(frame), 112)
 	b.ReportAllocs()
 	for b.Loop() {
 		for i := range frames {

@@ -130,8 +130,13 @@ func (r *Responder) setGuards(c *Config) error {
 		return fmt.Errorf("%w: checksums of packets of up to %d bytes, expected 0 or more", ErrConfig, c.ChecksumBytes)
 	}
 	if c.Mode == Open {
+		r.repeats.set(0, 0)
 		return r.limit.set(0, 0, 0)
 	}
+	if c.Loop != 0 && c.TicksPerSecond == 0 {
+		return fmt.Errorf("%w: loops of %d equal datagrams with 0 ticks a second, expected more", ErrConfig, c.Loop)
+	}
+	r.repeats.set(c.Loop, c.TicksPerSecond)
 	r.checksumBytes, r.unverified = c.ChecksumBytes, c.ChecksumBytes-27
 	return r.limit.set(c.Rate, c.Burst, c.TicksPerSecond)
 }

@@ -82,3 +82,26 @@ func TestVerified(t *testing.T) {
 		}
 	}
 }
+
+// The relation of the clocks is replaced between reception and departure, as it is ten times a second: T3 is later than T2 by the time
+// that passed, whatever the correction.
+func TestDepartingWithAnotherClock(t *testing.T) {
+	for _, step := range []uint64{1 << 30, ^uint64(1<<30) + 1} {
+		c := config(Strict)
+		base := polling.TSC()
+		c.Clock.Store(&Clock{TSC: base, NTP: 1 << 40, Rate: 1 << 32}) // one unit per tick
+		r := responder(t, c)
+		start := r.Loop.Begin()
+		f := inBuffer(toUs(0, udp(their4, our4, 40000, 862, testPacket(44))))
+		if !r.Reply((*[64]byte)(unsafe.Pointer(unsafe.SliceData(f))), len(f)) {
+			t.Fatal("not answered by Reply")
+		}
+		c.Clock.Store(&Clock{TSC: base, NTP: 1<<40 + step, Rate: 1 << 32})
+		r.Departing()
+		took := be.Uint64(f[34+8+4:]) - be.Uint64(f[34+8+16:])
+		if most := polling.TSC() - start; took > most {
+			t.Errorf("T3 is %d ticks after T2, at most %d passed", int64(took), most)
+		}
+		check.Equal(t, l4sum(our4.AsSlice(), their4.AsSlice(), 17, f[34:]), 0xffff, "the reply sums to %#04x")
+	}
+}

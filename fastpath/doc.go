@@ -22,8 +22,7 @@
 //
 // Reply checks the rate limit last: only a frame that will be answered is charged to its source's rate. A frame that it
 // turns down is unchanged and has not been counted, and Slow then answers it or counts the reason for a refusal. So
-// every frame is counted exactly once. The same is true of the leaves in AnswerPacket, whose order is part of the
-// contract: each relies on the previous ones.
+// every frame is counted exactly once.
 //
 // The MinBuffer bytes at h must be readable and writable whatever n is: a receive buffer is always longer. Bytes beyond
 // n may be read and may determine which code handles a frame, but never whether it is answered: no frame is answered
@@ -33,11 +32,9 @@
 // # Packets without an Ethernet header
 //
 // On InfiniBand a packet starts with IPoIB's encapsulation (RFC 4391 §6), and the device reports its sender. The driver
-// assigns a generated MAC to each station, passes those of both ends as LinkAddress, and makes h point to where an
-// Ethernet header would start, so that the packet is at its usual position. PingPacket4 and AnswerPacket replace Reply,
-// and read nothing before h[10]. A packet that both turn down gets the Ethernet header that represents it, and goes to
-// Slow as any frame does: so guards, reasons and replies are the same. ARP and neighbour discovery, which contain
-// hardware addresses, are also translated (github.com/rebound-nic/rebound/nic/ib).
+// assigns a generated MAC to each station and writes the Ethernet header with those of both ends in front of the packet,
+// which then is a frame. ARP and neighbour discovery, which contain hardware addresses, are also translated
+// (github.com/rebound-nic/rebound/nic/ib).
 //
 // The loop must call Responder.Loop.Begin before its first Poll, and Loop.Pass after each: they set the time for the
 // rate limit and for the receive timestamps of test packets.

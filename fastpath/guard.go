@@ -4,70 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
-	"unsafe"
-
-	"github.com/rebound-nic/rebound/cksum"
 )
-
-// Admit is the last guard of a request that passed all others. It reports whether its checksum is right, if
-// Config.ChecksumBytes requires verification, and whether its source is within its rate, to which it charges the reply.
-// k is one of the kinds that leaves answer. It is not inlined: one call costs less than the registers that it would
-// occupy.
-//
-//go:noinline
-func (r *Responder) Admit(h *[64]byte, k Kind) bool {
-	// An echo request over IPv4 has no pseudo-header.
-	packet := int(be.Uint16(h[16:]))
-	p, n, hash, sum := unsafe.Pointer(&h[34]), packet-20, hash4(h[26:]), uint64(0)
-	switch {
-	case k == ICMPv4:
-	case k == UDPv4: // start with the addresses, and the rest of the pseudo-header: protocol and length
-		p, n, sum = unsafe.Pointer(&h[26]), n+8, 0x1100+uint64(le.Uint16(h[38:]))
-	default:
-		hash, p = hash6(h[22:]), unsafe.Pointer(&h[22])
-		n = int(be.Uint16(h[18:])) + 32
-		packet, sum = n+8, uint64(k>>16&0xff00)+uint64(le.Uint16(h[18:]))
-	}
-	if packet <= r.checksumBytes {
-		// The sum of n bytes, 8 or more, as a little-endian machine loads them. The bytes summed here are never all
-		// zero.
-		var c uint64
-		if n >= wideBytes {
-			sum, c = bits.Add64(sum, cksum.Blocks((*byte)(p), n&^31), 0)
-			sum, _ = bits.Add64(sum, 0, c)
-			p, n = unsafe.Add(p, n&^31), n&31
-		}
-		for ; n >= 32; n -= 32 {
-			b := (*[32]byte)(p)
-			sum, c = bits.Add64(sum, le.Uint64(b[:]), 0)
-			sum, c = bits.Add64(sum, le.Uint64(b[8:]), c)
-			sum, c = bits.Add64(sum, le.Uint64(b[16:]), c)
-			sum, c = bits.Add64(sum, le.Uint64(b[24:]), c)
-			sum, _ = bits.Add64(sum, 0, c)
-			p = unsafe.Add(p, 32)
-		}
-		if n >= 16 {
-			b := (*[16]byte)(p)
-			sum, c = bits.Add64(sum, le.Uint64(b[:]), 0)
-			sum, c = bits.Add64(sum, le.Uint64(b[8:]), c)
-			sum, _ = bits.Add64(sum, 0, c)
-			p, n = unsafe.Add(p, 16), n-16
-		}
-		if n >= 8 {
-			sum, c = bits.Add64(sum, le.Uint64((*[8]byte)(p)[:]), 0)
-			sum, _ = bits.Add64(sum, 0, c)
-			p, n = unsafe.Add(p, 8), n-8
-		}
-		if n != 0 { // the last bytes are the high bytes of the word that ends with them
-			sum, c = bits.Add64(sum, le.Uint64((*[8]byte)(unsafe.Add(p, n-8))[:])>>(-8*n&63), 0)
-			sum, _ = bits.Add64(sum, 0, c)
-		}
-		if !multiple(sum) && (k != UDPv4 || le.Uint16(h[40:]) != 0) { // RFC 768: zero means no checksum
-			return false
-		}
-	}
-	return r.limit.at(r.Loop.Start, hash) // if the source is not at home, Slow settles it
-}
 
 // multiple reports whether a non-zero ones' complement sum is a multiple of 65535, as the sum over a correct checksum
 // is. The compiler turns it into one multiplication.

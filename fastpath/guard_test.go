@@ -48,6 +48,7 @@ func TestLoopsEnd(t *testing.T) {
 	us := func(ports, stamp []uint16) Config {
 		c := config(Strict)
 		c.UDPPorts, c.STAMPPorts = ports, stamp
+		c.Loop, c.TicksPerSecond = DefaultLoop, 1_000_000
 		return c
 	}
 	peer := func(ports, stamp []uint16) Config { return peerOf(us(ports, stamp)) }
@@ -66,14 +67,14 @@ func TestLoopsEnd(t *testing.T) {
 		{"default and an echo service", us([]uint16{7}, nil), peer(nil, nil), 7, 7, 0, 0, []byte("loop"), true},
 		{"reflector and an echo service", us(nil, []uint16{862}), peer(nil, nil), 7, 862, 0, 0, testPacket(44), true},
 		{"default and a service below 1024", us([]uint16{7}, nil), peer(nil, nil), 1023, 7, 0, 0, []byte("loop"), true},
-		{"default and a service on a high port", us([]uint16{7}, nil), peer(nil, nil), 20001, 7, 1000, 1000, []byte("loop"), true}, // bounded by TestLimit
+		{"default and a service on a high port", us([]uint16{7}, nil), peer(nil, nil), 20001, 7, 2 * DefaultLoop, 2 * DefaultLoop, []byte("loop"), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, v6 := range []bool{false, true} {
 				if v6 && c.othersSocket {
 					continue
 				}
-				ends := [2]func([]byte) []byte{answers(responder(t, c.us)), answers(responder(t, c.they))}
+				ends := [2]func([]byte) []byte{answers(later(responder(t, c.us))), answers(later(responder(t, c.they)))}
 				if c.othersSocket {
 					ends[1] = echoService
 				}
@@ -91,6 +92,121 @@ func TestLoopsEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// later returns r at a time other than 0.
+func later(r *Responder) *Responder {
+	r.Loop.Start = 1 << 40
+	return r
+}
+
+// Of equal datagrams from one source Loop are answered within 10 ms, and no further ones, until the 10 ms are over. Reply
+// and Slow count together. Other sources, other data, pings and test packets are not affected.
+func TestLoop(t *testing.T) {
+	const window, most = 10_000, 64 // ticks
+	send := func(from, to netip.Addr, port uint16, data string) []byte {
+		return toUs(0, udp(from, to, 40000, port, []byte(data)))
+	}
+	for _, v6 := range []bool{false, true} {
+		from, to := hosts(v6)
+		other := from.Next()
+		zero := send(from, to, 9000, "data")
+		be.PutUint16(zero[40:], 0)
+		for name, f := range map[string][]byte{"data": send(from, to, 9000, "data"), "no data": send(from, to, 9000, ""),
+			"long": send(from, to, 9000, string(make([]byte, 1000))), "no checksum": zero} {
+			if v6 && name == "no checksum" {
+				continue
+			}
+			c := config(Strict)
+			c.Loop, c.TicksPerSecond = most, 100*window
+			r := later(responder(t, c))
+			start := r.Loop.Start
+			for range 3 { // windows
+				for i := range 2 * most {
+					do := poll
+					if i%3 == 0 {
+						do = slowly
+					}
+					if got := do(r, inBuffer(f)) != 0; got != (i < most) {
+						t.Fatalf("IPv6 %v, %s: datagram %d: answered %v", v6, name, i, got)
+					}
+					for what, g := range map[string][]byte{"another source": send(other, to, 9000, "data"), "test packet": send(from, to, 862, string(testPacket(44))),
+						"other data": send(from, to, 9000, fmt.Sprint(i)), "ping": find(map[bool]string{false: "ping", true: "ping6"}[v6], 0)} {
+						if i%8 == 0 && poll(r, inBuffer(g)) == 0 {
+							t.Fatalf("IPv6 %v, %s: %s is refused", v6, name, what)
+						}
+					}
+				}
+				r.Loop.Start = start + window
+				check.Equal(t, poll(r, inBuffer(f)), 0, name+": answered with %d bytes in the same 10 ms")
+				start += window + 1
+				r.Loop.Start = start
+			}
+			if s := r.Stats(); s[RefusedLoop] != 3*(most+1) {
+				t.Errorf("IPv6 %v, %s: counted %v", v6, name, s)
+			}
+			// Slower constant data is answered forever.
+			for i := range 20 * most {
+				r.Loop.Start += window/most + 1
+				if poll(r, inBuffer(f)) == 0 {
+					t.Fatalf("IPv6 %v, %s: datagram %d of a slow sender is refused", v6, name, i)
+				}
+			}
+			c.Loop = 0
+			r = later(responder(t, c))
+			for range 1000 {
+				if poll(r, inBuffer(f)) == 0 {
+					t.Fatalf("IPv6 %v, %s: refused without a limit", v6, name)
+				}
+			}
+		}
+	}
+}
+
+// Several loops of one source, one frame each, end one after the other.
+func TestLoopsOfOneSource(t *testing.T) {
+	c := config(Strict)
+	c.Loop, c.TicksPerSecond = DefaultLoop, 1_000_000
+	r := later(responder(t, c))
+	us := answers(r)
+	loops := make([][]byte, 20)
+	for i := range loops {
+		loops[i] = toUs(0, udp(their4, our4, 40000, 9000, []byte{byte(i)}))
+	}
+	rounds := 0
+	for left := len(loops); left > 0 && rounds < 100_000; rounds++ {
+		r.Loop.Start += 20 // 20 us for each round trip of all
+		left = 0
+		for i, f := range loops {
+			if f == nil {
+				continue
+			}
+			if loops[i] = us(f); loops[i] != nil {
+				loops[i] = echoService(loops[i])
+				left++
+			}
+		}
+	}
+	if rounds > len(loops)*(500+DefaultLoop) {
+		t.Errorf("%d loops ended after %d rounds", len(loops), rounds)
+	}
+}
+
+// A trailer after the packet is removed, and Ethernet's shortest frame is kept. Every kind, with and without tags.
+func TestTrailers(t *testing.T) {
+	each(t, func(t *testing.T, c *Config, q request) {
+		for _, n := range []int{1, 2, 3, 4, 5, 8, 12, 16, 18, 22, 26, 100, 1400} {
+			f := append(bytes.Clone(q.frame), bytes.Repeat([]byte{0xee}, n)...)
+			fast, slow := responder(t, *c), responder(t, *c)
+			must.OK(t, judge(c, fast, slow, f))
+			if s := slow.Stats(); s[q.kind] != 1 {
+				t.Fatalf("%d bytes: counted %v", n, s)
+			}
+			if g := reply(t, c, f); len(g) > max(len(f), 68) && q.name != "ns of dad" || len(g) > max(len(q.frame), 68)+8 {
+				t.Errorf("%d bytes after %d: reply of %d", n, len(q.frame), len(g))
+			}
+		}
+	})
 }
 
 func limited(t *testing.T, rate, burst uint64) *Responder {

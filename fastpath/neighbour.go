@@ -106,7 +106,7 @@ func (r *Responder) solicitation(f []byte, l3 int) (Verdict, int) {
 			}
 		}
 	}
-	to := [6]byte(f[6:])
+	to, size := [6]byte(f[6:]), length(f, l3, l3+n, 0)
 	switch {
 	case dad && (lla != nil || !solicited), !dad && solicited && lla == nil:
 		return RefusedND, 0
@@ -126,7 +126,7 @@ func (r *Responder) solicitation(f []byte, l3 int) (Verdict, int) {
 	copy(dst, src)
 	if dad {
 		end := l3 + 40 + 24 + 8
-		f = f[:end]
+		f, size = f[:end], end
 		m = f[l3+40:]
 		m[24], m[25] = 2, 1
 		copy(m[26:], r.macAddress[:])
@@ -140,7 +140,7 @@ func (r *Responder) solicitation(f []byte, l3 int) (Verdict, int) {
 	copy(f[6:], r.macAddress[:])
 	m[2], m[3] = 0, 0
 	be.PutUint16(m[2:], ^cksum.Sum(m, pseudo(p[8:40], protocolICMPv6, len(m))))
-	return AnsweredND, len(f)
+	return AnsweredND, size
 }
 
 var (

@@ -231,6 +231,6 @@ func TestRandomMutations(t *testing.T) {
 // Rules that Open does not apply, and rules that require a separate Config.
 var (
 	strictOnly = []Verdict{RefusedHeaderChecksum, RefusedServicePort, RefusedHopLimit, RefusedChecksum}
-	never      = []Verdict{RefusedVLAN, RefusedRate, AnsweredMessage, AnsweredSTAMPMessage, RefusedReply, RefusedSender, RefusedMessage,
+	never      = []Verdict{RefusedVLAN, RefusedLoop, RefusedRate, AnsweredMessage, AnsweredSTAMPMessage, RefusedReply, RefusedSender, RefusedMessage,
 		RefusedSTAMPHMAC, RefusedSTAMPSessions}
 )

@@ -223,6 +223,21 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 		}
 		now = f.full
 	}
+	if kind == udp4 || kind == udp6 { // repeats.take
+		e := &r.repeats.of[source>>slotShift]
+		key := *(*uint32)(unsafe.Add(p, 38))
+		if kind == udp6 {
+			key = *(*uint32)(unsafe.Add(p, 58))
+		}
+		if r.Loop.Start-e.began > r.repeats.window {
+			e.began, e.key, e.count = r.Loop.Start, key, 1
+		} else if e.key == key {
+			if e.count >= r.repeats.most {
+				return false
+			}
+			e.count++
+		}
+	}
 	f.full = now + r.limit.cost
 	// Nothing is turned down from here on.
 	to, from := *(*uint64)(unsafe.Pointer(h)), *(*uint64)(unsafe.Add(unsafe.Pointer(h), 6))
@@ -346,10 +361,19 @@ func (r *Responder) Departing() {
 
 //go:noinline
 func (r *Responder) depart() {
-	now := bits.ReverseBytes64(r.clock.Load().At(polling.TSC()))
+	clock := r.clock.Load()
+	if r.timing.plain {
+		for i := range r.stamps & (2*maxStamps - 1) {
+			s := &r.stamp[i&(maxStamps-1)]
+			s.sum = r.timed(*(*unsafe.Pointer)(unsafe.Pointer(&s.at)), s.sum, clock)
+		}
+	}
+	// The clock may be a later one than T2's, so T3 is reckoned from T2.
+	since := clock.At(polling.TSC()) - clock.At(r.Loop.Start)
 	for i := range r.stamps & (2*maxStamps - 1) {
 		s := &r.stamp[i&(maxStamps-1)]
 		at := *(*unsafe.Pointer)(unsafe.Pointer(&s.at))
+		now := bits.ReverseBytes64(bits.ReverseBytes64(*(*uint64)(unsafe.Add(at, 18))) + since)
 		*(*uint64)(unsafe.Add(at, 6)) = now
 		if s.sum != 0 {
 			sum, carry := bits.Add64(s.sum, ^now, 0)

@@ -100,17 +100,3 @@ func TestReplyLengths(t *testing.T) {
 		}
 	}
 }
-
-// The same for PingPacket4 and AnswerPacket, with the echo requests of every length that IPoIB supports.
-func TestPingPacketLengths(t *testing.T) {
-	c := config(Strict)
-	c.ChecksumBytes = DefaultChecksumBytes
-	r, other := responder(t, c), responder(t, c)
-	for n := range 1500 {
-		f := toUs(0, icmp4Of(data(n)))
-		answersLikeSlow(t, pingPacket4, r, other, f, n, 42, 1+n/100)
-	}
-	if a, b := r.Stats(), other.Stats(); a[AnsweredICMPv4] != 1500 || a != b {
-		t.Errorf("counted %v, Slow %v", a, b)
-	}
-}

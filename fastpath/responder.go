@@ -38,11 +38,15 @@ type Config struct {
 	VLANs []uint16
 
 	// Rate is how many echo requests, datagrams and test packets per second Strict answers for one source address, and
-	// Burst how many at once after a pause. 0 means no limit. It bounds a loop with an echo service that renews its
-	// TTL, which cannot be distinguished from a client by a single frame. Addresses share 4096 counters of fixed size,
+	// Burst how many at once after a pause. 0 means no limit. Addresses share 4096 counters of fixed size,
 	// so two sources may share a limit, and each Responder counts separately.
-	Rate, Burst    uint64
-	TicksPerSecond uint64 // of polling.TSC, as measured; required with Rate, which uses Loop's time
+	Rate, Burst uint64
+
+	// Loop is how many equal datagrams (by UDP checksum and length) from one source address Strict answers by echo within
+	// 10 ms; it refuses more of them as a loop with an echo service. 0 means no limit. See repeats.
+	Loop uint32
+
+	TicksPerSecond uint64 // of polling.TSC, as measured; required with Rate and Loop, which use Responder.Loop's time
 
 	// ChecksumBytes is the longest IP packet, in bytes, of which Strict verifies the ICMP or UDP checksum before it
 	// answers (RFC 1122 §3.2.2 and §4.1.3.4, RFC 4443 §2.1): DefaultChecksumBytes for all, 0 for none. A longer packet
@@ -67,6 +71,7 @@ type Config struct {
 const (
 	DefaultRate          = 2_000_000 // four times the rate that a bench reaches on a socket
 	DefaultBurst         = 1 << 16   // the backlog after a pause of 30 ms at that rate
+	DefaultLoop          = 64        // the rate of constant data that is never refused is 64 in 10 ms: 6,400 a second
 	DefaultChecksumBytes = 1<<16 - 1 // every packet
 )
 
@@ -82,6 +87,7 @@ type Responder struct {
 	checksumBytes int
 	stats         [Verdicts]polling.Counter
 	limit         limiter
+	repeats       repeats
 	own4          [slots4]uint32 // our addresses as loaded, each in its slot
 	not4          [slots4]uint32 // the same, and our subnets' broadcast addresses: invalid as sources
 	own6          [slots6]ip6
@@ -115,8 +121,22 @@ type Responder struct {
 	seal               *seal // nil without a key
 	tlvs, hideLocation bool
 	dscps              uint64
+	timing             timing
+
+	slow uint64 // see Slowed
 
 	vlans [1 << 12 / 64]uint64
+}
+
+// SetMAC changes Config.MAC. The Responder must not be in use.
+func (r *Responder) SetMAC(mac [6]byte) {
+	m := le.Uint64(append([]byte{0, 0}, mac[:]...))
+	for _, p := range []*uint64{&r.mac, &r.macTagged} {
+		if *p != ^uint64(0) {
+			*p = m
+		}
+	}
+	r.macAddress = mac
 }
 
 // guarded has the tables that only authenticated packets use, so that senders without a key cannot exhaust them.

@@ -15,6 +15,10 @@ type Rules struct {
 
 	// The rate limit, as take uses it: in 1/16 of Config's ticks.
 	Cost, Burst, Most, Idle uint64
+
+	// The guard against loops: equal datagrams, and the time in ticks.
+	Loop   uint32
+	Window uint64
 }
 
 // Rules returns the rules of c, the error that New returns for it, or an error if these rules do not support c.
@@ -29,6 +33,7 @@ func (c *Config) Rules() (*Rules, error) {
 	t := &Rules{
 		Echo: r.echo, Service: r.service, VLANs: r.vlans, ChecksumBytes: r.checksumBytes,
 		Cost: r.limit.cost, Burst: r.limit.burst, Most: r.limit.most, Idle: r.limit.idle,
+		Loop: r.repeats.most, Window: r.repeats.window,
 	}
 	for i, a := range r.own4 {
 		if a*r.mul4>>shift4 == uint32(i) {

@@ -93,7 +93,7 @@ func grow(d []byte, n int) []byte {
 func (r *Responder) reflect(d []byte, in *arrival, s *session, auth, grown bool) (tos uint8) {
 	p := d[8:]
 	changes := p[:stampLength]
-	if auth || r.tlvs && len(p) > stampBase {
+	if auth || (r.tlvs || r.timing.plain) && len(p) > stampBase {
 		changes = p
 	}
 	before := cksum.Sum(changes, 0)
@@ -132,6 +132,8 @@ func (r *Responder) mirror(p []byte, in *arrival, s *session, auth, grown bool) 
 	tos = in.tos
 	if e.tlvs != nil {
 		tos = e.reflect(r, p[:4], in, s, c)
+	} else if r.timing.plain && !auth && len(p) > base {
+		r.timingFirst(p[base:], in.seen, c)
 	}
 	be.PutUint16(times[8:], c.ErrorEstimate)
 	if auth {

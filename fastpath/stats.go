@@ -39,6 +39,7 @@ const (
 	RefusedNoChecksum                                          // UDP over IPv6 without a checksum
 	RefusedSTAMPShort                                          // test packet too short to contain the reply
 	RefusedChecksum                                            // ICMP or UDP checksum is wrong
+	RefusedLoop                                                // equal datagrams from this source, more than Config.Loop
 	RefusedRate                                                // more from this source than Config.Rate
 	RefusedARP                                                 // ARP other than a request for IPv4 over Ethernet
 	RefusedAnnouncement                                        // ARP request for the sender's own address (RFC 5227 §2.3)
@@ -66,7 +67,7 @@ var verdictNames = [Verdicts]string{
 	"icmpv4", "udpv4", "icmpv6", "udpv6", "arp", "nd", "stampv4", "stampv6",
 	"short", "vlan", "ethertype", "mac", "source_mac", "version", "options", "fragment", "extension", "length",
 	"header_checksum", "address", "source", "own_source", "protocol", "icmp_type", "port", "service_port",
-	"hop_limit", "no_checksum", "stamp_short", "checksum", "rate", "arp_other", "arp_announcement", "nd_invalid",
+	"hop_limit", "no_checksum", "stamp_short", "checksum", "loop", "rate", "arp_other", "arp_announcement", "nd_invalid",
 	"message", "stamp_message", "reply", "sender", "message_invalid",
 	"stamp_hmac", "stamp_sessions",
 }

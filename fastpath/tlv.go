@@ -105,6 +105,8 @@ func (e *extensions) reflect(r *Responder, number []byte, in *arrival, s *sessio
 		switch {
 		case !whole:
 			x[0] = flagMalformed
+		case e.ok && x[1] == TLVTiming:
+			x[0] = r.extendTiming(v, e.seal >= 0, in.seen, c)
 		case e.ok:
 			x[0] = r.extension(x[1], v, in, s, c, &tos)
 		default:

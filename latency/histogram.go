@@ -1,7 +1,6 @@
 package latency
 
 import (
-	"fmt"
 	"math"
 	"math/bits"
 	"slices"
@@ -264,39 +263,29 @@ func (h *Histogram) HDR() *hdrhistogram.Histogram {
 	})
 }
 
-// FromHDR converts a histogram of any geometry. A histogram with another resolution is recorded again, with the middles
-// of its buckets.
-func FromHDR(h *hdrhistogram.Histogram) (*Histogram, error) {
-	var out counters
-	out.reset()
-	s := h.Export()
-	if s.LowestTrackableValue == lowestValue && s.SignificantFigures == digits {
-		for i, n := range s.Counts {
-			if n == 0 {
-				continue
-			}
-			if n < 0 {
-				return nil, fmt.Errorf("negative count %d", n)
-			}
-			middle := lowestOf(i) + (highestOf(i)-lowestOf(i))/2
-			out.add(countsIndex(middle), n)
-			out.n += n
-			out.sum += float64(middle) * float64(n)
-			out.min, out.max = min(out.min, lowestOf(i)), max(out.max, highestOf(i))
-		}
-		return out.snapshot(), nil
-	}
-	for _, b := range h.Distribution() {
+// FromBuckets returns a histogram of buckets of any width, which are in ascending order and do not overlap. They count as the middles of
+// their values.
+func FromBuckets(buckets []Bucket) *Histogram {
+	h := &Histogram{index: make([]int32, 0, len(buckets)), count: make([]int64, 0, len(buckets))}
+	for _, b := range buckets {
 		if b.Count == 0 {
 			continue
 		}
-		middle := b.From + (b.To-b.From)/2
-		out.add(countsIndex(middle), b.Count)
-		out.n += b.Count
-		out.sum += float64(middle) * float64(b.Count)
-		out.min, out.max = min(out.min, b.From), max(out.max, b.To)
+		if h.Count == 0 {
+			h.Min = b.Low
+		}
+		middle := b.Low + (b.High-b.Low)/2
+		h.Count += b.Count
+		h.Sum += float64(middle) * float64(b.Count)
+		h.Max = b.High
+		i := int32(countsIndex(middle))
+		if k := len(h.index) - 1; k >= 0 && h.index[k] == i {
+			h.count[k] += b.Count
+			continue
+		}
+		h.index, h.count = append(h.index, i), append(h.count, b.Count)
 	}
-	return out.snapshot(), nil
+	return h
 }
 
 // counters is a histogram during recording.

@@ -2,9 +2,14 @@ package nic
 
 import (
 	"errors"
+	"log/slog"
 
 	"github.com/rebound-nic/rebound/nic/bus"
 )
+
+// Notice is the level of log lines that people see without asking for more, although nothing is wrong: a problem that was reported has
+// ended, or a setting asks for the line.
+const Notice = slog.LevelInfo + 2
 
 // Errors that drivers wrap with the device, the register or command, what was expected and what was found.
 var (

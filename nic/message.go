@@ -97,4 +97,7 @@ type Messenger interface {
 	// Recv copies the next message of queue 0 into buf without waiting; n is 0 if there is none. at is polling.TSC() when the
 	// host saw it.
 	Recv(buf []byte) (n int, at int64, err error)
+
+	// From reports whether the last message that Recv returned came from a Peer's queue pair. It may be called where Recv may.
+	From(p Peer) bool
 }

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/net/bpf"
 
@@ -54,6 +55,25 @@ type Device interface {
 	Prober
 }
 
+// Impaired is a port on the kernel's interface that knows when requests are lost, or answered twice, because of the interface.
+type Impaired interface {
+	// Impaired returns the reasons of Impairments that apply.
+	Impaired() []string
+}
+
+// Followed is a port on the kernel's interface that answers with the interface's own MAC.
+type Followed interface {
+	// MACChanged delivers the interface's MAC when it has changed. The receiver stops the loops, gives the MAC to its responders, calls
+	// FollowMAC and starts the loops again.
+	MACChanged() <-chan [6]byte
+
+	// FollowMAC changes the MAC of the port's program, if it has one, and what Info returns, and tells the neighbours.
+	FollowMAC(mac [6]byte) error
+}
+
+// Impairments are the reasons that Impaired returns.
+var Impairments = []string{"down", "mac", "mtu", "address", "queues"}
+
 // Options are the parameters for opening a queue of any device. A zero field means the driver's default. Options of a single
 // driver are in that driver's package.
 type Options struct {
@@ -73,8 +93,12 @@ type Options struct {
 	// dropped frames are free of other traffic. nil for its own, which excludes TCP. Other drivers ignore it.
 	Filter []bpf.RawInstruction
 
-	// Inherited has afpacket continue with the sockets of another process; nil opens new ones.
-	Inherited *Inheritance
+	// Qdisc has afpacket send through the interface's queueing discipline and the filters on its egress (tc). Other drivers bypass
+	// them always.
+	Qdisc bool
+
+	// DownLimit is how long a responder on the kernel's interface waits for it while it is down. 0 means not at all: ErrDown at once.
+	DownLimit time.Duration
 
 	Log *slog.Logger // never nil when a command opens the device
 }

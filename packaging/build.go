@@ -23,7 +23,7 @@ func (o *options) build(program, to, arch string) error {
 
 // buildDiscover builds rebound-discover. It has no symbol table, which is 30 % of its size; stack traces do not need it.
 func (o *options) buildDiscover(to string) error {
-	from := cmp.Or(o.discovery, "packaging/discovery")
+	from := cmp.Or(o.discovery, "fleet/discovery")
 	return o.run("go", "-C", from, "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", to, ".")(o.arch)
 }
 
@@ -95,8 +95,9 @@ func (o *options) describe(stage string) error {
 		"rebound-responder.8.gz": {"rebound-responder", "manual"},
 		"rebound-config.5.gz":    {"rebound-responder", "manual", "config"},
 		"rebound-bench.1.gz":     {"rebound-bench", "manual"},
-		"rebound-watch.5.gz":     {"rebound-bench", "manual", "watch"},
-		"watch.toml":             {"rebound-bench", "config"},
+		"rebound-watch.1.gz":     {"rebound-watch", "manual"},
+		"rebound-watch.5.gz":     {"rebound-watch", "manual", "config"},
+		"watch.toml":             {"rebound-watch", "config"},
 		"rebound-simnic.1.gz":    {"rebound-simnic", "manual"},
 	}
 	for _, p := range programs {
@@ -118,7 +119,10 @@ func (o *options) describe(stage string) error {
 			return err
 		}
 	}
-	page, err := os.ReadFile(filepath.Join(o.root, "packaging", "discovery", discover+".1")) // committed: see TestManual there
+	if !o.discover {
+		return nil
+	}
+	page, err := os.ReadFile(filepath.Join(o.root, "fleet", "discovery", discover+".1")) // committed: see TestManual there
 	if err != nil {
 		return err
 	}

@@ -14,11 +14,11 @@ import (
 func (o *options) debian(stage string, s stamp) (name string, err error) {
 	here := filepath.Join(o.root, "packaging")
 	values := map[string]string{"STAGE": stage, "HERE": here, "ROOT": o.root, "ARCH": o.arch, "VERSION": s.debian()}
-	text, err := os.ReadFile(filepath.Join(here, "nfpm.yaml"))
+	text, err := o.list("nfpm.yaml")
 	if err != nil {
 		return "", err
 	}
-	c, err := nfpm.Parse(strings.NewReader(os.Expand(string(text), func(k string) string { return values[k] })))
+	c, err := nfpm.Parse(strings.NewReader(os.Expand(text, func(k string) string { return values[k] })))
 	if err != nil {
 		return "", fmt.Errorf("nfpm.yaml: %w", err)
 	}

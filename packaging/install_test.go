@@ -20,12 +20,12 @@ func TestInstall(t *testing.T) {
 	if out := m.must(t, "dpkg", "-V", "rebound"); out != "" {
 		t.Errorf("dpkg -V: %s", out)
 	}
-	for _, f := range []string{"/usr/share/man/man8/rebound-responder.8.gz", "/usr/share/man/man5/rebound-watch.5.gz", "/usr/share/man/man1/rebound-discover.1.gz", "/etc/rebound/watch.toml", "/usr/share/bash-completion/completions/rebound-bench", "/usr/share/zsh/vendor-completions/_rebound-bench", "/usr/share/fish/vendor_completions.d/rebound-bench.fish", "/etc/rebound/config.toml"} {
+	for _, f := range []string{"/usr/share/man/man8/rebound-responder.8.gz", "/usr/share/man/man1/rebound-watch.1.gz", "/usr/share/man/man5/rebound-watch.5.gz", "/usr/share/man/man1/rebound-discover.1.gz", "/etc/rebound/watch.toml", "/usr/share/bash-completion/completions/rebound-bench", "/usr/share/zsh/vendor-completions/_rebound-bench", "/usr/share/fish/vendor_completions.d/rebound-bench.fish", "/etc/rebound/config.toml"} {
 		if info, err := os.Stat(filepath.Join(m.root, f)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
-	for _, c := range [][]string{{"rebound-responder", "version"}, {"rebound-bench", "version"}, {"rebound-simnic", "-h"}, {"rebound-discover", "-version"}, {"rebound-responder", "nics"}} {
+	for _, c := range [][]string{{"rebound-responder", "version"}, {"rebound-bench", "version"}, {"rebound-watch", "version"}, {"rebound-simnic", "-h"}, {"rebound-discover", "-version"}, {"rebound-responder", "nics"}} {
 		m.must(t, c...)
 	}
 
@@ -38,13 +38,15 @@ func TestInstall(t *testing.T) {
 			t.Errorf("systemd-analyze security finds %s more exposed than 3.0: %v\n%s", unit, err, out)
 		}
 	}
-	// The unit is also valid with the rights that cpu.isolate needs.
+	// The unit is also valid with the rights that cpu.isolate needs, and with those of a machine without an IOMMU.
 	m.must(t, "mkdir", "-p", "/etc/systemd/system/"+unit+".d")
-	m.must(t, "cp", "/usr/share/doc/rebound/examples/isolate.conf", "/etc/systemd/system/"+unit+".d/")
-	if out, err := m.run("systemd-analyze", "verify", "--man=no", unit); err != nil || strings.Contains(out, "isolate.conf") {
-		t.Errorf("systemd-analyze verify with isolate.conf: %v\n%s", err, out)
+	for _, drop := range []string{"isolate.conf", "no-iommu.conf"} {
+		m.must(t, "cp", "/usr/share/doc/rebound/examples/"+drop, "/etc/systemd/system/"+unit+".d/")
+		if out, err := m.run("systemd-analyze", "verify", "--man=no", unit); err != nil || strings.Contains(out, drop) {
+			t.Errorf("systemd-analyze verify with %s: %v\n%s", drop, err, out)
+		}
+		m.must(t, "rm", "/etc/systemd/system/"+unit+".d/"+drop)
 	}
-	m.must(t, "rm", "/etc/systemd/system/"+unit+".d/isolate.conf")
 
 	m.write(t, "/etc/systemd/system/"+unit+".d/here.conf", "[Service]\nCPUAffinity=0\nWatchdogSec=10\n")
 	b := m.boot(t)
@@ -56,7 +58,7 @@ func TestInstall(t *testing.T) {
 
 	// An instance may be a PCI function.
 	if v, err := b.sh("systemctl show -P ExecStart rebound-responder@0000:03:00.0.service rebound-bind@0000:03:00.0.service"); err != nil ||
-		!strings.Contains(v, "-set nic.device=0000:03:00.0 ") || !strings.Contains(v, "responder bind 0000:03:00.0 ") {
+		!strings.Contains(v, "-set nic.device=0000:03:00.0 ") || !strings.Contains(v, "responder bind -group rebound $BIND 0000:03:00.0 ") {
 		t.Errorf("an instance that is a PCI function: %v\n%s", err, v)
 	}
 
@@ -75,7 +77,7 @@ func TestInstall(t *testing.T) {
 	unconfigured := len(journal())
 
 	for _, driver := range []string{"afxdp", "afpacket", "xdp"} {
-		m.write(t, "/etc/rebound/eth1.env", "OPTIONS=-set respond.addresses=10.9.0.2/24 -set nic.generic_xdp=true -set nic.driver="+driver+"\n")
+		m.write(t, "/etc/rebound/eth1.env", "OPTIONS=-v -set respond.addresses=10.9.0.2/24 -set nic.generic_xdp=true -set nic.driver="+driver+"\n")
 		if out, err := b.sh("systemctl restart " + unit); err != nil {
 			t.Fatalf("%s: %v %s\n%s", driver, err, out, journal())
 		}
@@ -101,6 +103,7 @@ func TestInstall(t *testing.T) {
 	}
 
 	testPin(t, b, journal)
+	testNoIOMMU(t, b)
 	testWatch(t, b)
 
 	// The watchdog kills a process that hangs, and it is restarted.
@@ -147,6 +150,51 @@ func TestInstall(t *testing.T) {
 			t.Errorf("%s is left behind: %v", f, err)
 		}
 	}
+}
+
+// testNoIOMMU has a shell, in place of the responder, do what a driver without an IOMMU does, under the unit alone and with no-iommu.conf: read a
+// physical address in pagemap, and write to a function's files in /sys. It uses one that every machine has, with the value that is in it.
+func testNoIOMMU(t *testing.T, b *booted) {
+	t.Helper()
+	found, err := b.sh("for d in bus devices; do mount -o remount,rw /sys/$d; done; for d in /sys/bus/pci/devices/*; do [ -w $d/broken_parity_status ] && basename $d && break; done")
+	function := strings.TrimSpace(found)
+	if err != nil || function == "" {
+		t.Logf("no-iommu.conf is not tried: no PCI function is to be seen in here: %v %s", err, found)
+		return
+	}
+	const instance = "rebound-responder@"
+	unit := instance + function + ".service"
+	drop := "/etc/systemd/system/" + unit + ".d"
+	// The first page of the shell's own program: the low bits of its entry, the page's frame, are 0 without CAP_SYS_ADMIN.
+	b.write(t, drop+"/here.conf", "[Service]\nType=oneshot\nWatchdogSec=0\nRestart=no\nExecStart=\nExecStart=/bin/bash /probe %I\n")
+	b.write(t, "/probe", `set -e
+at=$((0x$(head -1 /proc/$$/maps | cut -d- -f1)))
+entry=$(dd if=/proc/$$/pagemap bs=8 skip=$((at / 4096)) count=1 status=none | od -An -tx8 | tr -d ' ')
+[ $((0x${entry:4})) != 0 ] || { echo "pagemap hides physical addresses" >&2; exit 1; }
+f=/sys/bus/pci/devices/$1/broken_parity_status
+v=$(cat $f)
+echo $v >$f
+[ ! -w /sys/bus/pci/rescan ] || { echo "all of /sys can be written" >&2; exit 1; }
+`)
+	if out, err := b.sh("systemctl daemon-reload; systemctl start " + unit); err == nil {
+		t.Errorf("the unit without no-iommu.conf has the rights of a driver without an IOMMU: %s", out)
+	}
+	b.sh("systemctl reset-failed " + unit)
+	if out, err := b.sh("cp /usr/share/doc/rebound/examples/no-iommu.conf " + drop + " && systemctl daemon-reload && systemctl start " + unit); err != nil {
+		t.Errorf("with no-iommu.conf: %v\n%s\n%s", err, out, b.journal(unit))
+	}
+	b.sh("systemctl stop " + unit + "; rm -r /probe " + drop + " && systemctl daemon-reload")
+
+	// rebound-bind@ passes the instance's BIND.
+	b.write(t, "/etc/rebound/0000:ff:1f.7.env", "BIND=-no-driver\n")
+	b.write(t, "/etc/systemd/system/rebound-bind@0000:ff:1f.7.service.d/here.conf", "[Service]\nExecStart=\nExecStart=/bin/echo bind $BIND %I.\n")
+	if out, err := b.sh("systemctl daemon-reload; systemctl start rebound-bind@0000:ff:1f.7.service"); err != nil {
+		t.Errorf("rebound-bind@: %v %s", err, out)
+	}
+	if j := b.journal("rebound-bind@0000:ff:1f.7.service"); !strings.Contains(j, "bind -no-driver 0000:ff:1f.7.") {
+		t.Errorf("rebound-bind@ does not pass BIND:\n%s", j)
+	}
+	b.sh("rm -r /etc/rebound/0000:ff:1f.7.env /etc/systemd/system/rebound-bind@0000:ff:1f.7.service.d; systemctl daemon-reload")
 }
 
 // testPin has the program stay in the kernel when the unit stops, and the next start join it.

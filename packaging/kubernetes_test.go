@@ -28,12 +28,12 @@ func manifests(t *testing.T, file string) (docs [][]byte) {
 func TestKubernetesSettings(t *testing.T) {
 	o := packaged(t)
 	responder := filepath.Join(o.out, "stage-"+o.arch, "rebound-responder")
-	cmd := exec.Command(responder, "check", "-config", "kubernetes/sriov/config.toml", "-set", "nic.device=0000:03:00.2")
+	cmd := exec.Command(responder, "check", "-config", "../fleet/deploy/kubernetes/sriov/config.toml", "-set", "nic.device=0000:03:00.2")
 	out, _ := cmd.CombinedOutput()
 	if code := cmd.ProcessState.ExitCode(); code > 1 || !strings.Contains(string(out), "polling core") { // 1 is advice
 		t.Errorf("exit code %d\n%s", code, out)
 	}
-	b := value(os.ReadFile("kubernetes/sriov/plugin-config.yaml"))(t)
+	b := value(os.ReadFile("../fleet/deploy/kubernetes/sriov/plugin-config.yaml"))(t)
 	var m struct{ Data map[string]string }
 	must(t, yaml.Unmarshal(b, &m))
 	var c struct {
@@ -46,7 +46,7 @@ func TestKubernetesSettings(t *testing.T) {
 		t.Fatalf("%v in %s", err, m.Data["config.json"])
 	}
 	r := c.ResourceList[0]
-	deployment := value(os.ReadFile("kubernetes/sriov/deployment.yaml"))(t)
+	deployment := value(os.ReadFile("../fleet/deploy/kubernetes/sriov/deployment.yaml"))(t)
 	name := r.ResourcePrefix + "/" + r.ResourceName
 	variable := "PCIDEVICE_" + strings.ToUpper(strings.NewReplacer("/", "_", ".", "_").Replace(name))
 	for _, want := range []string{name + `: "1"`, "$(" + variable + ")"} {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 )
 
 func main() {
@@ -20,6 +21,7 @@ func main() {
 	flag.StringVar(&o.root, "root", "..", "the repository's `FOLDER`")
 	flag.StringVar(&o.out, "out", "../out/package", "`FOLDER` for what is made")
 	flag.StringVar(&o.arch, "arch", runtime.GOARCH, "architecture to build for: amd64 or arm64")
+	flag.BoolVar(&o.discover, "discover", false, "include rebound-discover, which compiles for minutes at first; a release has it")
 	release := flag.Bool("release", false, "build everything for both architectures, and write SHA256SUMS")
 	flag.BoolVar(&o.imageOnly, "image", false, "build the image's archive alone")
 	flag.Parse()
@@ -29,6 +31,7 @@ func main() {
 	}
 	build := o.make
 	if *release {
+		o.discover = true
 		build = o.release
 	}
 	made, err := build()
@@ -49,7 +52,8 @@ type options struct {
 	env  []string
 
 	imageOnly bool
-	discovery string // folder of rebound-discover's sources in the repository; empty for packaging/discovery
+	discover  bool   // include rebound-discover
+	discovery string // folder of rebound-discover's sources in the repository; empty for fleet/discovery
 }
 
 // prefix precedes the name of a program's folder in cmd in its installed name, because /usr/bin/bench would be too
@@ -57,9 +61,9 @@ type options struct {
 const prefix = "rebound-"
 
 // programs are the installed programs of cmd; the others there are development tools.
-var programs = []string{prefix + "responder", prefix + "bench", prefix + "simnic"}
+var programs = []string{prefix + "responder", prefix + "bench", prefix + "watch", prefix + "simnic"}
 
-// discover is installed too. It is a separate module with a committed manual page, and has no completion: services start it.
+// discover is installed too, with options.discover. It is a separate module with a committed manual page, and has no completion: services start it.
 const discover = prefix + "discover"
 
 // make returns the files that it made: the package, the tar file, the image's archive and its Containerfile, and the SBOMs.
@@ -82,8 +86,12 @@ func (o *options) make() (made []string, err error) {
 			return nil, err
 		}
 	}
-	if err := o.buildDiscover(filepath.Join(stage, discover)); err != nil {
-		return nil, err
+	installed := slices.Clone(programs)
+	if o.discover {
+		installed = append(installed, discover)
+		if err := o.buildDiscover(filepath.Join(stage, discover)); err != nil {
+			return nil, err
+		}
 	}
 	s, err := readStamp(filepath.Join(stage, prefix+"responder"))
 	if err != nil {
@@ -96,7 +104,7 @@ func (o *options) make() (made []string, err error) {
 		image, err := o.image(stage, s)
 		return []string{image}, err
 	}
-	for _, p := range append(slices.Clone(programs), discover) {
+	for _, p := range installed {
 		bom := filepath.Join(stage, p+".cdx.json")
 		if err := writeSBOM(filepath.Join(stage, p), bom); err != nil {
 			return nil, err
@@ -107,7 +115,11 @@ func (o *options) make() (made []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := copyFile(filepath.Join(o.root, "packaging", "Containerfile"), filepath.Join(stage, "Containerfile")); err != nil {
+	text, err := o.list("Containerfile")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(stage, "Containerfile"), []byte(text), 0o644); err != nil {
 		return nil, err
 	}
 	tar, err := o.tar(stage, s)
@@ -121,10 +133,17 @@ func (o *options) make() (made []string, err error) {
 	return append([]string{deb, tar, image, filepath.Join(stage, "Containerfile")}, made...), nil
 }
 
-func copyFile(from, to string) error {
-	b, err := os.ReadFile(from)
-	if err != nil {
-		return err
+// list returns a file of this folder that lists what is packaged, without the lines of a program that is not.
+func (o *options) list(name string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(o.root, "packaging", name))
+	if err != nil || o.discover {
+		return string(b), err
 	}
-	return os.WriteFile(to, b, 0o644)
+	var out strings.Builder
+	for line := range strings.Lines(string(b)) {
+		if !strings.Contains(line, discover) {
+			out.WriteString(line)
+		}
+	}
+	return out.String(), nil
 }

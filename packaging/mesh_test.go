@@ -60,8 +60,8 @@ func (p *started) stop() error {
 }
 
 // TestMesh starts several hosts, each with a responder and a watch of all others, and a Prometheus that scrapes them.
-// From its data, bench matrix draws the page, bench compare compares a path with itself, the dashboards' panels have
-// data, and bench suspects names a host whose responder was stopped. With -mesh 50 it measures the figures of docs/mesh.md.
+// From its data, rebound-watch matrix draws the page, rebound-watch compare compares a path with itself, the dashboards' panels have
+// data, and rebound-watch suspects names a host whose responder was stopped. With -mesh 50 it measures the figures of docs/fleet/many-hosts.md.
 func TestMesh(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces")
@@ -127,11 +127,11 @@ func TestMesh(t *testing.T) {
 	for i := 1; i <= n; i++ {
 		address := kernel(i) + ":9470"
 		scrape = append(scrape, fmt.Sprintf("      - targets: [%q]\n        labels: {from: h%d}\n", address, i))
-		watches = append(watches, run(space(i), "watching", filepath.Join(bin, "rebound-bench"), "watch", "-file-sd", fleet, "-peers", "200", "-self", fmt.Sprintf("h%d", i), "-proto", "icmp", "-rate", strconv.FormatFloat(*meshRate, 'g', -1, 64),
+		watches = append(watches, run(space(i), "watching", filepath.Join(bin, "rebound-watch"), "-file-sd", fleet, "-peers", "200", "-self", fmt.Sprintf("h%d", i), "-proto", "icmp", "-rate", strconv.FormatFloat(*meshRate, 'g', -1, 64),
 			"-listen", address, "-core", strconv.Itoa(i%runtime.NumCPU()), "-driver", "afpacket", "-dir", filepath.Join(dir, fmt.Sprintf("logs-%d", i)), "-interval", "1s", "-schema", "3", "-log-level", "warn"))
 	}
 	every := max(*meshTime/2/12, 2*time.Second)
-	rules := value(filepath.Abs("prometheus/fleet.rules.yml"))(t)
+	rules := value(filepath.Abs("../fleet/deploy/prometheus/fleet.rules.yml"))(t)
 	config := fmt.Sprintf("global:\n  scrape_interval: %v\n  scrape_timeout: %[1]v\n  evaluation_interval: %[1]v\nrule_files: [%[3]s]\nscrape_configs:\n  - job_name: rebound-watch\n    static_configs:\n%[2]s  - job_name: prometheus\n    static_configs:\n      - targets: [\"127.0.0.1:9090\"]\n", every, strings.Join(scrape, ""), rules)
 	must(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o644))
 	server := run(hub, "", "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
@@ -150,14 +150,14 @@ func TestMesh(t *testing.T) {
 	if *meshPage != "" {
 		page = *meshPage
 	}
-	bench := func(args ...string) (string, error) {
-		out, err := s.in(append([]string{filepath.Join(bin, "rebound-bench")}, args...)...).CombinedOutput()
+	ask := func(args ...string) (string, error) {
+		out, err := s.in(append([]string{filepath.Join(bin, "rebound-watch")}, args...)...).CombinedOutput()
 		return string(out), err
 	}
-	out, err := bench("matrix", "-prom", "http://127.0.0.1:9090", "-at", at.UTC().Format(time.RFC3339), "-range", half.String(), "-before", half.String(), "-windows", strconv.Itoa(windows),
+	out, err := ask("matrix", "-prom", "http://127.0.0.1:9090", "-at", at.UTC().Format(time.RFC3339), "-range", half.String(), "-before", half.String(), "-windows", strconv.Itoa(windows),
 		"-out", page)
 	if err != nil || !strings.Contains(out, fmt.Sprintf("\n%d paths: ", int(paths))) {
-		t.Fatalf("bench matrix: %v\n%s", err, out)
+		t.Fatalf("rebound-watch matrix: %v\n%s", err, out)
 	}
 	t.Logf("%s", last(out, 4))
 	html, err := os.ReadFile(page)
@@ -167,27 +167,27 @@ func TestMesh(t *testing.T) {
 	target := fmt.Sprintf("prom:http://127.0.0.1:9090?target=icmp:%s&instance=%s:9470&windows=%d", responder(2), kernel(1), windows)
 	a := fmt.Sprintf("%s&from=%d&to=%d", target, at.Add(-2*half).Unix(), at.Add(-half).Unix())
 	b := fmt.Sprintf("%s&from=%d&to=%d", target, at.Add(-half).Unix(), at.Unix())
-	out, err = bench("compare", "-v", a, b)
+	out, err = ask("compare", "-v", a, b)
 	if err != nil || strings.Contains(out, "NOT COMPARABLE") || !strings.Contains(out, "p50") || !strings.Contains(out, "counts as one run") {
-		t.Errorf("bench compare: %v\n%s", err, out)
+		t.Errorf("rebound-watch compare: %v\n%s", err, out)
 	}
-	panels(t, s, "prometheus/watch.json", "Loss by direction", "Changed", "Not probed")
-	panels(t, s, "prometheus/fleet.json", "Outages", "Paths with loss", "Change since yesterday")
+	panels(t, s, "../fleet/deploy/prometheus/watch.json", "Loss by direction", "Changed", "Not probed")
+	panels(t, s, "../fleet/deploy/prometheus/fleet.json", "Outages", "Paths with loss", "Change since yesterday")
 	meshFigures(t, s, watches, server)
-	if out, err := bench("suspects", "-prom", "http://127.0.0.1:9090"); err != nil || !strings.Contains(out, ": no suspect") {
-		t.Errorf("bench suspects without a fault: %v\n%s", err, out)
+	if out, err := ask("suspects", "-prom", "http://127.0.0.1:9090"); err != nil || !strings.Contains(out, ": no suspect") {
+		t.Errorf("rebound-watch suspects without a fault: %v\n%s", err, out)
 	}
 	if err := responders[0].stop(); err != nil {
 		t.Errorf("%v\n%s", err, responders[0].log)
 	}
 	want := fmt.Sprintf("  host h1: the paths to it down; explains %d failures; ", n-1)
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
-		out, err := bench("suspects", "-prom", "http://127.0.0.1:9090")
+		out, err := ask("suspects", "-prom", "http://127.0.0.1:9090")
 		if err == nil && strings.Contains(out, ": 1 suspect\n"+want) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("bench suspects does not name h1, whose responder was stopped: %v\n%s", err, out)
+			t.Fatalf("rebound-watch suspects does not name h1, whose responder was stopped: %v\n%s", err, out)
 		}
 	}
 	for _, p := range append(watches, responders[1:]...) {

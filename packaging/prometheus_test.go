@@ -29,11 +29,11 @@ func needPrograms(t *testing.T, names ...string) {
 func TestRules(t *testing.T) {
 	needPrograms(t, "promtool")
 	for _, args := range [][]string{
-		{"check", "rules", "prometheus/rebound.rules.yml"},
-		{"test", "rules", "prometheus/rebound.rules_test.yml"},
-		{"check", "rules", "prometheus/fleet.rules.yml"},
-		{"test", "rules", "prometheus/fleet.rules_test.yml"},
-		{"check", "config", "--syntax-only", "prometheus/prometheus.yml"},
+		{"check", "rules", "../fleet/deploy/prometheus/rebound.rules.yml"},
+		{"test", "rules", "../fleet/deploy/prometheus/rebound.rules_test.yml"},
+		{"check", "rules", "../fleet/deploy/prometheus/fleet.rules.yml"},
+		{"test", "rules", "../fleet/deploy/prometheus/fleet.rules_test.yml"},
+		{"check", "config", "--syntax-only", "../fleet/deploy/prometheus/prometheus.yml"},
 	} {
 		if out, err := exec.Command("promtool", args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -126,10 +126,10 @@ func TestScrape(t *testing.T) {
 		t.Fatalf("%q, %v\n%s", line, err, log.String())
 	}
 
-	config := value(os.ReadFile("prometheus/prometheus.yml"))(t)
+	config := value(os.ReadFile("../fleet/deploy/prometheus/prometheus.yml"))(t)
 	text := strings.NewReplacer("10.0.0.10:9469", "127.0.0.1:9469", "scrape_interval: 15s", "scrape_interval: 1s\n  evaluation_interval: 1s").Replace(string(config))
 	dir := t.TempDir()
-	rules := value(os.ReadFile("prometheus/rebound.rules.yml"))(t)
+	rules := value(os.ReadFile("../fleet/deploy/prometheus/rebound.rules.yml"))(t)
 	for name, content := range map[string]string{"prometheus.yml": text, "rebound.rules.yml": string(rules)} {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
 	}
@@ -175,7 +175,7 @@ func TestScrape(t *testing.T) {
 			quantiles[name] = x
 		}
 	}
-	panels(t, s, "prometheus/dashboard.json", "Refused")
+	panels(t, s, "../fleet/deploy/prometheus/dashboard.json", "Refused")
 
 	must(t, responder.Process.Signal(syscall.SIGTERM))
 	var summary strings.Builder
@@ -183,12 +183,14 @@ func TestScrape(t *testing.T) {
 	if err := responder.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, log.String())
 	}
-	own := regexp.MustCompile(`(?m)^turnaround +(\d+) +(\d+) +(\d+) +(\d+)`).FindStringSubmatch(summary.String())
+	own := regexp.MustCompile(`(?m)^turnaround +([\d,]+) +(\S+ .?s) +(\S+ .?s) +(\S+ .?s)`).FindStringSubmatch(summary.String())
 	if own == nil {
 		t.Fatalf("no turnaround in\n%s", summary.String())
 	}
 	for i, name := range []string{"p50", "p90", "p99"} {
-		ns, _ := strconv.ParseFloat(own[2+i], 64)
+		d, err := time.ParseDuration(strings.ReplaceAll(own[2+i], " ", ""))
+		must(t, err)
+		ns := float64(d.Nanoseconds())
 		if got := quantiles[name] * 1e9; math.Abs(got-ns) > 0.02*ns+1 {
 			t.Errorf("%s: Prometheus says %.0f ns, the responder %.0f ns", name, got, ns)
 		}

@@ -71,8 +71,10 @@ type entry struct {
 // tar writes programs, configuration, manual pages, completion, SBOMs and licence into one folder, laid out as below /usr/local.
 func (o *options) tar(stage string, s stamp) (string, error) {
 	top := "rebound-" + s.debian() + "-linux-" + o.arch
-	files := []entry{{filepath.Join(o.root, "LICENSE"), "LICENSE", 0o644}, {discover, "bin/" + discover, 0o755},
-		{discover + ".cdx.json", "share/doc/rebound/sbom/" + discover + ".cdx.json", 0o644}}
+	files := []entry{{filepath.Join(o.root, "LICENSE"), "LICENSE", 0o644}}
+	if o.discover {
+		files = append(files, entry{discover, "bin/" + discover, 0o755}, entry{discover + ".cdx.json", "share/doc/rebound/sbom/" + discover + ".cdx.json", 0o644})
+	}
 	for _, p := range programs {
 		files = append(files, entry{p, "bin/" + p, 0o755},
 			entry{p + ".cdx.json", "share/doc/rebound/sbom/" + p + ".cdx.json", 0o644},
@@ -149,11 +151,11 @@ func archive(stage string, files []entry, s stamp) ([]byte, error) {
 
 // image writes the image that Containerfile describes as an archive for docker load and podman load.
 func (o *options) image(stage string, s stamp) (string, error) {
-	text, err := os.ReadFile(filepath.Join(o.root, "packaging", "Containerfile"))
+	text, err := o.list("Containerfile")
 	if err != nil {
 		return "", err
 	}
-	files, entry, err := readContainerfile(string(text))
+	files, entry, err := readContainerfile(text)
 	if err != nil {
 		return "", err
 	}

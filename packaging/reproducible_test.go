@@ -24,7 +24,7 @@ import (
 // umask, the second with nothing of the first in its cache.
 func TestReproducible(t *testing.T) {
 	first := packaged(t)
-	second := options{root: filepath.Join(shared, "elsewhere", "and", "deeper", "clone"), out: t.TempDir(), arch: first.arch, discovery: discovery(),
+	second := options{root: filepath.Join(shared, "elsewhere", "and", "deeper", "clone"), out: t.TempDir(), arch: first.arch, discover: true, discovery: discovery(),
 		env: []string{"GOCACHE=" + filepath.Join(shared, "cache"), "TZ=Asia/Tokyo", "HOME=" + os.Getenv("HOME"), "LC_ALL=C"}}
 	if testing.Short() {
 		second.env = second.env[1:]
@@ -103,6 +103,17 @@ func TestSBOM(t *testing.T) {
 	}
 }
 
+// Without -discover, no list names rebound-discover, and each is otherwise the same.
+func TestListsWithoutDiscover(t *testing.T) {
+	for _, name := range []string{"nfpm.yaml", "Containerfile"} {
+		with, without := options{root: "..", discover: true}, options{root: ".."}
+		all, less := value(with.list(name))(t), value(without.list(name))(t)
+		if !strings.Contains(all, discover) || strings.Contains(less, discover) || !strings.Contains(less, prefix+"watch") {
+			t.Errorf("%s: with %q: %t; without it: %t", name, discover, strings.Contains(all, discover), strings.Contains(less, discover))
+		}
+	}
+}
+
 // dpkg sorts a pre-release before its release, and its version has no hyphen, which would start Debian's own revision.
 func TestDebianVersion(t *testing.T) {
 	for version, want := range map[string]string{
@@ -150,7 +161,7 @@ func TestTar(t *testing.T) {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
-	for _, c := range [][]string{{"rebound-responder", "version"}, {"rebound-bench", "version"}, {"rebound-discover", "-version"}} {
+	for _, c := range [][]string{{"rebound-responder", "version"}, {"rebound-bench", "version"}, {"rebound-watch", "version"}, {"rebound-discover", "-version"}} {
 		out := run(filepath.Join(to, "bin", c[0]), c[1])
 		if !strings.HasPrefix(out, c[0]+" v0.") || strings.Contains(out, "stand-in") != (c[0] == discover && !*whole) {
 			t.Errorf("%s: %s", c, out)
@@ -184,7 +195,7 @@ func TestImage(t *testing.T) {
 			names = append(names, fmt.Sprintf("%s %o", h.Name, h.Mode))
 		}
 	}
-	if want := []string{"etc/rebound/config.toml 644", "usr/bin/rebound-bench 755", "usr/bin/rebound-discover 755", "usr/bin/rebound-responder 755"}; !slices.Equal(names, want) {
+	if want := []string{"etc/rebound/config.toml 644", "usr/bin/rebound-bench 755", "usr/bin/rebound-discover 755", "usr/bin/rebound-responder 755", "usr/bin/rebound-watch 755"}; !slices.Equal(names, want) {
 		t.Errorf("%q, want %q", names, want)
 	}
 }

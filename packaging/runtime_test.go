@@ -116,7 +116,7 @@ func (p *pod) run(t *testing.T, capabilities []string, arguments ...string) (rea
 // The responder's pod starts under containerd's profile with the chart's capabilities and arguments, answers, and leaves uid 0.
 func TestKubernetesPod(t *testing.T) {
 	p := newPod(t)
-	for _, doc := range manifests(t, "kubernetes/rebound.yaml") {
+	for _, doc := range manifests(t, "../fleet/deploy/kubernetes/rebound.yaml") {
 		var d struct {
 			Kind string
 			Spec struct {
@@ -140,7 +140,7 @@ func TestKubernetesPod(t *testing.T) {
 			t.Errorf("drop %q", c.SecurityContext.Capabilities.Drop)
 		}
 		// eth1 has no address of the kernel here.
-		arguments := []string{"-set", "nic.device=eth1"}
+		arguments := []string{"-v", "-set", "nic.device=eth1"}
 		for _, a := range c.Args {
 			if strings.HasPrefix(a, "stats.listen=") {
 				a = "stats.listen="
@@ -155,14 +155,14 @@ func TestKubernetesPod(t *testing.T) {
 		}
 		return
 	}
-	t.Error("kubernetes/rebound.yaml has no responder")
+	t.Error("../fleet/deploy/kubernetes/rebound.yaml has no responder")
 }
 
-// docs/kubernetes.md lists the capabilities that each driver needs: with these it runs, and without any one of them it
+// docs/fleet/kubernetes.md lists the capabilities that each driver needs: with these it runs, and without any one of them it
 // reports which is missing.
 func TestKubernetesCapabilities(t *testing.T) {
 	p := newPod(t)
-	b := value(os.ReadFile("../docs/kubernetes.md"))(t)
+	b := value(os.ReadFile("../docs/fleet/kubernetes.md"))(t)
 	found := map[string]bool{}
 	for line := range strings.Lines(string(b)) {
 		f := strings.Split(line, "|")
@@ -188,6 +188,6 @@ func TestKubernetesCapabilities(t *testing.T) {
 		}
 	}
 	if len(found) != 3 {
-		t.Errorf("docs/kubernetes.md has rows for %v", found)
+		t.Errorf("docs/fleet/kubernetes.md has rows for %v", found)
 	}
 }

@@ -79,7 +79,7 @@ func discovery() string {
 
 // made is the output of make package for the current work tree.
 var made = sync.OnceValues(func() (o options, err error) {
-	o = options{root: filepath.Join(shared, "clone"), out: filepath.Join(shared, "out"), arch: "amd64", discovery: discovery()}
+	o = options{root: filepath.Join(shared, "clone"), out: filepath.Join(shared, "out"), arch: "amd64", discover: true, discovery: discovery()}
 	if err := clone(o.root); err != nil {
 		return o, err
 	}

@@ -14,5 +14,5 @@ func (c *Counter) Raise(v uint64) { c.set(max(uint64(*c), v)) }
 func (c *Counter) Load() uint64 { return atomic.LoadUint64((*uint64)(c)) }
 
 // Publish writes a ring position that only the loop writes, and may read plainly, and that others read with atomic.LoadUint32. It
-// orders nothing else (docs/memory-order.md: counters and positions).
+// orders nothing else (nic/memory-order.md: counters and positions).
 func Publish(p *uint32, v uint32) { set32(p, v) }

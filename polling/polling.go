@@ -67,8 +67,19 @@ type Loop struct {
 	// goroutine reads it.
 	Start uint64
 
+	// Looked is when the latest iteration started that did not find a full batch of frames, so that it left none behind: a frame
+	// that the current iteration finds came after that. 0 if there was none yet. Only the polling goroutine reads it.
+	Looked uint64
+
+	// Keep is the shortest iteration that is kept in Long, in ticks; 0 keeps none. It is set before the loop begins.
+	Keep uint64
+
 	Gap, Turnaround Histogram
+	Long            Long
 }
+
+// full is how many frames the smallest batch of a driver has. An iteration that answered fewer has emptied the queue.
+const full = 32
 
 // Begin has the current iteration start now, the first or one that has waited, and returns when that is.
 func (l *Loop) Begin() uint64 {
@@ -81,6 +92,12 @@ func (l *Loop) Pass(t uint64, n int) uint64 {
 	now := TSC()
 	l.Start = now
 	l.Gap.Record(now - t)
+	if now-t > l.Keep-1 {
+		l.Long.Add(t, now)
+	}
+	if n < full {
+		l.Looked = t
+	}
 	if n > 0 {
 		l.Turnaround.Record(now - t)
 	}

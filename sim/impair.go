@@ -53,6 +53,12 @@ func (w *Impaired) Counts() WireCounts {
 	return w.counts
 }
 
+// OnWire reports whether the other end has frames to take. Those that it delays were taken.
+func (w *Impaired) OnWire() bool {
+	o, ok := w.Wire.(interface{ OnWire() bool })
+	return ok && o.OnWire()
+}
+
 func (w *Impaired) Recv(now time.Duration) []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()

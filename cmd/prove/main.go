@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/rebound-nic/rebound/proof/blame"
 	"github.com/rebound-nic/rebound/proof/campaign"
 	"github.com/rebound-nic/rebound/proof/differential"
 	"github.com/rebound-nic/rebound/proof/peers"
@@ -13,6 +14,7 @@ import (
 const help = `usage: prove COMMAND [flags]
 
   prove campaign   inject faults under traffic, one after the other, and count what came back
+  prove blame      plant causes of latency, and compare them with the sides that reports name
   prove peers      compare the responder and its loops with other programs that answer
   prove oracle     compare the fast path with an independent implementation, on random frames
 
@@ -23,6 +25,9 @@ func main() {
 	if campaign.IsClockGuard() {
 		os.Exit(campaign.GuardClock())
 	}
+	if blame.IsChild() {
+		os.Exit(blame.Child())
+	}
 	args := os.Args[1:]
 	if len(args) == 0 {
 		fmt.Fprint(os.Stderr, help)
@@ -31,6 +36,8 @@ func main() {
 	switch command, args := args[0], args[1:]; command {
 	case "campaign":
 		os.Exit(campaign.Main(args))
+	case "blame":
+		os.Exit(blame.Main(args))
 	case "peers":
 		os.Exit(peers.Main(args))
 	case "oracle":

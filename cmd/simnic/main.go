@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/rebound-nic/rebound/proof/simnic"
+	"github.com/rebound-nic/rebound/proof/simserve"
 )
 
-func main() { os.Exit(simnic.Main(os.Args[1:])) }
+func main() { os.Exit(simserve.Main(os.Args[1:])) }

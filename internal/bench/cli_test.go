@@ -9,61 +9,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/rebound-nic/rebound/internal/bench/session"
+	"github.com/rebound-nic/rebound/internal/bench/measure"
+	"github.com/rebound-nic/rebound/internal/host/command"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
-
-// inProcess runs a bench in the test's process.
-func inProcess(args ...string) result {
-	var out, err bytes.Buffer
-	code := bench(args, &out, &err)
-	return result{args: args, code: code, out: out.String(), errors: err.String()}
-}
-
-// content returns what a file has.
-func content(t *testing.T, file string) string {
-	t.Helper()
-	return string(must.Get(os.ReadFile(file))(t))
-}
-
-func exists(file string) bool {
-	_, err := os.Stat(file)
-	return err == nil
-}
-
-func TestHelpFitsOneScreen(t *testing.T) {
-	for _, args := range [][]string{{"-h"}, {"help"}, {"run", "-h"}, {"watch", "-h"}, {"compare", "--help"}, {"report", "-h"}, {"history", "-h"}, {"matrix", "-h"}, {"suspects", "-h"},
-		{"demo", "-help"}} {
-		r := inProcess(args...)
-		if n := strings.Count(r.out, "\n"); r.code != 0 || n < 5 || n > 40 || !strings.Contains(r.out, "bench") || r.errors != "" {
-			t.Errorf("bench %s: exit status %d, %d lines; want at most 40; on stderr %q", strings.Join(args, " "), r.code, n, r.errors)
-		}
-	}
-	inProcess("run", "-help-all").prints(t, "-stamp-zero-ssid", "-duration")
-}
-
-func TestShortHelpNamesFlagsThatExist(t *testing.T) {
-	for command, short := range map[string]string{"run": runShortHelp, "watch": watchShortHelp} {
-		all := inProcess(command, "-help-all").out
-		for line := range strings.Lines(short) {
-			if flag, ok := strings.CutPrefix(line, "  -"); ok {
-				if name := strings.Fields(flag)[0]; !regexp.MustCompile(`\n  -` + regexp.QuoteMeta(name) + `\s`).MatchString(all) {
-					t.Errorf("-%s is not a flag of bench %s", name, command)
-				}
-			}
-		}
-	}
-}
-
-func TestVersionFlags(t *testing.T) {
-	for _, arg := range []string{"version", "-version", "--version"} {
-		inProcess(arg).prints(t, "rebound-bench ")
-	}
-}
 
 func TestTargetsArePositional(t *testing.T) {
 	for _, c := range []struct {
@@ -78,7 +32,7 @@ func TestTargetsArePositional(t *testing.T) {
 		{"10.0.0.1 -rate 20k 10.0.0.2", "10.0.0.1 10.0.0.2"},
 		{"-- 10.0.0.1", "10.0.0.1"},
 	} {
-		o := must.Get(new(env).runFlags(strings.Fields(c.args)))(t)
+		o := must.Get(runFlags(new(command.Env), strings.Fields(c.args)))(t)
 		var targets []string
 		for _, v := range o.Variants {
 			targets = append(targets, v.Target.String())
@@ -90,13 +44,14 @@ func TestTargetsArePositional(t *testing.T) {
 	for args, want := range map[string]string{
 		"10.0.0.1 -target 10.0.0.2":                            "given twice",
 		"10.0.0.1 10.0.0.2 -lossless 1M":                       "cannot be combined with",
+		"10.0.0.1 -runs 8 -lossless 1M":                        "cannot be combined",
 		"10.0.0.1 -driver afpacket -push-max 64":               "push_max: has no effect with driver afpacket",
 		"10.0.0.1 -queue 1 -ab driver=afpacket -ab driver=ena": "queue: has no effect",
 		"10.0.0.1 10.0.0.2 -ab dscp=0 -ab dscp=46":             "cannot be combined with",
 		"":                     "-target",
 		"10.0.0.1 -nosuchflag": "nosuchflag",
 	} {
-		check.Fails(t, args, check.Err(new(env).runFlags(strings.Fields(args))), nil, want)
+		check.Fails(t, args, check.Err(runFlags(new(command.Env), strings.Fields(args))), nil, want)
 	}
 }
 
@@ -109,6 +64,12 @@ func TestPlanIsChecked(t *testing.T) {
 		"-duration 10s -rate 20 -slice 100ms -ab ttl=3":      "no verdict is possible: it needs 126 slices of each variant, and there are 100 (use -duration 12.6s or -rate 25)",
 		"-duration 10s -rate 1k -slice 1s -ab dscp=0":        "p99 needs 18 slices of each variant, and there are 10 (use -duration 18s or -rate 1334); p99.9 needs 126 (use -duration 2m6s or -rate 13334)",
 		"-auto p99.9 -rate 1k -slice 1s -ab dscp=0":          "10m0s [150 300 600]",
+		"-runs 10 -duration 10s -rate 1k":                    "10 runs: in a comparison with another report, a verdict at p99.9 needs 80 runs like these (use -runs 80 -duration 1m20s, or -runs 10 -duration 1m40s)",
+		"-runs 2 -duration 2s -rate 1k":                      "2 runs: in a comparison with another report, a verdict at p50 needs 8 runs like these (use -runs 8 -duration 8s)",
+		"-runs 10 -count 5000":                               "10 runs: in a comparison with another report, a verdict at p99 needs 16 runs like these (use -runs 16 -count 8000, or -runs 10 -count 10000), and at p99.9 needs 160",
+		"-runs 10 -duration 100s -rate 1k":                   "",
+		"-runs 5000 -duration 1s":                            "-runs 5000 -duration 1s: each run would last 200µs: want 1ms or more (-duration is the time of all runs together)",
+		"-runs 10 -duration 1s -closed":                      "",
 		"-auto p50 -ab do=true -ab do=false":                 "10m0s [18 37 75 150 300 600]",
 		"-auto p50 -duration 1m -ab do=true -ab do=false":    "10m0s [75 150 300 600]",
 		"-auto p50 -auto-within 12s -ab do=true -ab do=true": "12s [12]",
@@ -123,12 +84,15 @@ func TestPlanIsChecked(t *testing.T) {
 		if n := strings.Count(args, "-ab"); n == 1 {
 			args += " -ab dscp=8"
 		}
-		o, err := new(env).runFlags(strings.Fields(args + " -target 10.0.0.1"))
+		o, err := runFlags(new(command.Env), strings.Fields(args+" -target 10.0.0.1"))
 		got := ""
 		switch {
 		case err != nil:
 			got = err.Error()
 		case strings.HasPrefix(args, "-auto"):
+			if !strings.HasPrefix(o.advice, "a verdict at p") {
+				t.Errorf("%s says before the run: %q", args, o.advice)
+			}
 			got = fmt.Sprint(o.Duration, " ", o.Looks)
 		default:
 			got = o.advice
@@ -136,12 +100,6 @@ func TestPlanIsChecked(t *testing.T) {
 		if !strings.HasPrefix(got, want) || want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", args, got, want)
 		}
-	}
-}
-
-func TestTargetInPlaceOfCommand(t *testing.T) {
-	for word, want := range map[string]bool{"10.0.0.1": true, "fd00::1": true, "host.example.org": true, "run": false, "-h": false, "out/a.b": false} {
-		check.Equal(t, isTarget(word), want, word+": %v")
 	}
 }
 
@@ -165,8 +123,8 @@ func TestTablesShowPlacesOfLoss(t *testing.T) {
 	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
 	tables := func() []string {
 		var sweep, search bytes.Buffer
-		found := &session.SearchResult{Trials: []session.Trial{{Counts: a.Counts}, {Counts: b.Counts}}}
-		must.OK(t, errors.Join(sweepTable(&sweep, []*report.Report{a, b}), (&env{stdout: &search}).printSearch(found, false)))
+		found := &measure.SearchResult{Trials: []measure.Trial{{Counts: a.Counts}, {Counts: b.Counts}}}
+		must.OK(t, errors.Join(printSweep(&sweep, []*report.Report{a, b}), printSearch(&command.Env{Stdout: &search}, found, false)))
 		return []string{sweep.String(), search.String()}
 	}
 	for _, text := range tables() {
@@ -180,7 +138,7 @@ func TestTablesShowPlacesOfLoss(t *testing.T) {
 		DroppedThere: 14, DroppedThereCounted: true, Late: 15}
 	b.Counts = report.Counts{Sent: 100, Received: 99, Lost: 1, LostUncertain: 1}
 	for _, text := range tables() {
-		for _, want := range []string{`lost +not sent +dropped here +refused there +dropped there +late +p50`, `100 +0 +11 +12 +13 +14 +15 `,
+		for _, want := range []string{`p50 .* sent +lost +not sent +dropped here +refused there +dropped there +late `, `100 +0 +11 +12 +13 +14 +15 `,
 			`100 +between 0 and 1 +0 +unknown +unknown +unknown +0 `} {
 			if !regexp.MustCompile(want).MatchString(text) {
 				t.Errorf("no %q in\n%s", want, text)
@@ -195,7 +153,7 @@ func TestOnTheWire(t *testing.T) {
 	for _, c := range []struct {
 		of   report.Traffic
 		want string
-	}{{report.Traffic{FrameSize: 60, Rate: 1e6}, " (672.0 Mbit/s on the wire with FCS, preamble and gap)"}, {report.Traffic{FrameSize: 60, Rate: 1e6, VLAN: 7}, " (704.0 Mbit/s on the wire with FCS, preamble and gap)"},
+	}{{report.Traffic{FrameSize: 60, Rate: 1e6}, " (672 Mbit/s on the wire with FCS, preamble and gap)"}, {report.Traffic{FrameSize: 60, Rate: 1e6, VLAN: 7}, " (704 Mbit/s on the wire with FCS, preamble and gap)"},
 		{report.Traffic{FrameSize: 60, Rate: 1e6, Transport: "message"}, ""}} {
 		check.Equal(t, onTheWire(&c.of), c.want, "%q")
 	}
@@ -206,10 +164,10 @@ func TestSweepAnswer(t *testing.T) {
 	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
 	a.Label, b.Label, b.Counts.Lost = "1k/s", "10k/s", 3
 	var out bytes.Buffer
-	must.OK(t, sweepTable(&out, []*report.Report{b, a}))
+	must.OK(t, printSweep(&out, []*report.Report{b, a}))
 	a.Warnings, a.Traffic.Rate = []string{"this host could not keep to the rate asked for"}, 0.4
 	out.Reset()
-	must.OK(t, sweepTable(&out, []*report.Report{b, a}))
+	must.OK(t, printSweep(&out, []*report.Report{b, a}))
 	check.Contains(t, out.String(), "\nwarning: 1k/s: this host could not keep to the rate asked for\n", " 0.4 ")
 	if first, _, _ := strings.Cut(out.String(), "\n"); !regexp.MustCompile(`^p50 from \S+ µs \(1k/s\) to \S+ µs \(10k/s\); 1 of 2 points lost probes$`).MatchString(first) {
 		t.Errorf("the first line is %q", first)
@@ -222,21 +180,55 @@ func TestSearchAnswer(t *testing.T) {
 	small, big := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
 	dir := t.TempDir()
 	small.Traffic.Rate, small.Traffic.FrameSize, small.Dir, big.Dir = 500_000, 60, filepath.Join(dir, "01-60"), filepath.Join(dir, "02-1514")
-	small.Notes = []string{session.LimitNote + string(session.Network), "the highest of the rates tried"}
-	big.Traffic.Rate, big.Traffic.FrameSize, big.Warnings = 80_000, 1514, []string{session.CutShort}
-	found := &session.SearchResult{Result: session.Result{Reports: []*report.Report{small, big}}, Trials: []session.Trial{{Rate: 1e6}, {Rate: 500_000, Passed: true}}}
+	small.Notes = []string{measure.LimitNote + string(measure.Network), "the highest of the rates tried"}
+	big.Traffic.Rate, big.Traffic.FrameSize, big.Warnings = 80_000, 1514, []string{measure.CutShort}
+	found := &measure.SearchResult{Result: measure.Result{Reports: []*report.Report{small, big}}, Trials: []measure.Trial{{Rate: 1e6}, {Rate: 500_000, Passed: true}}}
 	var out bytes.Buffer
-	must.OK(t, (&env{stdout: &out}).printSearch(found, false))
-	want := `^500000 probes per second without loss at 60 bytes \(336\.0 Mbit/s .*\): p50 \S+ µs, p99 \S+ µs; above that the limit is the network
-80000 probes per second without loss at 1514 bytes .*: p50 \S+ µs, p99 \S+ µs
+	must.OK(t, printSearch(&command.Env{Stdout: &out}, found, false))
+	want := `^500,000 probes per second without loss at 60 bytes \(336 Mbit/s .*\): p50 \S+ µs, p99 \S+ µs; above that the limit is the network
+80,000 probes per second without loss at 1514 bytes .*: p50 \S+ µs, p99 \S+ µs
 warning: interrupted by a signal.*
 
- *size +offered/s`
+ *frame bytes +rate/s`
 	if !regexp.MustCompile(want).MatchString(out.String()) || !strings.Contains(out.String(), "\nreport "+small.Dir+"\nreport "+big.Dir+"\npage "+filepath.Join(dir, "index.html")+"\n") {
 		t.Error(out.String())
 	}
 	out.Reset()
-	if err := (&env{stdout: &out}).printSearch(&session.SearchResult{Trials: []session.Trial{{Rate: 1e6}}}, false); err != nil || !strings.HasPrefix(out.String(), "no rate without loss was found\n") {
+	if err := printSearch(&command.Env{Stdout: &out}, &measure.SearchResult{Trials: []measure.Trial{{Rate: 1e6}}}, false); err != nil || !strings.HasPrefix(out.String(), "no rate without loss was found\n") {
 		t.Error(out.String())
+	}
+}
+
+func TestUnused(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "bench-20261122-090727")
+	for _, want := range []string{name, name + "-2", name + "-3"} {
+		must.Equal(t, unused(name), want, "unused gives %s")
+		must.OK(t, os.Mkdir(want, 0o755))
+	}
+}
+
+// One measurement is divided into the runs that a comparison needs, if they are long enough.
+func TestRunsByDefault(t *testing.T) {
+	type runs struct {
+		n        int
+		count    int64 // of each run
+		duration time.Duration
+	}
+	for args, want := range map[string]runs{
+		"":                                  {10, 0, time.Second},
+		"-duration 300ms":                   {3, 0, 100 * time.Millisecond},
+		"-duration 1m":                      {24, 0, 2500 * time.Millisecond},
+		"-count 10001":                      {10, 1001, 0},
+		"-count 2999":                       {2, 1500, 0},
+		"-count 900":                        {1, 900, 0},
+		"-count 30 -runs 2":                 {2, 15, 0},
+		"-count 31 -runs 2":                 {2, 16, 0},
+		"-runs 8":                           {8, 0, 1250 * time.Millisecond},
+		"-duration 4s -runs 8":              {8, 0, 500 * time.Millisecond},
+		"-duration 4s -runs 1":              {1, 0, 4 * time.Second},
+		"-duration 4s -runs 8 -rate 1k,10k": {8, 0, 500 * time.Millisecond},
+	} {
+		o := must.Get(runFlags(new(command.Env), strings.Fields("10.0.0.1 "+args)))(t)
+		check.Equal(t, runs{o.Runs, o.Count, o.Duration}, want, args+": %+v")
 	}
 }

@@ -7,8 +7,9 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/demo"
-	"github.com/rebound-nic/rebound/internal/bench/session"
-	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/bench/measure"
+	"github.com/rebound-nic/rebound/internal/host/command"
+	"github.com/rebound-nic/rebound/internal/host/process"
 )
 
 const demoHelp = `usage: rebound-bench demo [flags]
@@ -23,7 +24,7 @@ names and disappear with their processes.
 
 `
 
-func demoCommand(e *env, args []string) error {
+func demoCommand(e *command.Env, args []string) error {
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
 	out := fs.String("out", "", "`FOLDER` for the reports (default out/demo-TIME)")
 	driver := fs.String("driver", "auto", "the responder's `DRIVER`: xdp, afxdp or afpacket; auto is xdp and then afxdp, or afpacket for an ordinary user")
@@ -32,7 +33,7 @@ func demoCommand(e *env, args []string) error {
 	duration(fs, &each, "duration", time.Second, "`TIME` to measure in each round")
 	anonymous := fs.Bool("anonymous", false, anonymousHelp)
 	verbose := fs.Bool("v", false, "print each report in full, and all percentiles of the comparison")
-	if err := e.parse(fs, args, demoHelp); err != nil {
+	if err := e.Parse(fs, args, demoHelp); err != nil {
 		return err
 	}
 	if *out == "" {
@@ -40,18 +41,18 @@ func demoCommand(e *env, args []string) error {
 	}
 	switch {
 	case fs.NArg() > 0:
-		return exit.Usagef("unexpected argument %q", fs.Arg(0))
+		return process.Usagef("unexpected argument %q", fs.Arg(0))
 	case *rounds < 1 || each <= 0:
-		return exit.Usagef("want at least one round, and a duration above zero")
+		return process.Usagef("want at least one round, and a duration above zero")
 	case *driver != "auto" && *driver != "xdp" && *driver != "afxdp" && *driver != "afpacket":
-		return exit.Usagef("-driver %q: want auto, xdp, afxdp or afpacket", *driver)
+		return process.Usagef("-driver %q: want auto, xdp, afxdp or afpacket", *driver)
 	}
-	if err := session.Writable(*out, false); err != nil {
+	if err := measure.Writable(*out, false); err != nil {
 		return err
 	}
-	o := session.Options{Duration: each, Warmup: 100 * time.Millisecond, Runs: *rounds, Core: -1, Out: *out, SelfTest: 300 * time.Millisecond,
-		Paired: true, Anonymous: *anonymous, Stop: new(atomic.Bool), Log: e.log, ProgressTo: e.stderr}
-	defer exit.OnSignal(o.Stop)()
-	result, err := demo.Run(o, *driver, args, e.stdout)
-	return errors.Join(err, e.printResult(result, true, false, *verbose))
+	o := measure.Plan{Duration: each, Warmup: 100 * time.Millisecond, Runs: *rounds, Core: -1, Out: *out, SelfTest: 300 * time.Millisecond,
+		Paired: true, Anonymous: *anonymous, Stop: new(atomic.Bool), Log: e.Log, ProgressTo: e.Stderr}
+	defer process.OnSignal(o.Stop)()
+	result, err := demo.Run(o, *driver, args, e.Stdout)
+	return errors.Join(err, printResult(e, result, true, false, *verbose))
 }

@@ -10,12 +10,13 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/bench/foreign"
+	"github.com/rebound-nic/rebound/internal/host/command"
+	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/page"
-	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/latency/trend"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 const historyHelp = `usage: rebound-bench history [flags] DIR|FILE [...]
@@ -32,27 +33,27 @@ another tool's. They are in the order of their start times. Reports of different
 // falseHistories is the share of unchanged histories that may show a change.
 const falseHistories = 0.05
 
-func historyCommand(e *env, args []string) error {
+func historyCommand(e *command.Env, args []string) error {
 	fs := flag.NewFlagSet("history", flag.ContinueOnError)
 	names := fs.String("stat", "p50,p99", "`NAMES` of statistics: min, max, mean, or percentiles like p99.9")
 	out := fs.String("out", "history.html", "`FILE` for the page")
-	options := foreignFlags(fs)
-	paths, err := e.parseMixed(fs, args, historyHelp, "")
+	options := foreign.Flags(fs)
+	paths, err := e.ParseMixed(fs, args, historyHelp, "")
 	if err != nil {
 		return err
 	}
 	if len(paths) == 0 {
-		return exit.Usagef("which reports? Give the folder that they are in")
+		return process.Usagef("which reports? Give the folder that they are in")
 	}
 	var stats []compare.Stat
 	for _, name := range strings.Split(*names, ",") {
 		st, err := compare.ParseStat(strings.TrimSpace(name))
 		if err != nil {
-			return exit.Usagef("-stat: %w", err)
+			return process.Usagef("-stat: %w", err)
 		}
 		stats = append(stats, st)
 	}
-	h := trend.New(stats...)
+	h := compare.NewHistory(stats...)
 	var unread []string
 	n := 0
 	for _, path := range paths {
@@ -61,7 +62,7 @@ func historyCommand(e *env, args []string) error {
 			return err
 		}
 		for _, dir := range found {
-			r, err := openReport(dir, options)
+			r, err := foreign.Open(dir, options)
 			if err != nil && len(found) == 1 && dir == path {
 				return err
 			} else if err != nil {
@@ -77,19 +78,20 @@ func historyCommand(e *env, args []string) error {
 	}
 	drawn := &page.History{}
 	drawn.Lines, drawn.Notes = h.Lines(falseHistories)
+	drawn.Lost = h.Lost()
 	for _, why := range unread {
-		drawn.Notes = append(drawn.Notes, "left out: "+plain.Text(why))
+		drawn.Notes = append(drawn.Notes, "left out: "+sanitize.Text(why))
 	}
-	failed := page.PrintHistory(e.stdout, drawn)
-	return errors.Join(failed, e.writePage(*out, func(w io.Writer) error { return page.WriteHistory(w, drawn) }))
+	failed := page.PrintHistory(e.Stdout, drawn)
+	return errors.Join(failed, e.WritePage(*out, func(w io.Writer) error { return page.WriteHistory(w, drawn) }))
 }
 
 // inside is the history's name for a report found in a path.
 func inside(path, dir string) string {
 	if name, err := filepath.Rel(path, dir); err == nil && name != "." {
-		return plain.Text(name)
+		return sanitize.Text(name)
 	}
-	return plain.Text(filepath.Base(dir))
+	return sanitize.Text(filepath.Base(dir))
 }
 
 // reportsIn returns the reports that a path names: itself, or the report folders below it, ordered by name, or, if

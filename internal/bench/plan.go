@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/schedule"
@@ -31,11 +31,26 @@ func (o *runOptions) cutRuns() {
 	if o.Runs = int(n); n == 1 {
 		return
 	}
-	o.Duration /= time.Duration(n)
-	o.Count = (o.Count + n - 1) / n
+	o.divide()
 	if o.Duration > 0 {
 		o.Warmup = min(o.Warmup, o.Duration/10)
 	}
+}
+
+// divide gives each of o.Runs its part of -duration and -count.
+func (o *runOptions) divide() {
+	n := int64(o.Runs)
+	o.Duration /= time.Duration(n)
+	o.Count = (o.Count + n - 1) / n
+}
+
+// divideGiven is divide for -runs.
+func (o *runOptions) divideGiven() error {
+	all := o.Duration
+	if o.divide(); all > 0 && o.Duration < time.Millisecond {
+		return process.Usagef("-runs %d -duration %v: each run would last %v: want 1ms or more (-duration is the time of all runs together)", o.Runs, all, o.Duration)
+	}
+	return nil
 }
 
 // planned is the plan of -ab for a duration.
@@ -51,20 +66,22 @@ func (o *runOptions) planned(d time.Duration) compare.Plan {
 func (o *runOptions) planAuto(percentile string, within time.Duration) error {
 	st, err := compare.ParseStat(percentile)
 	if _, ok := st.Quantile(); err != nil || !ok || !slices.Contains(compare.Stats, st) {
-		return exit.Usagef("-auto %q: want one of p50, p90, p99, p99.9, p99.99", percentile)
+		return process.Usagef("-auto %q: want one of p50, p90, p99, p99.9, p99.99", percentile)
 	}
 	p := o.planned(within)
 	looks := p.LooksAt(st, o.planned(o.Duration).Slices)
 	if len(looks) == 0 {
 		need := max(time.Duration(p.Needs(st))*o.Slice, o.Duration)
-		return exit.Usagef("-auto %s needs %v of each variant, and -auto-within is %v: raise it, or use a higher -rate", st, need, within)
+		return process.Usagef("-auto %s needs %v of each variant, and -auto-within is %v: raise it, or use a higher -rate", st, need, within)
 	}
 	o.Duration, o.Looks = within, looks
+	at := func(slices int) time.Duration { return time.Duration(slices*len(o.Variants)) * o.Slice }
+	o.advice = fmt.Sprintf("a verdict at %s takes %v at the earliest (%d slices of each variant) and %v at most", st, at(looks[0]), looks[0], at(looks[len(looks)-1]))
 	o.Enough = func(all []*report.Report) bool {
 		for _, p := range compare.Reports(all[0], all[1:]...).Pairs {
 			i := slices.IndexFunc(p.Rows, func(r compare.Row) bool { return r.Stat == st })
 			if i < 0 || p.Rows[i].Verdict <= compare.Noise {
-				o.Log.Info("no verdict yet", "at", st, "measured", time.Duration(len(all[0].Runs))*o.Slice, "of", within)
+				fmt.Fprintf(o.ProgressTo, "no verdict at %s yet, after %v of %v of each variant\n", st, time.Duration(len(all[0].Runs))*o.Slice, within)
 				return false
 			}
 		}
@@ -74,7 +91,10 @@ func (o *runOptions) planAuto(percentile string, within time.Duration) error {
 }
 
 // plan checks which verdicts the slices of -ab permit.
-func (o *runOptions) plan() error {
+func (o *runOptions) plan(c *runLine) error {
+	if !o.Paired && c.given["runs"] {
+		return o.planRuns()
+	}
 	if !o.Paired || o.Count > 0 {
 		return nil
 	}
@@ -105,5 +125,47 @@ func (o *runOptions) plan() error {
 		}
 	}
 	o.advice = strings.Join(parts, "; ")
+	return nil
+}
+
+// planRuns checks which verdicts the runs permit in a comparison with another report like this one.
+func (o *runOptions) planRuns() error {
+	each := float64(o.Count)
+	if each == 0 {
+		each = o.planned(0).Samples / o.Slice.Seconds() * o.Duration.Seconds()
+	}
+	if each == 0 { // a closed loop
+		return nil
+	}
+	var parts []string
+	for _, name := range []string{"p50", "p99", "p99.9"} {
+		st, err := compare.ParseStat(name)
+		if err != nil {
+			return err
+		}
+		longer := math.Ceil(float64(st.Needs())/each - 1e-9) // how many times as long a run must be to have enough samples alone
+		need := compare.MinRuns * int(longer)
+		if o.Runs >= need {
+			continue
+		}
+		runs := max(o.Runs, compare.MinRuns)
+		all := func(n int, longer float64) string { // of n runs, each so many times as long
+			if o.Count > 0 {
+				return fmt.Sprintf("-runs %d -count %.0f", n, float64(n)*math.Ceil(float64(o.Count)*longer-1e-9))
+			}
+			return fmt.Sprintf("-runs %d -duration %v", n, time.Duration(float64(n)*float64(o.Duration)*longer).Round(time.Millisecond))
+		}
+		use := all(need, 1)
+		if longer > 1 {
+			use += ", or " + all(runs, float64(st.Needs())/each)
+		}
+		parts = append(parts, fmt.Sprintf("%s needs %d runs like these (use %s)", st, need, use))
+		if name == "p50" {
+			break
+		}
+	}
+	if len(parts) > 0 {
+		o.advice = fmt.Sprintf("%d runs: in a comparison with another report, a verdict at %s", o.Runs, strings.Join(parts, ", and at "))
+	}
 	return nil
 }

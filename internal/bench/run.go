@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rebound-nic/rebound/internal/bench/session"
-	"github.com/rebound-nic/rebound/internal/bench/settings"
+	"github.com/rebound-nic/rebound/internal/bench/measure"
 	"github.com/rebound-nic/rebound/internal/cards"
-	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/command"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/internal/host/setting"
 )
 
@@ -38,8 +38,8 @@ What to send:
   -size 64,1500            bytes of the Ethernet frame, without FCS (default the smallest)
   -rate 20k                probes per second (default: the next probe leaves when the last is answered)
 How long:
-  -duration 10s            time to measure (default 10s)
-  -runs 8                  independent runs; comparing two reports needs eight of each (default 10)
+  -duration 10s            time to measure, all runs together (default 10s)
+  -runs 8                  independent runs in that time; comparing two reports needs eight of each (default 10)
 Where:
   -iface eth1              interface (default by the route to the target)
   -core 3                  CPU to measure on (default the last one)
@@ -100,39 +100,39 @@ Rights. Raw frames need CAP_NET_RAW, and with AF_XDP CAP_NET_ADMIN, CAP_BPF and 
 
 // runOptions are the flags of rebound-bench run.
 type runOptions struct {
-	session.Options
-	base     settings.Settings
+	measure.Plan
+	base     measure.Settings
 	json     bool
 	verbose  bool
 	lossless float64 // the highest rate to try, 0 for no search
 	advice   string  // the limits of -ab's plan; empty if there are none
 }
 
-func runCommand(e *env, args []string) error {
-	o, err := e.runFlags(args)
+func runCommand(e *command.Env, args []string) error {
+	o, err := runFlags(e, args)
 	if err != nil {
 		return err
 	}
-	if err := session.Writable(o.Out, o.Replace); err != nil {
+	if err := measure.Writable(o.Out, o.Replace); err != nil {
 		return err
 	}
-	defer exit.OnSignal(o.Stop)()
+	defer process.OnSignal(o.Stop)()
 	if o.lossless > 0 {
-		found, err := session.Search(o.Options, o.lossless, 0)
-		return errors.Join(err, e.printSearch(found, o.json))
+		found, err := measure.Search(o.Plan, o.lossless, 0)
+		return errors.Join(err, printSearch(e, found, o.json))
 	}
 	switch {
 	case strings.HasPrefix(o.advice, "no verdict"):
-		e.log.Warn(o.advice)
+		e.Log.Warn(o.advice)
 	case o.advice != "":
-		e.log.Info(o.advice)
+		e.Log.Info(o.advice)
 	}
-	result, err := session.Run(o.Options)
-	return errors.Join(err, e.printResult(result, o.Paired || o.Under != "", o.json, o.verbose))
+	result, err := measure.Run(o.Plan)
+	return errors.Join(err, printResult(e, result, o.Paired || o.Under != "", o.json, o.verbose))
 }
 
 // notInRun are the settings of [nic] that each variant sets, or that have no meaning for a bench.
-var notInRun = []string{"nic.driver", "nic.device", "nic.mac", "nic.pin", "nic.take_over"}
+var notInRun = []string{"nic.driver", "nic.device", "nic.mac", "nic.pin"}
 
 // runLine is the parsed but not yet interpreted command line of bench run.
 type runLine struct {
@@ -145,17 +145,26 @@ type runLine struct {
 	given          map[string]bool // by flag name
 }
 
-func (e *env) runFlags(args []string) (*runOptions, error) {
-	o := &runOptions{base: settings.Default(),
-		Options: session.Options{Watch: true, Stop: new(atomic.Bool), Log: e.log, ProgressTo: e.stderr}}
-	o.Options.Options.Log = e.log
-	fs := flag.NewFlagSet("run", flag.ContinueOnError)
+func runFlags(e *command.Env, args []string) (*runOptions, error) {
+	return flagsOf(e, args, "run", runHelp, runShortHelp, func(*runOptions, *runLine) error { return nil })
+}
+
+// flagsOf reads the flags of a command that measures. complete adds what the command implies.
+func flagsOf(e *command.Env, args []string, name, help, short string, complete func(*runOptions, *runLine) error) (*runOptions, error) {
+	o := &runOptions{base: measure.Default(),
+		Plan: measure.Plan{Watch: true, Stop: new(atomic.Bool), Log: e.Log, ProgressTo: e.Stderr}}
+	o.Plan.Options.Log = e.Log
+	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	c := o.define(fs)
 	var err error
-	if c.targets, err = e.parseMixed(fs, args, runHelp, runShortHelp); err != nil {
+	if c.targets, err = e.ParseMixed(fs, args, help, short); err != nil {
 		return nil, err
 	}
+	e.Verbose(o.verbose)
 	fs.Visit(func(f *flag.Flag) { c.given[f.Name] = true })
+	if err := complete(o, c); err != nil {
+		return nil, err
+	}
 	for _, step := range []func(*runLine) error{o.checkLine, o.vary, o.checkDevice, o.hooks, o.times} {
 		if err := step(c); err != nil {
 			return nil, err
@@ -182,12 +191,11 @@ func (o *runOptions) define(fs *flag.FlagSet) *runLine {
 		c.variants = append(c.variants, v)
 		return nil
 	})
-	duration(fs, &o.Duration, "duration", 0, "`TIME` to measure, of each run and each point of a sweep (default 10s, unless -count)")
-	fs.Int64Var(&o.Count, "count", 0, "probes to measure, of each run and each point of a sweep; 0 for no limit")
+	duration(fs, &o.Duration, "duration", 0, "`TIME` to measure each target, variant or point of a sweep, of all its runs together (default 10s, unless -count)")
+	fs.Int64Var(&o.Count, "count", 0, "probes to measure each target or point of a sweep with, of all its runs together; 0 for no limit")
 	duration(fs, &o.Warmup, "warmup", 200*time.Millisecond, "`TIME` to send before each run without counting")
-	fs.IntVar(&o.Runs, "runs", 0, "repeats of -duration or -count, saved separately in the report, to show the variation "+
-		"between runs (default: one -duration or -count, cut into ten runs of at least 100ms or 1000\nprobes each, or into "+
-		"more of at most 2.5s)")
+	fs.IntVar(&o.Runs, "runs", 0, "how many runs -duration or -count is divided into; they are saved separately in the report, to show the variation "+
+		"between them (default ten of at least 100ms or 1000\nprobes each, or more of at most 2.5s)")
 	duration(fs, &o.Slice, "slice", 0, "-ab: average length of one slice (default 250ms, or 1s with do=); each is up to 25 % longer or shorter")
 	fs.StringVar(&c.auto, "auto", "", "-ab: measure until there is a verdict at `PERCENTILE`, like p99: for -auto-within at most, and not less than -duration")
 	duration(fs, &c.autoWithin, "auto-within", 10*time.Minute, "-auto: `TIME` to measure each variant at most")
@@ -206,6 +214,8 @@ func (o *runOptions) define(fs *flag.FlagSet) *runLine {
 	fs.BoolVar(&o.Anonymous, "anonymous", false, anonymousHelp)
 	fs.BoolVar(&o.Timestamps, "timestamps", false, "save the kernel's and the card's timestamps as additional histograms, "+
 		"which show\nthis host's overhead. This adds some time per frame")
+	fs.BoolVar(&o.base.Explain, "explain", true, "attribute the slowest round trips to the responder's host, this host and the network; with -proto stamp the probes "+
+		"request\nthe responder's part (20 bytes more), if it reports it")
 	duration(fs, &o.SelfTest, "self-test", 500*time.Millisecond, "`TIME` to test the bench's core before measuring, 0 for none")
 	c.device = setting.New(o.NIC.Settings()...)
 	c.device.Settings = slices.DeleteFunc(c.device.Settings, func(n setting.Setting) bool { return slices.Contains(notInRun, n.Key) })
@@ -218,25 +228,25 @@ func (o *runOptions) checkLine(c *runLine) error {
 	given := c.given
 	switch {
 	case len(c.targets) > 0 && given["target"]:
-		return exit.Usagef("target given twice: %q and -target (give it once)", c.targets[0])
+		return process.Usagef("target given twice: %q and -target (give it once)", c.targets[0])
 	case len(c.targets) > 1 && (len(c.variants) > 0 || given["lossless"]):
-		return exit.Usagef("several targets (%s) cannot be combined with -ab or -lossless: use -ab target=... for each", strings.Join(c.targets, " "))
+		return process.Usagef("several targets (%s) cannot be combined with -ab or -lossless: use -ab target=... for each", strings.Join(c.targets, " "))
 	case c.closed && given["rate"]:
-		return exit.Usagef("-closed and -rate cannot be combined")
+		return process.Usagef("-closed and -rate cannot be combined")
 	case given["lossless"] && (c.closed || given["rate"] || given["arrivals"] || len(c.variants) > 0 || given["count"]):
-		return exit.Usagef("-lossless chooses its rates itself: it cannot be combined with -closed, -rate, -arrivals, -ab and -count")
+		return process.Usagef("-lossless chooses its rates itself: it cannot be combined with -closed, -rate, -arrivals, -ab and -count")
 	case len(c.variants) == 1:
-		return exit.Usagef("-ab needs at least two variants: repeat it")
+		return process.Usagef("-ab needs at least two variants: repeat it")
 	case (o.Runs < 1 || o.Runs > 10000) && given["runs"]:
-		return exit.Usagef("-runs %d: want 1 to 10000", o.Runs)
+		return process.Usagef("-runs %d: want 1 to 10000", o.Runs)
 	case o.Count < 0:
-		return exit.Usagef("-count %d: want 1 or more", o.Count)
+		return process.Usagef("-count %d: want 1 or more", o.Count)
 	case given["auto-within"] && c.auto == "":
-		return exit.Usagef("-auto-within has no effect without -auto")
+		return process.Usagef("-auto-within has no effect without -auto")
 	case (given["slice"] || given["do-within"]) && len(c.variants) == 0 && len(c.targets) < 2:
-		return exit.Usagef("-slice and -do-within have no effect without -ab or a second target")
+		return process.Usagef("-slice and -do-within have no effect without -ab or a second target")
 	case given["slice"] && o.Slice < 10*time.Millisecond:
-		return exit.Usagef("-slice %v: want 10ms or more", o.Slice)
+		return process.Usagef("-slice %v: want 10ms or more", o.Slice)
 	}
 	return nil
 }
@@ -244,15 +254,15 @@ func (o *runOptions) checkLine(c *runLine) error {
 // vary creates the variants: of -ab, of several targets, or of a sweep.
 func (o *runOptions) vary(c *runLine) error {
 	if c.lossless != "" {
-		r, err := settings.ParseRates(c.lossless)
+		r, err := measure.ParseRates(c.lossless)
 		if err != nil || len(r) != 1 {
-			return exit.Usagef("-lossless %q: want one rate, like 1M", c.lossless)
+			return process.Usagef("-lossless %q: want one rate, like 1M", c.lossless)
 		}
 		o.lossless = r[0]
 	}
 	if len(c.targets) == 1 {
 		if err := o.base.Set("target", c.targets[0]); err != nil {
-			return exit.Usagef("%w", err)
+			return process.Usagef("%w", err)
 		}
 	}
 	variants := c.variants
@@ -266,7 +276,7 @@ func (o *runOptions) vary(c *runLine) error {
 		v.Name = ""
 		v, err := v.Vary(list)
 		if err != nil {
-			return exit.Usagef("%w", err)
+			return process.Usagef("%w", err)
 		}
 		o.Variants = append(o.Variants, v)
 	}
@@ -275,11 +285,11 @@ func (o *runOptions) vary(c *runLine) error {
 	}
 	if o.Under != "" {
 		if len(o.Variants) > 1 || c.lossless != "" {
-			return exit.Usagef("-under measures one target at one rate and size, before, during and after the load: it cannot be combined with -ab, sweeps or -lossless")
+			return process.Usagef("-under measures one target at one rate and size, before, during and after the load: it cannot be combined with -ab, sweeps or -lossless")
 		}
 		one := o.Variants[0]
 		o.Variants = nil
-		for _, one.Name = range session.Phases {
+		for _, one.Name = range measure.Phases {
 			o.Variants = append(o.Variants, one)
 		}
 	}
@@ -298,13 +308,17 @@ func (o *runOptions) times(c *runLine) error {
 	}
 	if o.Runs == 0 {
 		o.cutRuns()
+	} else if o.lossless > 0 {
+		return process.Usagef("-runs and -lossless cannot be combined: each trial of the search is one run")
+	} else if err := o.divideGiven(); err != nil {
+		return err
 	}
 	if c.auto == "" {
-		return o.plan()
+		return o.plan(c)
 	}
 	switch {
 	case !o.Paired || o.Count > 0 || c.given["runs"]:
-		return exit.Usagef("-auto needs -ab, and cannot be combined with -count or -runs")
+		return process.Usagef("-auto needs -ab, and cannot be combined with -count or -runs")
 	case !c.given["duration"]:
 		o.Duration = 0
 	}
@@ -334,12 +348,12 @@ func (o *runOptions) checkDevice(c *runLine) error {
 	device := c.device
 	device.Assign()
 	if err := device.Apply(); err != nil {
-		return exit.Usagef("%w", err)
+		return process.Usagef("%w", err)
 	}
-	if !slices.ContainsFunc(o.Variants, func(v settings.Settings) bool { return v.Transport == "raw" }) {
+	if !slices.ContainsFunc(o.Variants, func(v measure.Settings) bool { return v.Transport == "raw" }) {
 		for _, name := range append(device.Flags(), "driver", "gateway") {
 			if c.given[name] {
-				return exit.Usagef("-%s has no effect with -transport socket", name)
+				return process.Usagef("-%s has no effect with -transport socket", name)
 			}
 		}
 	}
@@ -359,7 +373,7 @@ func (o *runOptions) checkDevice(c *runLine) error {
 	for _, d := range drivers {
 		for _, e := range device.Unused(d) {
 			if unused[e.Key]++; unused[e.Key] == len(drivers) {
-				return exit.Usagef("%w", e)
+				return process.Usagef("%w", e)
 			}
 		}
 	}
@@ -375,7 +389,7 @@ func (o *runOptions) hooks(*runLine) error {
 		}
 	}
 	if with > 0 && with < len(o.Variants) {
-		return exit.Usagef("-ab: give every variant a do=, or none: a variant without one would be measured with the setting of the one before")
+		return process.Usagef("-ab: give every variant a do=, or none: a variant without one would be measured with the setting of the one before")
 	}
 	switch {
 	case o.Slice > 0:
@@ -394,7 +408,7 @@ func duration(fs *flag.FlagSet, to *time.Duration, name string, value time.Durat
 		text += fmt.Sprintf(" (default %v)", value)
 	}
 	fs.Func(name, text, func(v string) (err error) {
-		*to, err = settings.ParseDuration(v)
+		*to, err = measure.ParseDuration(v)
 		return err
 	})
 }

@@ -35,6 +35,7 @@ type driver struct {
 	available func(*verbs.Function) (how string, err error)      // how a device is used so, or why it cannot be; nil if that is not known
 	vendor    uint16                                             // of the PCI functions
 	supports  func(pci.ID) (name string, ok bool)                // whether function or messages drives a device of that ID, and its name
+	config    bool                                               // restores what vfio-pci does not let it write, through sysfs
 	page      string                                             // in docs: the first hour on a real card
 }
 
@@ -42,22 +43,23 @@ type driver struct {
 var drivers = []driver{
 	{
 		name: "afpacket",
+		has:  []string{"nic.down_limit"},
 		doc: "any interface of the kernel, through a packet socket. The kernel also receives every frame, so the addresses " +
 			"must not be the kernel's.",
 		socket: func(c *Config) (nic.Device, error) { return opened(afpacket.Open(c.Options)) },
 	},
 	{
 		name: "afxdp",
-		has:  []string{"nic.queue", "nic.generic_xdp"},
+		has:  []string{"nic.queue", "nic.generic_xdp", "nic.down_limit"},
 		doc: "an interface of the kernel, through AF_XDP. Only answered traffic is intercepted; everything else reaches the " +
 			"kernel.",
 		socket: func(c *Config) (nic.Device, error) { return opened(afxdp.Open(c.Options, c.XDP)) },
 	},
 	{
 		name: "xdp",
-		has:  []string{"nic.generic_xdp", "nic.pin"},
-		lacks: []string{"nic.take_over", "nic.mtu", "respond.stamp_mode", "respond.stamp_sessions", "respond.stamp_idle", "respond.stamp_auth_ports", "respond.stamp_key",
-			"respond.stamp_tlvs", "respond.stamp_location", "respond.stamp_dscp", "respond.stamp_clock_error"},
+		has:  []string{"nic.generic_xdp", "nic.pin", "nic.down_limit"},
+		lacks: []string{"nic.mtu", "respond.stamp_mode", "respond.stamp_sessions", "respond.stamp_idle", "respond.stamp_auth_ports", "respond.stamp_key",
+			"respond.stamp_tlvs", "respond.stamp_timing", "respond.stamp_location", "respond.stamp_dscp", "respond.stamp_clock_error"},
 		doc: "an interface of the kernel, with an XDP program that answers in the kernel: no core polls, and [cpu] has no " +
 			"effect. Only answered or refused traffic is intercepted.",
 		kernel: func(c *Config) (*xdp.Device, error) {
@@ -71,7 +73,7 @@ var drivers = []driver{
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
 			return opened(ixgbe.OpenWith(fn, c.Options, ixgbe.Options{SkipEEPROM: c.Debug.skipEEPROM, LinkMode: c.Debug.linkMode, NoSteering: c.Debug.noSteering}))
 		},
-		vendor: 0x8086, supports: ixgbe.Supports, page: "bring-up-82599.md",
+		vendor: 0x8086, supports: ixgbe.Supports, page: "82599.md",
 	},
 	{
 		name: "mlx5",
@@ -87,7 +89,7 @@ var drivers = []driver{
 				Dedicated: c.Dedicated}))
 		},
 		beside: true, available: mlx5.Available,
-		vendor: 0x15b3, supports: mlx5.Supports, page: "bring-up-mlx5.md",
+		vendor: 0x15b3, supports: mlx5.Supports, page: "mlx5.md",
 	},
 	{
 		name: "mlx4",
@@ -103,7 +105,7 @@ var drivers = []driver{
 			return opened(mlx4.Open(fn, c.Options, own))
 		},
 		beside: true, available: mlx4.Available,
-		vendor: 0x15b3, supports: mlx4.Supports, page: "bring-up-mlx4.md",
+		vendor: 0x15b3, supports: mlx4.Supports, page: "mlx4.md", config: true,
 	},
 	{
 		name: "ena",
@@ -113,13 +115,13 @@ var drivers = []driver{
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
 			return opened(ena.Open(fn, c.Options, ena.Options{Push: c.Push, MaxInline: c.MaxInline, Debug: c.Debug.ena}))
 		},
-		vendor: 0x1d0f, supports: ena.Supports, page: "bring-up-ena.md",
+		vendor: 0x1d0f, supports: ena.Supports, page: "ena.md",
 	},
 	{
 		name: "efa",
 		has:  []string{"nic.push", "nic.push_max", "nic.qkey", "respond.handover", "respond.stamp_messages"},
 		lacks: []string{"nic.mac", "respond.addresses", "respond.udp_ports", "respond.vlans", "respond.stamp_ports", "respond.stamp_auth_ports",
-			"guard.checksum_bytes"},
+			"guard.checksum_bytes", "guard.loop"},
 		doc: "an Amazon EFA, beside the kernel's efa driver (module ib_uverbs; no privileges), or bound the same way. It carries " +
 			"messages instead of frames: respond.addresses must be empty, and clients connect through respond.handover.",
 		messages: func(fn pci.Function, c *Config) (nic.Messenger, error) {
@@ -130,13 +132,13 @@ var drivers = []driver{
 			return d, nil
 		},
 		beside: true,
-		vendor: 0x1d0f, supports: efa.Supports, page: "bring-up-efa.md",
+		vendor: 0x1d0f, supports: efa.Supports, page: "efa.md",
 	},
 	{
 		name:     "virtio",
 		doc:      "the virtio network device of a virtual machine, bound the same way.",
 		function: func(fn pci.Function, c *Config) (nic.Device, error) { return opened(virtio.Open(fn, c.Options)) },
-		vendor:   0x1af4, supports: virtio.Supports, page: "bring-up-virtio.md",
+		vendor:   0x1af4, supports: virtio.Supports, page: "virtio.md",
 	},
 }
 
@@ -231,6 +233,9 @@ func OnBus(name string) bool { d := byName(name); return d != nil && d.onBus() }
 // SharesDevices reports whether a driver can use a device that the kernel's driver keeps.
 func SharesDevices(name string) bool { d := byName(name); return d != nil && d.beside }
 
+// WritesConfig reports whether a driver writes a function's configuration space through sysfs.
+func WritesConfig(name string) bool { d := byName(name); return d != nil && d.config }
+
 // CarriesMessages reports whether a driver's device carries messages, not frames.
 func CarriesMessages(name string) bool { d := byName(name); return d != nil && d.messages != nil }
 
@@ -252,6 +257,15 @@ func DriverFor(id pci.ID) string {
 		if _, ok := d.supports(id); ok {
 			return d.name
 		}
+	}
+	return ""
+}
+
+// Model returns the name of a PCI function that a driver here supports, "" for any other.
+func Model(id pci.ID) string {
+	if d := byName(DriverFor(id)); d != nil {
+		name, _ := d.supports(id)
+		return name
 	}
 	return ""
 }

@@ -8,14 +8,12 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
-	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
@@ -93,6 +91,15 @@ func BesideKernel(device string) (name, how string, why error) {
 	return d.name, how, err
 }
 
+// Modprobe is the command that loads the kernel's modules that a driver beside the kernel's needs.
+func Modprobe(driver string) string {
+	switch driver {
+	case "mlx5", "mlx4":
+		return "modprobe -a " + driver + "_ib ib_uverbs"
+	}
+	return "modprobe -a " + driver + " ib_uverbs"
+}
+
 // Open opens c.Device. Without an IOMMU it fails for a PCI function unless UnsafeNoIOMMU is set: the device may then write to
 // any memory.
 func (c *Config) Open() (nic.Device, error) {
@@ -120,8 +127,8 @@ func (c *Config) Open() (nic.Device, error) {
 	}
 	d := byName(c.Driver)
 	if d.socket == nil {
-		return nil, fmt.Errorf("%s: %w: the kernel has no RDMA device for this interface, which driver %s needs beside the kernel's driver (modprobe -a mlx5_ib ib_uverbs; "+
-			"rebound-responder nics lists usable devices)", c.Device, nic.ErrNoDevice, c.Driver)
+		return nil, fmt.Errorf("%s: %w: the kernel has no RDMA device for this interface, which driver %s needs beside the kernel's driver (%s; "+
+			"rebound-responder nics lists usable devices)", c.Device, nic.ErrNoDevice, c.Driver, Modprobe(c.Driver))
 	}
 	return d.socket(c)
 }
@@ -250,16 +257,6 @@ func (c *Config) openFunction() (nic.Answerer, error) {
 }
 
 func (c *Config) take() (pci.Function, error) {
-	if c.Inherited != nil {
-		b, err := kit.InheritedFunction(c.Inherited)
-		if err != nil {
-			return nil, err
-		}
-		if b.Kind == vfiouser.KindInherited {
-			return vfiouser.Inherit(b)
-		}
-		return pci.Inherit(b)
-	}
 	if path, ok := strings.CutPrefix(c.Device, simulated); ok {
 		return vfiouser.Dial(path)
 	}
@@ -280,24 +277,7 @@ type messenger struct {
 	modelled
 }
 
-type modelled struct {
-	fn   pci.Function
-	last atomic.Pointer[nic.Stats] // once another process has the device
-}
-
-// ReadStats returns the last counts once another process has the device.
-func (c *card) ReadStats(s *nic.Stats) error { return c.read(c.Device, s) }
-
-// ReadStats is the same for a device that carries messages.
-func (m *messenger) ReadStats(s *nic.Stats) error { return m.read(m.Messenger, s) }
-
-func (c *modelled) read(p nic.Port, s *nic.Stats) error {
-	if last := c.last.Load(); last != nil {
-		*s = *last
-		return nil
-	}
-	return p.ReadStats(s)
-}
+type modelled struct{ fn pci.Function }
 
 // Transactions returns the PCIe transactions that a device model has counted since it was made, by kind; nil for any other
 // port.

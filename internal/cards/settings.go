@@ -26,7 +26,6 @@ type Config struct {
 	MaxInline     int    // the longest frame in bytes that is pushed whole; 0 for the card's maximum
 	Port          int    // of a card with several ports on one PCI function; 0 for the first
 	XDP           afxdp.Options
-	TakeOver      bool                            // the sockets or the device of the responder that runs
 	Pin           string                          // xdp: the name under which its program stays
 	UnsafeNoIOMMU bool                            // PCI functions: open without an IOMMU too
 	Shared        bool                            // "auto": the host uses the interface, so no XDP program should be attached and detached
@@ -127,12 +126,9 @@ func (c *Config) Settings() []setting.Setting {
 				"eighth. There is no zero copy, and frames whose VLAN tag was stripped (rx-vlan-offload) are answered without the tag."),
 		setting.String("nic.pin", &c.Pin, "", xdp.CheckPin,
 			"A name under which the program and its counters stay in the kernel when the responder exits or is killed; it "+
-				"continues to answer. A responder with the same name takes over and replaces the program atomically. "+
+				"continues to answer. A responder with the same name replaces the program atomically. "+
 				"`rebound-responder status` shows what is pinned, `rebound-responder unpin NAME` removes it. Empty: the program is "+
 				"removed with the process."),
-		setting.Bool("nic.take_over", &c.TakeOver, false, "Take the place of the responder that answers for the addresses on this interface, or that drives this device: it hands "+
-			"its sockets or its device over and ends. afpacket, afxdp, ixgbe, virtio, ena, mlx5 and mlx4 (Ethernet) lose no frame that the ring has room for. Other drivers on the device start it again. Both need the same driver; afpacket "+
-			"and afxdp also the same cores, ring size and MTU. The new one is root or the other's user. If none runs, this is a normal start."),
 		setting.Parsed("nic.qkey", &c.QKey, "0x11111111", func(text string) (uint32, error) {
 			k, err := strconv.ParseUint(text, 0, 32)
 			if err != nil || k == 0 {
@@ -145,6 +141,9 @@ func (c *Config) Settings() []setting.Setting {
 			"Use PCI functions without an IOMMU: the device can then write to any memory, and so can anyone who exploits it."),
 	})
 }
+
+// Removed are the settings of [nic] that earlier versions had, and what replaces each.
+var Removed = map[string]string{"nic.take_over": "for a restart without loss use nic.driver = \"xdp\" with nic.pin"}
 
 // checkName returns an error if device cannot be a device name. Empty is allowed.
 func checkName(device string) error {

@@ -19,7 +19,8 @@ import (
 func TestSettingsOfDrivers(t *testing.T) {
 	var c Config
 	table := setting.New(append(append(c.Settings(), c.DebugSettings()...), For([]setting.Setting{{Key: "cpu.priority", Doc: "Priority."}, {Key: "log.level", Doc: "Level."},
-		{Key: "respond.handover", Doc: "Address."}, {Key: "respond.stamp_messages", Doc: "Messages."}})...)...)
+		{Key: "respond.handover", Doc: "Address."}, {Key: "respond.stamp_messages", Doc: "Messages."},
+		{Key: "nic.down_limit", Doc: "Limit."}})...)...)
 	for _, d := range drivers {
 		for _, key := range d.has {
 			if s := table.Find(key); s == nil || !slices.Contains(s.Drivers, d.name) {
@@ -51,7 +52,7 @@ func TestDriversReadTheirSettings(t *testing.T) {
 		"debug.link_mode": "3"}
 	var c Config
 	for _, s := range slices.Concat(c.Settings(), c.DebugSettings()) {
-		if s.Key == "nic.driver" || s.Key == "nic.device" || s.Key == "nic.unsafe_no_iommu" || s.Key == "nic.take_over" { // which driver, for package pci, for internal/responder
+		if s.Key == "nic.driver" || s.Key == "nic.device" || s.Key == "nic.unsafe_no_iommu" { // which driver, for package pci
 			continue
 		}
 		set := value[s.Key]

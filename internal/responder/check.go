@@ -9,6 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/confine"
 	"github.com/rebound-nic/rebound/internal/host/isolate"
 	"github.com/rebound-nic/rebound/latency/host"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
 )
 
 // hostFindings returns what on this host adds latency on the polling cores and, for a kernel interface, on the
@@ -37,28 +39,36 @@ func (n errNotReady) Error() string {
 	return fmt.Sprintf("%d host settings add latency", int(n))
 }
 
-// checkCommand prints host settings that increase latency. Without -config, only the cores matter, and required
+// checkCommand prints whether the card can be used, if the device is one, and host settings that increase latency. Without -config, only the cores matter, and required
 // settings may be missing.
 func checkCommand(args []string, stdout, _ io.Writer) error {
-	file, sets, err := configFlags(args)
-	if err != nil {
+	var c configured
+	if err := parseConfigured(c.flags(), args); err != nil {
 		return err
 	}
 	online, err := onlineCPUs()
 	if err != nil {
 		return err
 	}
-	s, err := readConfig(file, sets, online)
+	s, err := readConfig(c.file, c.sets, online)
 	if err != nil {
 		return err
 	}
-	if file != "" {
+	if c.file != "" {
 		err = s.check(online)
 	} else {
 		err = s.checkCores(online)
 	}
 	if err != nil {
 		return err
+	}
+	missing := 0
+	if addr := cardAddress(s.nic.Device); addr != "" {
+		h := thisCardHost(s)
+		if !cards.SharesDevices(driverOf(addr)) {
+			h.beside = nil
+		}
+		missing = checkCard(stdout, h, addr)
 	}
 	var findings []host.Finding
 	name, _ := s.nic.Choose(coreGiven(s))
@@ -103,9 +113,32 @@ func checkCommand(args []string, stdout, _ io.Writer) error {
 			fmt.Fprintf(stdout, "         fix: %s\n", f.Fix)
 		}
 	}
-	if bad > 0 {
+	switch {
+	case missing > 0:
+		return fmt.Errorf("%s is not ready (see the first lines)", s.nic.Device)
+	case bad > 0:
 		return errNotReady(bad)
 	}
 	fmt.Fprintln(stdout, "ready for low latency")
 	return nil
+}
+
+// cardAddress returns the PCI address of a device that a driver on the device uses, "" for an interface or a model.
+func cardAddress(device string) string {
+	if addr, err := pci.ParseAddress(device); err == nil {
+		return addr
+	}
+	if rdma, err := verbs.Find(device); err == nil && cards.IsPCIDevice(device) {
+		return rdma.Function.Address
+	}
+	return ""
+}
+
+// driverOf returns the driver for the function at a PCI address, "" if there is none.
+func driverOf(addr string) string {
+	f, err := pci.Find(addr)
+	if err != nil {
+		return ""
+	}
+	return cards.DriverFor(f.ID)
 }

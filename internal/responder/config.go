@@ -15,8 +15,8 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/confine"
 	"github.com/rebound-nic/rebound/internal/host/handover"
 	"github.com/rebound-nic/rebound/internal/host/isolate"
-	"github.com/rebound-nic/rebound/internal/host/logs"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/latency/report"
 )
@@ -38,6 +38,7 @@ type settings struct {
 	guard struct {
 		mode          string
 		rate, burst   int
+		loop          int
 		checksumBytes int
 	}
 	cpu struct {
@@ -51,7 +52,7 @@ type settings struct {
 		confine string
 		user    string
 	}
-	log   logs.Log
+	log   process.Log
 	stats struct {
 		listen    string
 		hosts     []string
@@ -59,20 +60,29 @@ type settings struct {
 		report    string
 		folder    *report.Folder // of the report, if the user was changed; otherwise nil
 		anonymous bool
+		offcore   bool
 	}
 }
 
 // intro is the start of config.toml.
 const intro = "Rebound's responder. Every key is listed with its default, except for respond.addresses, which has none. " +
 	"[afxdp, xdp] before a description names the drivers that use the key. With other drivers it has no " +
-	"effect, and the log says so. A key can also be given on the command line: responder -config config.toml -set " +
+	"effect, and the log says so. A key can also be given on the command line: rebound-responder -config config.toml -set " +
 	"nic.device=eth1\n\n[debug] is for a card that does not work: settings to try, as is nic.push = \"off\". Report which one helped " +
-	"(docs/probe.md).\n\n`rebound-responder config` prints this file."
+	"(docs/cards/probe.md).\n\n`rebound-responder config` prints this file."
 
 // newSettings returns the defaults. online are the CPUs of this machine.
 func newSettings(online []int) *settings {
 	s := &settings{}
 	s.table = setting.New(slices.Concat(s.nic.Settings(), cards.For(slices.Concat([]setting.Setting{
+		setting.Parsed("nic.down_limit", &s.nic.DownLimit, "10m", func(text string) (time.Duration, error) {
+			d, err := time.ParseDuration(text)
+			if err != nil || d < 0 {
+				return 0, fmt.Errorf("%q is not a duration, such as \"10m\"", text)
+			}
+			return d, nil
+		}, "How long the responder waits for an interface that is down (`ip link set eth1 down`); after that it exits. \"0s\": it exits at once. It "+
+			"also exits when the interface is removed: start it again when the interface is back."),
 		setting.Strings("respond.addresses", &s.respond.addresses, parseAddress,
 			"The addresses to answer for, each with the length of its subnet: [\"10.0.0.2/24\", \"fd00::2/64\"]. Without a length "+
 				"the subnet is unknown, so its broadcasts are not recognized."),
@@ -95,15 +105,18 @@ func newSettings(online []int) *settings {
 			"Two more queue pairs on each core, UD and SRD, that answer STAMP test packets sent as messages."),
 
 		setting.OneOf("guard.mode", &s.guard.mode, "strict", []setting.Choice{
-			{Name: "strict", Doc: "answers only complete unicast requests for the responder's MAC and addresses that cannot cause " +
-				"a loop with another service."},
+			{Name: "strict", Doc: "answers only complete unicast requests for the responder's MAC and addresses, not from a " +
+				"service's port, and ends loops with services on other ports."},
 			{Name: "open", Doc: "answers without these checks; use it only on a dedicated link."},
 		}, "Which requests are refused:"),
 		setting.Range("guard.rate", &s.guard.rate, 0, math.MaxInt, fastpath.DefaultRate, "no limit",
-			"strict: maximum replies per second to one source address. It stops loops with echo services on other "+
-				"hosts, which look like clients.").In("guard.mode=strict"),
+			"strict: maximum replies per second to one source address.").In("guard.mode=strict"),
 		setting.Range("guard.burst", &s.guard.burst, 1, math.MaxInt, fastpath.DefaultBurst, "",
 			"strict: maximum burst of replies to one source address, after a pause.").In("guard.mode=strict"),
+		setting.Range("guard.loop", &s.guard.loop, 0, math.MaxInt32, fastpath.DefaultLoop, "no limit",
+			"strict: how many equal datagrams (by UDP checksum and length) from one source address are answered within 10 ms. More of them are "+
+				"a loop with an echo service on that host and are refused, which ends the loop. A client whose data does not change, and that "+
+				"sends faster, needs a larger number.").In("guard.mode=strict"),
 		setting.Range("guard.checksum_bytes", &s.guard.checksumBytes, 0, math.MaxInt, fastpath.DefaultChecksumBytes, "none",
 			"strict: the longest IP packet, in bytes, whose ICMP or UDP checksum is verified before it is answered. A longer packet with a wrong "+
 				"checksum gets a reply with the same error.").In("guard.mode=strict"),
@@ -125,12 +138,12 @@ func newSettings(online []int) *settings {
 			"Linux 6.11 with sched_rt_runtime_us (all cores), from 6.12 on with each core's fair server. Action:").In("cpu.priority"),
 		setting.Bool("cpu.isolate", &s.cpu.isolate, false,
 			"Move all other work off the cores, without a reboot: a cgroup-v2 partition of type isolated, threads, kernel "+
-				"threads, unbound work, interrupts, queued timers, deep idle states of all cores. The log reports each step. All "+
+				"threads, unbound work, interrupts, queued timers, deep idle states of all cores. -v logs each step. All "+
 				"changes are undone on exit; after a SIGKILL by the next start, or by `rebound-responder release`."),
 		setting.Bool("cpu.lock_memory", &s.cpu.lockMemory, true, "Lock all memory, so that page faults do not occur."),
 
 		setting.OneOf("trust.confine", &s.trust.confine, "auto", []setting.Choice{
-			{Name: "auto", Doc: "as far as the kernel supports it; the log shows the result."},
+			{Name: "auto", Doc: "as far as the kernel supports it; -v logs the result."},
 			{Name: "require", Doc: "all of it, otherwise the responder does not start."},
 			{Name: "light", Doc: "without the system call filter. The filter slows down every call, and socket drivers make one " +
 				"per reply: on a veth pair it costs 60 ns of 3.15 µs with afpacket, 20 ns of 3.3 µs with afxdp. Other drivers make no " +
@@ -143,11 +156,15 @@ func newSettings(online []int) *settings {
 			"The user that the responder changes to when it confines itself, if started as uid 0: a name or a number, with only "+
 				"the user's own group; \"auto\" is user rebound, or uid and gid 65534 if there is none; \"root\" keeps uid 0. "+
 				"cpu.isolate, cpu.realtime_guard = \"lift\", nic.pin and nic.unsafe_no_iommu keep uid 0, because they use root's files "+
-				"until exit. So does a process without CAP_SETUID and CAP_SETGID. The log names the user, or why uid 0 stays. "+
+				"until exit. So does a process without CAP_SETUID and CAP_SETGID. -v logs the user, or why uid 0 stays. "+
 				"trust.confine = \"off\" keeps uid 0.").In("trust.confine!=off"),
 	}, s.log.Settings(), metrics.Settings(&s.stats.listen, &s.stats.hosts), []setting.Setting{
 		setting.Interval("stats.interval", &s.stats.interval, time.Second,
 			"How often to log counters and turnaround: \"10s\"; \"0s\" is off."),
+		setting.Bool("stats.offcore", &s.stats.offcore, false,
+			"Find out what has the cores while the loops do not run for 5 µs or more: threads, interrupts, softirqs. The metrics page has "+
+				"rebound_offcore_seconds_total, and the summary a list. By programs on the kernel's tracepoints with CAP_BPF and CAP_PERFMON at the start "+
+				"(or as root) and Linux 5.8 or later, otherwise by counters, which say less; -v logs which. What it costs was not measured. No effect with xdp."),
 		setting.String("stats.report", &s.stats.report, "", nil,
 			"A folder for a report of turnaround and polling gaps, saved on exit, for `rebound-bench report` and `rebound-bench "+
 				"compare`; empty is off."),
@@ -156,6 +173,7 @@ func newSettings(online []int) *settings {
 				"the responder's command line, MAC addresses, and IP addresses that are not private.").In("stats.report"),
 	})), s.nic.DebugSettings())...)
 	s.table.Find("nic.device").Doc += " Empty: the interface that has one of respond.addresses."
+	s.table.Removed = cards.Removed
 	return s
 }
 
@@ -238,7 +256,7 @@ func (s *settings) check(online []int) error {
 // match returns what to answer, except for the parts that depend on device and clock.
 func (s *settings) match() *fastpath.Config {
 	c := &fastpath.Config{Addresses: s.respond.addresses, UDPPorts: s.respond.udp, STAMPPorts: s.respond.stamp.ports, STAMPBase: s.respond.stamp.base,
-		Reflector: s.respond.stamp.reflector(), Rate: uint64(s.guard.rate), Burst: uint64(s.guard.burst), ChecksumBytes: s.guard.checksumBytes}
+		Reflector: s.respond.stamp.reflector(), Rate: uint64(s.guard.rate), Burst: uint64(s.guard.burst), Loop: uint32(s.guard.loop), ChecksumBytes: s.guard.checksumBytes}
 	if s.guard.mode == "open" {
 		c.Mode = fastpath.Open
 	}

@@ -43,7 +43,7 @@ func (s *settings) needs() (n confine.Needs) {
 		clocks, _ := filepath.Glob("/dev/ptp*")
 		n.Write = append(n.Write, clocks...)
 	case s.nic.Beside(): // a restart opens the device again
-		n.Write = append(n.Write, "/dev/infiniband")
+		n.Devices = append(n.Devices, s.deviceFolder())
 		if !cards.CarriesMessages(s.nic.Driver) { // and its rules take this
 			n.Capabilities = append(n.Capabilities, confine.NetRaw)
 		}
@@ -54,6 +54,16 @@ func (s *settings) needs() (n confine.Needs) {
 		n.Write = append(n.Write, "/sys/bus/pci", "/sys/devices")
 	}
 	return n
+}
+
+// deviceFolder returns the folder of device files that a responder beside the kernel's driver keeps. The kernel removes /dev/infiniband
+// with the last RDMA device, and makes another folder when the device returns, which a rule for the first one does not allow. Its parent
+// stays. Uid 0 does not keep that, because there the modes of the files do not protect other devices from it.
+func (s *settings) deviceFolder() string {
+	if u, _ := s.user(); u == nil && os.Geteuid() == 0 {
+		return "/dev/infiniband"
+	}
+	return "/dev"
 }
 
 // user returns the user to change to, or nil if the process keeps its user, with the reason.

@@ -23,7 +23,7 @@ import (
 )
 
 // confined fails unless every thread has a system call filter, no rights beyond these capabilities, and an unprivileged user.
-func (p *process) confined(t *testing.T, capabilities uint64) {
+func (p *child) confined(t *testing.T, capabilities uint64) {
 	t.Helper()
 	u := must.Get(confine.FindUser(""))(t)
 	wants := map[string]string{"Seccomp": "2", "NoNewPrivs": "1", "Groups": "", "Uid": strings.Join(slices.Repeat([]string{fmt.Sprint(u.UID)}, 4), "\t"),
@@ -76,6 +76,17 @@ func TestConfined(t *testing.T) {
 	}
 }
 
+// Beside the kernel's driver an ordinary user keeps /dev, because /dev/infiniband may be another folder after a reset of the device. Uid 0,
+// which could open every disk, does not.
+func TestDeviceFolder(t *testing.T) {
+	needRoot(t)
+	for user, want := range map[string]string{"root": "/dev/infiniband", "auto": "/dev"} {
+		s := &settings{}
+		s.trust.user = user
+		check.Equal(t, s.deviceFolder(), want, "with trust.user "+user+" %q")
+	}
+}
+
 func TestUnconfined(t *testing.T) {
 	w := newWire(t)
 	p := w.start(t, nil, "nic.driver=afpacket", "trust.confine=off")
@@ -98,7 +109,7 @@ func TestConfinedCards(t *testing.T) {
 			on := &wire{there: here}
 			on.run(t, "ip", "addr", "add", "10.9.0.1/24", "dev", "sim0")
 			on.run(t, "ip", "link", "set", "sim0", "up")
-			ping := func(p *process) { // until the link is up, as after the restart
+			ping := func(p *child) { // until the link is up, as after the restart
 				t.Helper()
 				await.Until(t, "an answer", func() bool {
 					_, _, code := here.outcome(t, exec.Command("ping", "-q", "-c", "1", "-W", "1", "10.9.0.2"))

@@ -38,7 +38,7 @@ func TestOneCPU(t *testing.T) {
 				_, stderr, _ := w.here.outcome(t, command("nic.driver=afxdp", "cpu.priority=1", "cpu.realtime_guard=keep"))
 				check.Contains(t, stderr, c.priority)
 			}
-			p := &process{programs.Start(t, command("nic.driver=afxdp"), w.here.try(t))}
+			p := &child{programs.Start(t, command("nic.driver=afxdp"), w.here.try(t))}
 			w.run(t, "ping", "-c", "20", "-i", "0.01", "-W", "60", ours4)
 			if !p.logs("core="+cpu) || !p.logs(c.want) {
 				t.Errorf("it should poll on CPU %s, and log %q:\n%s", cpu, c.want, p.Log)

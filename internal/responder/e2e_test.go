@@ -138,7 +138,7 @@ func (w *wire) client(t *testing.T) *http.Client {
 	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 }
 
-func (p *process) metricsURL(t *testing.T) string {
+func (p *child) metricsURL(t *testing.T) string {
 	t.Helper()
 	p.logs("/metrics")
 	m := regexp.MustCompile(`url=(http://\S+?/metrics)`).FindStringSubmatch(p.Log.String())
@@ -148,7 +148,7 @@ func (p *process) metricsURL(t *testing.T) string {
 	return m[1]
 }
 
-func (w *wire) metrics(t *testing.T, p *process) string {
+func (w *wire) metrics(t *testing.T, p *child) string {
 	t.Helper()
 	r := must.Get(w.client(t).Get(p.metricsURL(t)))(t)
 	defer r.Body.Close()
@@ -212,7 +212,7 @@ func TestRuntimeStaysAway(t *testing.T) {
 }
 
 // pollingThread finds the only thread that may run on core, and its number of voluntary context switches.
-func pollingThread(t *testing.T, p *process, core string) (tid int, switches string) {
+func pollingThread(t *testing.T, p *child, core string) (tid int, switches string) {
 	t.Helper()
 	tid = p.only(t, "may run on core "+core, func(status map[string]string) bool {
 		return slices.Contains(must.Get(isolate.ParseCPUs(status["Cpus_allowed_list"]))(t), must.Get(strconv.Atoi(core))(t))
@@ -235,7 +235,7 @@ func TestInterfaceFails(t *testing.T) {
 			}
 			t.Run(driver+" "+name, func(t *testing.T) {
 				w := newWire(t)
-				p := w.start(t, nil, "nic.driver="+driver, "nic.generic_xdp=true")
+				p := w.start(t, nil, "nic.driver="+driver, "nic.generic_xdp=true", "nic.down_limit=0s")
 				w.run(t, "ping", "-c", "1", "-W", "60", ours4)
 				w.here.do(t, func() { must.OK(t, c.what(must.Get(netlink.LinkByName(port))(t))) })
 				check.Equal(t, count(t, p.end(t, exitFailed), "icmpv4"), 1, "%d pings in the summary")
@@ -276,7 +276,7 @@ func TestExitCodes(t *testing.T) {
 		{name: "no device", args: []string{}, code: 2, want: "nic.device: is empty"},
 		{name: "unknown command", args: []string{"answer"}, code: 2, want: `unknown command "answer": want one of serve, check, config, nics, probe, bind, unbind, status, unpin, release, version`},
 		{name: "argument of version", args: []string{"version", "all"}, code: 2, want: `unexpected argument "all"`},
-		{name: "unknown flag", args: []string{"-port", "7"}, code: 2, want: "flag provided but not defined: -port"},
+		{name: "unknown flag", args: []string{"-port", "7"}, code: 2, want: "unknown flag -port"},
 		{name: "argument", args: append(good, "eth1"), code: 2, want: `unexpected argument "eth1"`},
 		{name: "no file", args: []string{"-config", "/nonexistent.toml"}, code: 2, want: "/nonexistent.toml: no such file"},
 		{name: "unknown key", args: append(good, "-set", "nic.color=red"), code: 2, want: "-set: nic.color: unknown key"},
@@ -285,6 +285,11 @@ func TestExitCodes(t *testing.T) {
 		{name: "multicast", args: append(good, "-set", "respond.addresses=224.0.0.1"), code: 2, want: "224.0.0.1 is a multicast address"},
 		{name: "no interface", args: append(good, "-set", "nic.device=nowhere"), code: 1, want: "interface nowhere: no such device"},
 		{name: "no interface, auto", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=nowhere"), code: 1, want: "interface nowhere: no such device"},
+		{name: "loopback, in the kernel", args: append(good, "-set", "nic.device=lo", "-set", "nic.driver=xdp"), code: 1, want: "lo has no Ethernet address"},
+		{name: "key misspelt", args: append(good, "-set", "nic.devcie=lo"), code: 2, want: "unknown key (did you mean nic.device?)"},
+		{name: "bind an interface without a card", args: []string{"bind", "lo"}, code: 2, want: `"lo" is not a PCI address`},
+		{name: "probe nothing", args: []string{"probe", "00ff:1f:1f.7", "-stage", "up"}, code: 1, want: "no such device"},
+		{name: "probe no interface", args: []string{"probe", "nowhere"}, code: 1, want: "interface nowhere: no such device"},
 		{name: "loopback", args: append(good, "-set", "nic.device=lo"), code: 1, want: "lo has no Ethernet address"},
 		{name: "no function", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=00ff:1f:1f.7"), code: 1, want: "no such device"},
 		{name: "no model", args: append(good, "-set", "nic.driver=auto", "-set", "nic.device=vfio-user:/nonexistent.sock"), code: 1, want: "/nonexistent.sock"},
@@ -308,8 +313,16 @@ func TestExitCodes(t *testing.T) {
 			if code != c.code || len(lines) == 0 || !strings.HasPrefix(lines[0], "rebound-responder: ") || !strings.Contains(lines[0], c.want) {
 				t.Errorf("exit %d, want %d with %q\n%s", code, c.code, c.want, stderr)
 			}
-			if c.code == exitFailed && len(lines) != 1 {
+			if len(lines) != 1 {
 				t.Errorf("%d messages:\n%s", len(lines), stderr)
+			}
+			if c.user != 0 && strings.Count(stderr, "\n") != 1 {
+				t.Errorf("more than one line without the rights:\n%s", stderr)
+			}
+			for _, hint := range []string{"MEMLOCK", "mmapable"} {
+				if strings.Contains(stderr, hint) {
+					t.Errorf("a hint of the eBPF library (%s):\n%s", hint, stderr)
+				}
 			}
 			if n := strings.Count(stderr, "finding="); n > 0 {
 				t.Errorf("the problem stands behind %d findings about the host:\n%s", n, stderr)

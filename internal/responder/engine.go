@@ -13,8 +13,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rebound-nic/rebound/fastpath"
-	"github.com/rebound-nic/rebound/internal/host/resident"
+	"github.com/rebound-nic/rebound/internal/host/osnoise"
+	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
 )
@@ -40,8 +43,11 @@ type engine struct {
 	priority int          // SCHED_FIFO, 0 for off
 	bound    uint64       // bytes of garbage
 	locks    bool         // memory, as far as the loops touch it
-	before   func() error // called once, before the loops start for the first time; nil for nothing
 	log      *slog.Logger
+	guard    loopGuard
+	followed nic.Followed     // dev, if it follows the kernel's interface
+	noise    *osnoise.Watcher // nil unless stats.offcore
+	gaps     *gapLog          // nil unless stats.report
 
 	pulse       pulse
 	collections atomic.Int64 // times that the loops were stopped for the collector
@@ -72,18 +78,16 @@ func (e *engine) run(ctx context.Context, ready func()) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	heap := heapMeter()
+	var moved <-chan [6]byte
+	if e.followed != nil {
+		moved = e.followed.MACChanged()
+	}
 	for {
 		runtime.GC()
 		kept := heap()
-		if e.before != nil {
-			if err := e.before(); err != nil {
-				return err
-			}
-			e.before = nil
-		}
 		e.stop.Store(false)
 		running := e.start()
-		again := false
+		again, mac := false, [6]byte{}
 		for watching := true; watching; {
 			select {
 			case <-running.polling:
@@ -97,7 +101,12 @@ func (e *engine) run(ctx context.Context, ready func()) error {
 				watching = false
 			case <-ctx.Done():
 				watching = false
+			case mac = <-moved:
+				again, watching = true, false
 			case <-tick.C:
+				for _, l := range e.loops {
+					e.guard.look(l.responder.Stats(), e.log)
+				}
 				again = heap() > kept+e.bound
 				watching = !again
 			}
@@ -105,6 +114,15 @@ func (e *engine) run(ctx context.Context, ready func()) error {
 		e.stop.Store(true)
 		if err := running.wait(); err != nil || !again {
 			return err
+		}
+		if mac != [6]byte{} {
+			for _, l := range e.loops {
+				l.responder.SetMAC(mac)
+			}
+			if err := e.followed.FollowMAC(mac); err != nil {
+				e.log.Warn("cannot follow the interface's MAC", "error", err)
+			}
+			continue
 		}
 		e.log.Info("loops stopped for a garbage collection", "heap_bytes", heap(), "collections", e.collections.Add(1))
 	}
@@ -146,7 +164,7 @@ func (e *engine) lockMemory() {
 	if !e.locks {
 		return
 	}
-	if err := resident.Lock(); err != nil {
+	if err := process.LockMemory(); err != nil {
 		e.log.Warn("memory is not locked: a page fault costs microseconds or more", "error", err,
 			"fix", "run as root, with CAP_IPC_LOCK, or with `ulimit -l unlimited`; cpu.lock_memory=false hides this")
 	}
@@ -162,6 +180,12 @@ func (e *engine) poll(l *loop, entering func()) error {
 	}
 	if err := occupy(l.core, e.priority); err != nil {
 		return err
+	}
+	if e.noise != nil {
+		if err := e.noise.Thread(l.core, unix.Gettid()); err != nil {
+			e.log.Warn("the causes of polling gaps are unknown", "core", l.core, "error", err)
+		}
+		defer e.noise.Thread(l.core, 0)
 	}
 	growStack()
 	entering()

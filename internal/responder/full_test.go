@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rebound-nic/rebound/internal/probe"
+	"github.com/rebound-nic/rebound/internal/evidence"
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/check"
@@ -79,7 +79,7 @@ func TestFullDiskProbe(t *testing.T) {
 		}
 		check.Contains(t, stdout, "stage up succeeded")
 		for path := range content(t, small) {
-			if _, err := probe.Read(path); err != nil {
+			if _, err := evidence.Read(path); err != nil {
 				t.Errorf("%s is left: %v", path, err)
 			}
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/proof/numbers"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
@@ -113,6 +114,12 @@ const (
 
 func newWire(t testing.TB) *wire {
 	t.Helper()
+	return newWireOf(t, 1)
+}
+
+// newWireOf returns a wire whose interfaces have this number of receive queues.
+func newWireOf(t testing.TB, queues int) *wire {
+	t.Helper()
 	needRoot(t)
 	w := &wire{newSpace(t), newSpace(t)}
 	address := func(l netlink.Link, cidr string) {
@@ -129,7 +136,7 @@ func newWire(t testing.TB) *wire {
 	}
 	w.here.do(t, func() {
 		v := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: peer, PeerNamespace: netlink.NsFd(w.there.handle)}
-		v.Name = port
+		v.Name, v.NumRxQueues, v.NumTxQueues = port, queues, queues
 		must.OK(t, netlink.LinkAdd(v))
 		up("lo")
 		address(up(port), kernels4+"/24")
@@ -158,14 +165,14 @@ func (w *wire) xdp(t *testing.T) (id uint32) {
 	return id
 }
 
-// process is a running responder.
-type process struct{ *programs.Running }
+// child is a running responder.
+type child struct{ *programs.Running }
 
 // command is a responder that has not been started.
 func (w *wire) command(t testing.TB, sets ...string) (cmd *exec.Cmd) {
 	t.Helper()
 	base := []string{"nic.device=" + port, "respond.addresses=[" + ours4 + "/24, " + ours6 + "/64]", "respond.stamp_ports=862"}
-	return exec.Command(program(t), set(append(base, sets...)...)...)
+	return exec.Command(program(t), append(set(append(base, sets...)...), "-v")...)
 }
 
 // set returns the arguments that set keys.
@@ -193,14 +200,14 @@ func (w *wire) responder(t *testing.T, args ...string) (stdout, stderr string, c
 	return w.here.outcome(t, exec.Command(program(t), args...))
 }
 
-func (w *wire) start(t testing.TB, env []string, sets ...string) *process {
+func (w *wire) start(t testing.TB, env []string, sets ...string) *child {
 	t.Helper()
 	c := w.command(t, sets...)
 	c.Env = append(os.Environ(), env...)
-	return &process{programs.Start(t, c, w.here.try(t))}
+	return &child{programs.Start(t, c, w.here.try(t))}
 }
 
-func (p *process) summary(t testing.TB) string {
+func (p *child) summary(t testing.TB) string {
 	t.Helper()
 	var b strings.Builder
 	for {
@@ -216,14 +223,14 @@ func (p *process) summary(t testing.TB) string {
 }
 
 // logs waits until the log contains text, because the log is on another pipe than the ready line.
-func (p *process) logs(text string) bool {
+func (p *child) logs(text string) bool {
 	return await.Holds(func() bool { return strings.Contains(p.Log.String(), text) })
 }
 
 // counted requests summaries until one has as much of everything as is wanted, and returns that, or the last one of a
 // minute: ping waits for the last replies no longer than for the ones before, so that its last requests may still be
 // on their way when it ends.
-func (p *process) counted(t *testing.T, want map[string]int) string {
+func (p *child) counted(t *testing.T, want map[string]int) string {
 	t.Helper()
 	var s string
 	await.Holds(func() bool {
@@ -241,24 +248,27 @@ func (p *process) counted(t *testing.T, want map[string]int) string {
 
 func count(t *testing.T, summary, name string) int {
 	t.Helper()
-	m := regexp.MustCompile(`(?m)^ *` + name + ` +(\d+)`).FindStringSubmatch(summary)
+	m := regexp.MustCompile(`(?m)^ *` + name + ` +([\d,]+)`).FindStringSubmatch(summary)
 	if m == nil {
 		return 0
 	}
-	return must.Get(strconv.Atoi(m[1]))(t)
+	return must.Get(strconv.Atoi(strings.ReplaceAll(m[1], ",", "")))(t)
 }
 
 // stop ends the responder with a signal.
-func (p *process) stop(t testing.TB, s syscall.Signal) (summary string) {
+func (p *child) stop(t testing.TB, s syscall.Signal) (summary string) {
 	t.Helper()
 	must.OK(t, p.Process.Signal(s))
 	return p.end(t, exitDone)
 }
 
 // end waits for the end, and fails unless the responder exits with this code.
-func (p *process) end(t testing.TB, want int) (summary string) {
+func (p *child) end(t testing.TB, want int) (summary string) {
 	t.Helper()
 	summary = p.summary(t)
+	for _, f := range numbers.Others(summary, nil) {
+		t.Error(f)
+	}
 	p.Wait()
 	if code := p.ProcessState.ExitCode(); code != want {
 		t.Errorf("exit %d, want %d\n%s%s", code, want, summary, p.Log)

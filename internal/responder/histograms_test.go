@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/rebound-nic/rebound/fleet/registry"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
-	"github.com/rebound-nic/rebound/internal/host/metrics/registry"
 	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/proof/must"
 )

@@ -16,7 +16,7 @@ import (
 const (
 	ofSockets = "nic.push nic.push_max nic.port nic.qkey nic.unsafe_no_iommu"
 	ofDebug   = "debug.host_version debug.os_type debug.vector debug.omit_meta debug.skip_eeprom_check debug.link_mode debug.no_steering"
-	ofKernel  = "nic.queue nic.generic_xdp nic.pin"
+	ofKernel  = "nic.queue nic.generic_xdp nic.pin nic.down_limit"
 	messages  = "respond.handover respond.stamp_messages"
 	enaDebug  = "debug.host_version debug.os_type debug.vector debug.omit_meta"
 )
@@ -25,21 +25,21 @@ const (
 var notInForce = map[string]string{
 	"afpacket": ofSockets + " nic.queue nic.generic_xdp nic.pin " + ofDebug + " " + messages,
 	"afxdp":    ofSockets + " nic.pin " + ofDebug + " " + messages,
-	"xdp": ofSockets + " nic.take_over nic.queue nic.ring_size nic.mtu cpu.cores cpu.priority cpu.realtime_guard cpu.isolate cpu.lock_memory respond.stamp_mode " +
-		"respond.stamp_sessions respond.stamp_idle respond.stamp_auth_ports respond.stamp_key respond.stamp_tlvs respond.stamp_location respond.stamp_dscp " +
+	"xdp": ofSockets + " nic.queue nic.ring_size nic.mtu cpu.cores cpu.priority cpu.realtime_guard cpu.isolate cpu.lock_memory respond.stamp_mode " +
+		"respond.stamp_sessions respond.stamp_idle respond.stamp_auth_ports respond.stamp_key respond.stamp_tlvs respond.stamp_timing respond.stamp_location respond.stamp_dscp " +
 		"respond.stamp_clock_error " + ofDebug + " " + messages,
 	"ixgbe": "nic.push nic.push_max nic.port nic.qkey " + ofKernel + " " + enaDebug + " " + messages,
 	"mlx5":  "nic.port nic.qkey " + ofKernel + " " + enaDebug + " debug.skip_eeprom_check debug.link_mode " + messages,
 	"mlx4":  "nic.qkey " + ofKernel + " " + enaDebug + " debug.skip_eeprom_check debug.link_mode " + messages,
 	"ena":   "nic.port nic.qkey " + ofKernel + " debug.skip_eeprom_check debug.link_mode debug.no_steering " + messages,
-	"efa": "nic.port nic.mac " + ofKernel + " respond.addresses respond.udp_ports respond.vlans respond.stamp_ports respond.stamp_auth_ports guard.checksum_bytes " +
+	"efa": "nic.port nic.mac " + ofKernel + " respond.addresses respond.udp_ports respond.vlans respond.stamp_ports respond.stamp_auth_ports guard.checksum_bytes guard.loop " +
 		ofDebug,
 	"virtio": "nic.push nic.push_max nic.port nic.qkey " + ofKernel + " " + ofDebug + " " + messages,
 }
 
 // values are test values of settings, if the type is not enough to choose one.
 var values = map[string]string{
-	"nic.ring_size": "64", "nic.mtu": "1400", "nic.mac": "02:00:00:00:00:07", "nic.pin": "name", "nic.qkey": "7", "debug.host_version": "1", "debug.os_type": "2",
+	"nic.ring_size": "64", "nic.mtu": "1400", "nic.mac": "02:00:00:00:00:07", "nic.pin": "name", "nic.down_limit": "5s", "nic.qkey": "7", "debug.host_version": "1", "debug.os_type": "2",
 	"debug.link_mode": "3", "respond.addresses": "10.0.0.9", "respond.vlans": "5", "respond.handover": "127.0.0.1:9", "trust.user": "root",
 	"respond.stamp_idle": "5s", "respond.stamp_dscp": "3", "respond.stamp_clock_error": "1us", "log.level": "debug", "stats.listen": "127.0.0.1:0",
 	"stats.hosts": "a.example", "stats.interval": "5s", "stats.report": "out/x", "respond.udp_ports": "8", "respond.stamp_ports": "862", "respond.stamp_auth_ports": "863",

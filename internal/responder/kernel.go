@@ -3,9 +3,7 @@ package responder
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -15,34 +13,28 @@ import (
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/isolate"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
-	"github.com/rebound-nic/rebound/internal/host/notify"
-	"github.com/rebound-nic/rebound/internal/host/resident"
+	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/latency"
-	"github.com/rebound-nic/rebound/latency/host"
-	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 )
 
-// inTheKernel is a responder that answers in the kernel: it needs no core, and this process only maintains the clock
-// and shows the kernel's counters.
-type inTheKernel struct {
-	settings *settings
-	stages   *stages
-	device   *xdp.Device
-	start    time.Time
-	host     host.Facts
-	log      *slog.Logger
+// kernelProgram answers in the kernel: it needs no core, and this process only maintains the clock and shows the kernel's counters.
+type kernelProgram struct {
+	*answering
+	device *xdp.Device
+	guard  loopGuard
 }
 
-// inKernel opens the device if its driver answers in the kernel; it returns nil if a loop of this process should
+// openProgram opens the device if its driver answers in the kernel; otherwise it leaves answerer nil: loops of this process should
 // answer. With driver "auto" it decides, and logs the reason.
-func inKernel(s *settings, stages *stages, log *slog.Logger) (*inTheKernel, error) {
+func (a *answering) openProgram() error {
+	s, log := a.settings, a.log
 	chosen := false
 	if cannot := s.kernelCannot(); cannot != "" {
 		if s.nic.Pin != "" {
-			return nil, s.table.Fail("nic.pin", "is for driver xdp, and %s", cannot)
+			return s.table.Fail("nic.pin", "is for driver xdp, and %s", cannot)
 		}
 		log.Info("driver chosen", "driver", "afxdp", "device", s.nic.Device, "why", cannot)
 	} else if name, why := s.nic.Choose(coreGiven(s)); name != "" {
@@ -54,29 +46,38 @@ func inKernel(s *settings, stages *stages, log *slog.Logger) (*inTheKernel, erro
 		}
 	}
 	if !s.nic.InKernel() {
-		return nil, nil
+		return nil
 	}
-	k := &inTheKernel{settings: s, stages: stages, log: log}
-	stages.done("driver chosen")
+	a.stages.done("driver chosen")
 	match := s.match()
 	if s.stampAsked() { // checked by fastpath; the program uses the kernel's clock
 		match.Clock = new(atomic.Pointer[fastpath.Clock])
 		match.Clock.Store(&fastpath.Clock{})
 	}
 	s.nic.Match, s.nic.Log = match, log
-	var err error
-	k.device, err = s.nic.OpenKernel()
+	d, err := s.nic.OpenKernel()
 	switch {
 	case err == nil:
-		s.table.WarnUnused("xdp", log)
-		k.start = time.Now()
-		return k, nil
 	case !chosen, s.nic.Pin != "", errors.Is(err, nic.ErrNoDevice), errors.Is(err, nic.ErrDown), errors.Is(err, fastpath.ErrConfig):
-		return nil, err
+		return err
+	default:
+		log.Warn("XDP is not available here: falling back to AF_XDP", "device", s.nic.Device, "reason", err)
+		s.nic.Driver = "auto"
+		return nil
 	}
-	log.Warn("XDP is not available here: falling back to AF_XDP", "device", s.nic.Device, "reason", err)
-	s.nic.Driver = "auto"
-	return nil, nil
+	k := &kernelProgram{answering: a, device: d, guard: loopGuard{limit: s.guard.loop}}
+	if s.nic.Pin != "" {
+		k.guard.since = k.stats()[fastpath.RefusedLoop]
+	}
+	restore, err := lendStamping(d, s.nic.Device, s.nic.Pin != "")
+	if err != nil {
+		return errors.Join(err, d.Close())
+	}
+	a.undo = append(a.undo, restore) // after the device is closed
+	a.opened(d)
+	a.stages.done("program")
+	a.answerer, a.since = k, d.Since()
+	return nil
 }
 
 // coreGiven reports whether a core is there for a loop: named, or isolated.
@@ -92,76 +93,68 @@ func coreGiven(s *settings) bool {
 	return err == nil && len(cpus) > 0
 }
 
-// serve reports what the program does until ctx is done.
-func (k *inTheKernel) serve(ctx context.Context, manager *notify.Manager, ask <-chan os.Signal, stdout io.Writer) (err error) {
-	s, d, log := k.settings, k.device, k.log
-	restore, err := lendStamping(d, s.nic.Device, s.nic.Pin != "")
-	if err != nil {
-		return errors.Join(err, d.Close())
+func (k *kernelProgram) arm() error { return nil }
+
+// run maintains the program until ctx is done or the interface fails.
+func (k *kernelProgram) run(ctx context.Context, ready func()) error {
+	ready()
+	process.ReleaseMemory()
+	tick := time.NewTicker(time.Second / 10)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case mac := <-k.device.MACChanged():
+			if err := k.device.FollowMAC(mac); err != nil {
+				k.log.Warn("cannot follow the interface's MAC", "error", err)
+			}
+		case <-tick.C:
+			k.guard.look(k.stats(), k.log)
+			if !k.turned() {
+				return k.device.Err()
+			}
+		}
 	}
-	defer func() { err = errors.Join(err, d.Close(), restore()) }()
-	info := d.Info()
-	logDevice(log, info)
-	k.stages.done("program")
-	answer, shown := newKernelPage(k)
-	hide, err := metrics.ListenPage(s.stats.listen, s.stats.hosts, answer, shown.collect, k.healthy, log)
-	if err != nil {
-		return err
-	}
-	defer hide()
-	k.stages.done("metrics")
-	k.host = host.Collect(os.DirFS("/"), 0) // some of it is readable by root only
-	k.stages.done("host settings")
-	if err := s.confine(log); err != nil {
-		return err
-	}
-	k.stages.done("confinement")
-	line := s.ready(info)
-	fmt.Fprintln(stdout, line)
-	logNotifyError(log, manager.Ready(line))
-	resident.Release()
-	defer func() { logNotifyError(log, manager.Stopping()) }()
-	go watchdogLoop(ctx, manager, d.OK, log)
-	return errors.Join(k.talk(ctx, ask, stdout), k.print(stdout), k.save())
 }
 
+func (k *kernelProgram) readyLine() string { return k.settings.ready(k.info) }
+
+func (k *kernelProgram) turned() bool { return k.device.OK() }
+
 // healthy returns an error while the program is not attached.
-func (k *inTheKernel) healthy() error {
+func (k *kernelProgram) healthy() error {
 	if !k.device.OK() {
 		return errors.New("the program is not attached")
 	}
 	return nil
 }
 
-// talk prints a summary for each element of ask and logs one line per interval, until ctx is done or the interface
-// fails.
-func (k *inTheKernel) talk(ctx context.Context, ask <-chan os.Signal, stdout io.Writer) error {
-	var interval <-chan time.Time
-	if k.settings.stats.interval > 0 {
-		t := time.NewTicker(k.settings.stats.interval)
-		defer t.Stop()
-		interval = t.C
-	}
-	look := time.NewTicker(time.Second / 10)
-	defer look.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ask:
-			if err := k.print(stdout); err != nil {
-				return err
-			}
-		case <-interval:
-			n, t := k.device.Verdicts(), ticksOf(k.device.Turnaround())
-			k.log.Info("so far", "answered", n.Answered(), "refused", n.Refused(), "turnaround_p50_ns", t.quantile(0.5),
-				"turnaround_p99_ns", t.quantile(0.99), "turnaround_max_ns", t.greatest)
-		case <-look.C:
-			if !k.device.OK() {
-				return advise(k.device.Err())
-			}
-		}
-	}
+func (k *kernelProgram) stats() fastpath.Stats { return k.device.Verdicts() }
+
+func (k *kernelProgram) latest() []any {
+	t := ticksOf(k.device.Turnaround())
+	return t.attrs(func(ns uint64) int64 { return int64(ns) })
+}
+
+func (k *kernelProgram) details(io.Writer) {}
+
+func (k *kernelProgram) explain() string { return explainProgram }
+
+func (k *kernelProgram) timings() []timing {
+	return programTimings(k.device.Turnaround(), k.device.Delivery())
+}
+
+func (k *kernelProgram) page() (*metrics.Page, func()) {
+	page, shown := newKernelPage(k)
+	return page, shown.collect
+}
+
+// fill puts the program's turnaround into a report.
+func (k *kernelProgram) fill(r *report.Report) {
+	r.Clock = latency.ClockInfo{Source: "the kernel's monotonic clock", Frequency: 1e9}
+	r.Add(latency.MainSeries, histogramOf(k.device.Turnaround()))
+	r.Notes = append(r.Notes, "turnaround is measured for one reply in sixteen, chosen at random, from the start of the program in the kernel to its end")
 }
 
 // ticksOf converts a histogram of nanoseconds.
@@ -170,56 +163,17 @@ func ticksOf(h xdp.Histogram) (t ticks) {
 	return t
 }
 
-// print writes the summary.
-func (k *inTheKernel) print(out io.Writer) error { return printTable(out, k.rows) }
-
-func (k *inTheKernel) rows(w io.Writer) error {
-	d, info, counts := k.device, k.device.Info(), k.device.Verdicts()
-	fmt.Fprintf(w, "summary\t%s on %s, %v\n", info.Driver, plain.Text(info.Device), time.Since(k.start).Round(time.Millisecond))
-	if k.settings.nic.Pin != "" {
-		fmt.Fprintf(w, "pin\t%s; all counts are since %v\n", plain.Text(k.settings.nic.Pin), d.Since().Format(time.DateTime))
-	}
-	printCounts(w, &counts)
-	var s nic.Stats
-	if err := d.ReadStats(&s); err != nil {
-		return err
-	}
-	printFrames(w, info, &s)
-	printProgram(w, d.Turnaround(), d.Delivery())
-	return nil
+func histogramOf(h xdp.Histogram) *latency.Histogram {
+	return latency.FromNanoseconds(&h.Counts, h.Greatest)
 }
 
-// printProgram prints the program's histograms.
-func printProgram(w io.Writer, turnaround, delivery xdp.Histogram) {
-	fmt.Fprintln(w, "turnaround: one reply in sixteen, chosen at random, from the start of the program to its end, without the driver's time")
-	fmt.Fprintln(w, "ns\tcount\tp50\tp90\tp99\tp99.9\tp99.99\tmax")
-	for _, h := range []struct {
-		name string
-		ticks
-	}{{"turnaround", ticksOf(turnaround)}, {"delivery", ticksOf(delivery)}} {
-		if h.name == "delivery" && h.n == 0 {
-			continue
-		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", h.name, h.n, h.quantile(0.5), h.quantile(0.9), h.quantile(0.99), h.quantile(0.999),
-			h.quantile(0.9999), h.greatest)
-	}
-}
+const explainProgram = "turnaround: one reply in sixteen, chosen at random, from the start of the program to its end, without the driver's time"
 
-// save writes the report, where one is wanted.
-func (k *inTheKernel) save() error {
-	if k.settings.stats.report == "" {
-		return nil
+// programTimings are the rows of a program's table. Delivery has values only with a card that timestamps frames.
+func programTimings(turnaround, delivery xdp.Histogram) []timing {
+	rows := []timing{{"turnaround", histogramOf(turnaround).Summary()}}
+	if h := histogramOf(delivery); h.Count > 0 {
+		rows = append(rows, timing{"delivery", h.Summary()})
 	}
-	r := report.New("responder", report.Turnaround)
-	r.Start, r.End = k.device.Since(), time.Now()
-	r.Runs = []latency.Run{{End: r.End.Sub(r.Start).Nanoseconds()}}
-	r.Clock = latency.ClockInfo{Source: "the kernel's monotonic clock", Frequency: 1e9}
-	r.Host = k.host
-	describe(r, k.device.Info(), k.device)
-	h := k.device.Turnaround()
-	r.Add(latency.MainSeries, latency.FromNanoseconds(&h.Counts, h.Greatest))
-	n := k.device.Verdicts()
-	r.Counts.Sent, r.Counts.Received = int64(n.Answered()), int64(n.Answered()+n.Refused())
-	r.Notes = append(r.Notes, "turnaround is measured for one reply in sixteen, chosen at random, from the start of the program in the kernel to its end")
-	return k.settings.save(r, k.log)
+	return rows
 }

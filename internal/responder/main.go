@@ -11,11 +11,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/limits"
 	"github.com/rebound-nic/rebound/internal/host/manual"
+	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/internal/host/setting"
-	"github.com/rebound-nic/rebound/internal/host/version"
-	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
@@ -39,18 +39,19 @@ type entry struct {
 // commands are all commands; the first runs when none is named.
 func commands() []entry {
 	config := func() *flag.FlagSet { return new(configured).flags() }
+	serving := func() *flag.FlagSet { return servingFlags(new(configured), new(bool)) }
 	bind := func() *flag.FlagSet { return bindFlags(new(pci.Target)) }
 	status := func() *flag.FlagSet { return statusFlags(new(bool)) }
 	return []entry{
-		{"serve", "[-config FILE] [-set KEY=VALUE ...]", "answer until Ctrl-C or SIGTERM; SIGUSR1 prints a summary", config, serveCommand},
-		{"check", "[-config FILE] [-set ...]", "report host settings that increase latency, with the command that fixes each; exit status 1 if there are any",
+		{"serve", "[-config FILE] [-set KEY=VALUE ...] [-v]", "answer until Ctrl-C or SIGTERM; SIGUSR1 prints a summary", serving, serveCommand},
+		{"check", "[-config FILE] [-set ...]", "report whether a card is ready (nic.device=PCI address), and host settings that increase latency, with the command that fixes each; exit status 1 if there are any",
 			config, checkCommand},
 		{"config", "", "print config.toml: every key with its default", nil, configCommand},
 		{"nics", "", "list usable interfaces and PCI functions, with the driver for each", nil, nicsCommand},
 		{"probe", "[-stage read|up|loop] [-peer ADDRESS -from ADDRESS] [-o FOLDER] [-mask=false] DEVICE", "collect what a device says and does in one " +
 			"file to send back", func() *flag.FlagSet { return new(probing).flags() }, probeCommand},
-		{"bind", "[-force] [-no-driver] ADDR", "take a PCI function from its kernel driver and give it to vfio-pci, or to no driver; -force: " +
-			"even if the default route or an ssh session uses it", bind, bindCommand},
+		{"bind", "[-force] [-no-driver] [-group GROUP] ADDR", "take a PCI function from its kernel driver and give it to vfio-pci, or to no driver; -force: " +
+			"even if the default route or an ssh session uses it; -group: so that its users can drive it", bind, bindCommand},
 		{"unbind", "ADDR", "give a PCI function back to its kernel driver", nil, unbindCommand},
 		{"status", "[-json] [NAME]", "list programs that nic.pin left in the kernel, with their counters; -json: one object per line", status, statusCommand},
 		{"unpin", "NAME", "remove a program that nic.pin left in the kernel", nil, unpinCommand},
@@ -64,8 +65,8 @@ func commands() []entry {
 
 // command runs the program and returns its exit code.
 func command(args []string, stdout, stderr io.Writer) int {
-	out, said := plain.NewWriter(stdout), plain.NewWriter(stderr)
-	return exit.Printed(perform(args, out, said), "rebound-responder", out, said)
+	out, said := sanitize.NewWriter(stdout), sanitize.NewWriter(stderr)
+	return process.Printed(perform(args, out, said), "rebound-responder", out, said)
 }
 
 func perform(args []string, stdout, stderr io.Writer) int {
@@ -73,7 +74,7 @@ func perform(args []string, stdout, stderr io.Writer) int {
 	name := commands[0].name
 	if len(args) > 0 {
 		if is, err := performSecond(args, os.Stdout, os.Stdin); err != nil {
-			fmt.Fprintf(stderr, "rebound-responder: %s\n", plain.Error(err))
+			fmt.Fprintf(stderr, "rebound-responder: %s\n", sanitize.Error(err))
 			return exitFailed
 		} else if is {
 			return exitDone
@@ -98,7 +99,7 @@ func perform(args []string, stdout, stderr io.Writer) int {
 		for _, c := range commands {
 			names = append(names, c.name)
 		}
-		fmt.Fprintf(stderr, "rebound-responder: unknown command %q: want one of %s (-h explains them)\n", name, strings.Join(names, ", "))
+		fmt.Fprintf(stderr, "rebound-responder: unknown command %q%s: want one of %s (-h explains them)\n", name, setting.Meant("", name, names), strings.Join(names, ", "))
 		return exitUsage
 	}
 	if len(args) == 1 && slices.Contains([]string{"-h", "-help", "--help"}, args[0]) {
@@ -109,24 +110,33 @@ func perform(args []string, stdout, stderr io.Writer) int {
 		}
 		return exitDone
 	}
-	err := commands[i].run(args, stdout, stderr)
+	err := limits.Check(limits.Need{Files: 88, Threads: 24, Memory: 32 << 20})
+	if err == nil {
+		err = limits.Explain(commands[i].run(args, stdout, stderr))
+	}
 	var wrong usageError
 	var key *setting.Error
 	switch {
 	case err == nil:
 		return exitDone
+	case errors.Is(err, flag.ErrHelp) && i > 0:
+		printCommandUsage(stdout, name)
+		return exitDone
 	case errors.Is(err, flag.ErrHelp):
 		printUsage(stdout)
 		return exitDone
 	case errors.As(err, &wrong):
-		fmt.Fprintf(stderr, "rebound-responder: %s\n", plain.Error(err))
-		printUsage(stderr)
+		help := "rebound-responder -h"
+		if i > 0 {
+			help = "rebound-responder " + name + " -h"
+		}
+		fmt.Fprintf(stderr, "rebound-responder: %s (%s explains the arguments)\n", sanitize.Error(err), help)
 		return exitUsage
 	case errors.As(err, &key):
-		fmt.Fprintf(stderr, "rebound-responder: %s\n", plain.Error(err))
+		fmt.Fprintf(stderr, "rebound-responder: %s\n", sanitize.Error(err))
 		return exitUsage
 	}
-	fmt.Fprintf(stderr, "rebound-responder: %s\n", plain.Error(err))
+	fmt.Fprintf(stderr, "rebound-responder: %s\n", sanitize.Error(err))
 	return exitFailed
 }
 
@@ -149,20 +159,25 @@ func (c *configured) flags() *flag.FlagSet {
 	return f
 }
 
-// configFlags reads -config and -set.
-func configFlags(args []string) (file string, sets []string, err error) {
-	var c configured
+// servingFlags are the flags of serve.
+func servingFlags(c *configured, verbose *bool) *flag.FlagSet {
 	f := c.flags()
+	f.BoolVar(verbose, "v", false, process.VerboseHelp)
+	return f
+}
+
+// parseConfigured parses flags that are all of a command's arguments.
+func parseConfigured(f *flag.FlagSet, args []string) error {
 	f.SetOutput(io.Discard)
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return "", nil, err
+		return err
 	} else if err != nil {
-		return "", nil, usageError(err.Error())
+		return usageError(setting.Unknown(err, f).Error())
 	}
 	if f.NArg() > 0 {
-		return "", nil, usageError(fmt.Sprintf("unexpected argument %q", f.Arg(0)))
+		return usageError(fmt.Sprintf("unexpected argument %q", f.Arg(0)))
 	}
-	return c.file, c.sets, nil
+	return nil
 }
 
 // configCommand prints a configuration with every key, its description and its default.
@@ -178,6 +193,6 @@ func versionCommand(args []string, stdout, _ io.Writer) error {
 	if len(args) > 0 {
 		return usageError(fmt.Sprintf("unexpected argument %q", args[0]))
 	}
-	_, err := io.WriteString(stdout, version.Text("rebound-responder"))
+	_, err := io.WriteString(stdout, process.Version("rebound-responder"))
 	return err
 }

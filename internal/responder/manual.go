@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/rebound-nic/rebound/internal/host/manual"
-	"github.com/rebound-nic/rebound/internal/host/version"
+	"github.com/rebound-nic/rebound/internal/host/process"
 )
 
 const about = `Answers ICMP echo, UDP echo and STAMP (RFC 8762) from a dedicated core. The driver's receive and transmit and the rewrite of the frame are
@@ -63,7 +63,7 @@ func printCommandUsage(w io.Writer, name string) {
 }
 
 func manualCommand(args []string, stdout, _ io.Writer) error {
-	v, day := version.Stamp()
+	v, day := process.BuildStamp()
 	switch {
 	case len(args) == 0 || len(args) == 1 && args[0] == "responder":
 		return described().WriteMan(stdout, v, day)

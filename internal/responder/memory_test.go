@@ -39,13 +39,13 @@ func threads(t *testing.T, pid int) map[int]map[string]string {
 }
 
 // kilobytes reads a field of the process's status.
-func (p *process) kilobytes(t *testing.T, field string) int {
+func (p *child) kilobytes(t *testing.T, field string) int {
 	t.Helper()
 	return must.Get(strconv.Atoi(strings.TrimSuffix(threads(t, p.Process.Pid)[p.Process.Pid][field], " kB")))(t)
 }
 
 // polling returns the polling thread, which is the one that blocks SIGTERM.
-func (p *process) polling(t *testing.T) int {
+func (p *child) polling(t *testing.T) int {
 	t.Helper()
 	return p.only(t, "blocks SIGTERM", func(status map[string]string) bool {
 		return must.Get(strconv.ParseUint(status["SigBlk"], 16, 64))(t)>>(unix.SIGTERM-1)&1 == 1
@@ -53,7 +53,7 @@ func (p *process) polling(t *testing.T) int {
 }
 
 // only returns the one thread whose status has a property.
-func (p *process) only(t *testing.T, what string, has func(status map[string]string) bool) int {
+func (p *child) only(t *testing.T, what string, has func(status map[string]string) bool) int {
 	t.Helper()
 	all := threads(t, p.Process.Pid)
 	maps.DeleteFunc(all, func(_ int, status map[string]string) bool { return !has(status) })
@@ -64,7 +64,7 @@ func (p *process) only(t *testing.T, what string, has func(status map[string]str
 }
 
 // faults returns the page faults of the polling thread.
-func (p *process) faults(t *testing.T) (n int) {
+func (p *child) faults(t *testing.T) (n int) {
 	t.Helper()
 	stat := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", p.Process.Pid, p.polling(t))))(t)
 	_, rest, _ := strings.Cut(string(stat), ") ")
@@ -74,7 +74,7 @@ func (p *process) faults(t *testing.T) (n int) {
 	return n
 }
 
-// A responder is small: resident and locked memory have limits (docs/memory.md), and no frame of any kind, the first of its kind
+// A responder is small: resident and locked memory have limits (docs/internals/performance.md), and no frame of any kind, the first of its kind
 // included, makes the polling loop wait for a page.
 func TestMemory(t *testing.T) {
 	needs.Programs(t, "ping")

@@ -60,13 +60,13 @@ func bench(t *testing.T, args ...string) *report.Report {
 }
 
 // startOn starts a responder on a device of no namespace.
-func startOn(t *testing.T, device string, sets ...string) *process {
+func startOn(t *testing.T, device string, sets ...string) *child {
 	t.Helper()
-	return &process{programs.Start(t, exec.Command(program(t), set(append(sets, "nic.device="+device)...)...), nil)}
+	return &child{programs.Start(t, exec.Command(program(t), set(append(sets, "nic.device="+device)...)...), nil)}
 }
 
 // halt stops the process, and returns when all of its threads have stopped.
-func (p *process) halt(t *testing.T) {
+func (p *child) halt(t *testing.T) {
 	t.Helper()
 	must.OK(t, p.Process.Signal(unix.SIGSTOP))
 	await.Until(t, "the process to stop", func() bool {
@@ -79,7 +79,7 @@ func (p *process) halt(t *testing.T) {
 	})
 }
 
-func (p *process) port(t *testing.T, service string) string {
+func (p *child) port(t *testing.T, service string) string {
 	t.Helper()
 	m := regexp.MustCompile(`[=,]` + service + `@127\.0\.0\.1:(\d+)`).FindStringSubmatch(p.Ready)
 	if m == nil {
@@ -94,7 +94,7 @@ func TestAnswersMessages(t *testing.T) {
 	needs.Long(t)
 	here, there, end := adapters(t, "efa3")
 	folder := filepath.Join(t.TempDir(), "report")
-	start := func() *process {
+	start := func() *child {
 		return startOn(t, here, "respond.handover=127.0.0.1:0", "respond.stamp_messages=true", "stats.report="+folder)
 	}
 	p := start()

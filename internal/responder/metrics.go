@@ -2,12 +2,14 @@ package responder
 
 import (
 	"math"
+	"slices"
 	"strconv"
 
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
+	"github.com/rebound-nic/rebound/internal/host/osnoise"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
@@ -15,7 +17,7 @@ import (
 
 // common are the families that every responder's page has.
 type common struct {
-	answered, refused, turnaround, frames, bytes, trouble, own *metrics.Family
+	answered, refused, turnaround, frames, bytes, trouble, own, impaired *metrics.Family
 
 	info     nic.Info
 	counters nic.Stats
@@ -31,7 +33,9 @@ func newCommon(p *metrics.Page, info nic.Info, turnaround string) common {
 		frames:     p.Counter("rebound_device_frames_total", "Frames through the device.", "direction"),
 		bytes:      p.Counter("rebound_device_bytes_total", "Bytes through the device.", "direction"),
 		trouble:    p.Counter("rebound_device_trouble_total", "Errors and drops of the device, and its resets.", "kind"),
-		own:        p.Counter("rebound_device_own_total", "The device's own counters.", "counter"),
+		impaired: p.Family(dto.MetricType_GAUGE, "rebound_impaired", "1 while requests are lost or answered twice because of the interface: it is down; its MAC "+
+			"has changed; its MTU was raised; the kernel got the responder's address; it has queues that are not served.", "reason"),
+		own: p.Counter("rebound_device_own_total", "The device's own counters.", "counter"),
 	}
 }
 
@@ -47,6 +51,12 @@ func (c *common) verdicts(counts fastpath.Stats, queue string) {
 }
 
 func (c *common) device(p nic.Port) {
+	if f, ok := p.(nic.Impaired); ok {
+		applies := f.Impaired()
+		for _, reason := range nic.Impairments {
+			c.impaired.Set(map[bool]float64{true: 1}[slices.Contains(applies, reason)], reason)
+		}
+	}
 	s := &c.counters
 	if p.ReadStats(s) != nil {
 		return
@@ -67,26 +77,31 @@ func (c *common) device(p nic.Port) {
 
 // scraped holds the metrics of a responder with loops.
 type scraped struct {
-	*view
+	*pollingLoops
 	common
 	wait, gap, sessions, collected *metrics.Family
+	offcore, events, unseen        *metrics.Family
 
 	queues    []string
 	quantiles []metrics.Quantile
 	unit      float64 // seconds of a tick
 }
 
-func newPage(v *view) (*metrics.Page, *scraped) {
+func newPage(v *pollingLoops) (*metrics.Page, *scraped) {
 	out := new(metrics.Page)
 	p := &scraped{
-		view:      v,
-		common:    newCommon(out, v.info, "From the start of a loop iteration that found frames to its last reply being posted: one value per iteration."),
-		wait:      out.Family(dto.MetricType_SUMMARY, "rebound_wait_seconds", "How long a frame that arrives at a random time waits for the polling loop: gaps, weighted by their length. The sum is always 0.", "queue"),
-		gap:       out.Family(dto.MetricType_HISTOGRAM, "rebound_gap_seconds", "From one iteration of the polling loop to the next: one value per iteration. See rebound_wait_seconds.", "queue"),
-		sessions:  out.Counter("rebound_stamp_sessions_total", "Test sessions of a stateful STAMP reflector: begun; ended (replaced after respond.stamp_idle); displaced (replaced before that).", "event", "mode", "queue"),
-		collected: out.Counter("rebound_collections_total", "How often the loops were stopped for a garbage collection."),
-		unit:      tick(v.clock),
+		pollingLoops: v,
+		common:       newCommon(out, v.info, "From the start of a loop iteration that found frames to its last reply being posted: one value per iteration."),
+		wait:         out.Family(dto.MetricType_SUMMARY, "rebound_wait_seconds", "How long a frame that arrives at a random time waits for the polling loop: gaps, weighted by their length. The sum is always 0.", "queue"),
+		gap:          out.Family(dto.MetricType_HISTOGRAM, "rebound_gap_seconds", "From one iteration of the polling loop to the next: one value per iteration. See rebound_wait_seconds.", "queue"),
+		sessions:     out.Counter("rebound_stamp_sessions_total", "Test sessions of a stateful STAMP reflector: begun; ended (replaced after respond.stamp_idle); displaced (replaced before that).", "event", "mode", "queue"),
+		collected:    out.Counter("rebound_collections_total", "How often the loops were stopped for a garbage collection."),
+		unit:         tick(v.clock),
 	}
+	p.offcore = out.Counter("rebound_offcore_seconds_total", "Time in which a polling loop did not run because something else had its core, by cause; name is the "+
+		"thread, interrupt or softirq. source: trace, of the kernel's tracepoints, or counter, of /proc, which seldom has durations.", "cause", "name", "source")
+	p.events = out.Counter("rebound_offcore_total", "How often a cause of rebound_offcore_seconds_total occurred.", "cause", "name", "source")
+	p.unseen = out.Counter("rebound_offcore_dropped_total", "Causes missing in rebound_offcore_seconds_total because the buffer was full.")
 	for _, l := range v.loops {
 		p.queues = append(p.queues, strconv.Itoa(l.queue))
 	}
@@ -111,9 +126,9 @@ func (p *scraped) collect() {
 		p.countSessions(open, "unauthenticated", queue)
 		p.countSessions(sealed, "authenticated", queue)
 		p.load(&l.responder.Loop.Turnaround)
-		writeHistogram(p.turnaround, &p.ticks, p.unit, p.start, queue)
+		writeHistogram(p.turnaround, &p.ticks, p.unit, p.since, queue)
 		p.load(&l.responder.Loop.Gap)
-		writeHistogram(p.gap, &p.ticks, p.unit, p.start, queue)
+		writeHistogram(p.gap, &p.ticks, p.unit, p.since, queue)
 		for j := range p.quantiles {
 			q := &p.quantiles[j]
 			ticks := p.ticks.greatest
@@ -128,6 +143,13 @@ func (p *scraped) collect() {
 	}
 	p.device(p.dev)
 	p.collected.Set(float64(p.collections.Load()))
+	if p.noise != nil {
+		p.noise.Totals(func(t osnoise.Total) {
+			p.offcore.Set(t.Seconds, t.Cause.String(), t.Name, t.Source())
+			p.events.Set(float64(t.Count), t.Cause.String(), t.Name, t.Source())
+		})
+		p.unseen.Set(float64(p.noise.Lost()))
+	}
 }
 
 func (p *scraped) load(h *polling.Histogram) {
@@ -140,25 +162,25 @@ func tick(c *latency.Clock) float64 { return float64(c.Nanoseconds(1<<32)) / (1 
 
 // kernelScraped holds the metrics of a program in the kernel, which has no queues.
 type kernelScraped struct {
-	*inTheKernel
+	*kernelProgram
 	common
 	delivery *metrics.Family
 }
 
-func newKernelPage(k *inTheKernel) (*metrics.Page, *kernelScraped) {
+func newKernelPage(k *kernelProgram) (*metrics.Page, *kernelScraped) {
 	out := new(metrics.Page)
-	return out, &kernelScraped{k, newCommon(out, k.device.Info(), "From the program's start to its end, for one reply in sixteen, chosen at random."),
+	return out, &kernelScraped{k, newCommon(out, k.info, "From the program's start to its end, for one reply in sixteen, chosen at random."),
 		out.Family(dto.MetricType_HISTOGRAM, "rebound_delivery_seconds", "From the card's timestamp to the program's start, for the same replies, if the card's timestamps are available.", "queue")}
 }
 
 func (p *kernelScraped) collect() {
 	const all = "all"
-	p.verdicts(p.inTheKernel.device.Verdicts(), all)
-	p.ticks = ticksOf(p.inTheKernel.device.Turnaround())
-	writeHistogram(p.turnaround, &p.ticks, 1e-9, p.inTheKernel.device.Since(), all)
-	if h := p.inTheKernel.device.Delivery(); h.Greatest > 0 {
+	p.verdicts(p.kernelProgram.device.Verdicts(), all)
+	p.ticks = ticksOf(p.kernelProgram.device.Turnaround())
+	writeHistogram(p.turnaround, &p.ticks, 1e-9, p.since, all)
+	if h := p.kernelProgram.device.Delivery(); h.Greatest > 0 {
 		p.ticks = ticksOf(h)
-		writeHistogram(p.delivery, &p.ticks, 1e-9, p.inTheKernel.device.Since(), all)
+		writeHistogram(p.delivery, &p.ticks, 1e-9, p.since, all)
 	}
-	p.common.device(p.inTheKernel.device)
+	p.common.device(p.kernelProgram.device)
 }

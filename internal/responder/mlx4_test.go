@@ -16,7 +16,7 @@ import (
 func TestAnswersOnMlx4(t *testing.T) {
 	needs.Long(t)
 	here, there, end := adapters(t, "mlx4")
-	start := func(sets ...string) *process {
+	start := func(sets ...string) *child {
 		t.Helper()
 		p := startOn(t, here, append([]string{"respond.addresses=10.0.0.2/24", "respond.udp_ports=[7]"}, sets...)...)
 		if !strings.HasPrefix(p.Ready, "ready driver=mlx4 device=vfio-user:") {

@@ -1,7 +1,6 @@
 package responder
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/internal/cards"
-	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 )
@@ -108,10 +107,7 @@ func mover(f pci.Found) string {
 		if err == nil {
 			_, how, err = cards.BesideKernel(f.Address)
 		} else {
-			err = errors.New("no RDMA device (modprobe -a mlx5_ib ib_uverbs)")
-			if driver == "efa" {
-				err = errors.New("no RDMA device (modprobe ib_uverbs)")
-			}
+			err = fmt.Errorf("no RDMA device (%s)", cards.Modprobe(driver))
 		}
 		if err != nil {
 			return fmt.Sprintf("%s, after %s; not beside %s: %v", driver, bind, f.Driver, err)
@@ -138,7 +134,7 @@ func mover(f pci.Found) string {
 // the tabwriter.
 func row(w io.Writer, columns ...string) {
 	for i := range columns {
-		columns[i] = plain.Text(columns[i])
+		columns[i] = sanitize.Text(columns[i])
 	}
 	fmt.Fprintln(w, strings.Join(columns, "\t"))
 }

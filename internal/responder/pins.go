@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
-	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 )
 
@@ -45,13 +45,10 @@ func statusFlags(asJSON *bool) *flag.FlagSet {
 func statusCommand(args []string, stdout, _ io.Writer) error {
 	var asJSON bool
 	f := statusFlags(&asJSON)
-	f.SetOutput(io.Discard)
-	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+	names, err := parseMixed(f, args)
+	if err != nil {
 		return err
-	} else if err != nil {
-		return usageError(err.Error())
 	}
-	names := f.Args()
 	switch {
 	case len(names) > 1:
 		return usageError("status needs the name of one pin, or none for all")
@@ -118,13 +115,13 @@ func printPin(out io.Writer, p *xdp.Pinned) {
 	case runs(a.PID):
 		state = fmt.Sprintf("answers; process %d runs", a.PID)
 	}
-	fmt.Fprintf(w, "pin\t%s\t%s\n", plain.Text(a.Pin), state)
-	fmt.Fprintf(w, "device\t%s\t%s, mac %s, network namespace %d\n", plain.Text(a.Device), plain.Text(a.Hook), plain.Text(a.MAC), a.Namespace)
-	fmt.Fprintf(w, "addresses\t%s\t%s\n", plain.Text(strings.Join(a.Addresses, ",")), plain.Text(a.Mode))
+	fmt.Fprintf(w, "pin\t%s\t%s\n", sanitize.Text(a.Pin), state)
+	fmt.Fprintf(w, "device\t%s\t%s, mac %s, network namespace %d\n", sanitize.Text(a.Device), sanitize.Text(a.Hook), sanitize.Text(a.MAC), a.Namespace)
+	fmt.Fprintf(w, "addresses\t%s\t%s\n", sanitize.Text(strings.Join(a.Addresses, ",")), sanitize.Text(a.Mode))
 	fmt.Fprintf(w, "since\t%s\tjoined %s\n", a.Since.Format(time.DateTime), a.Updated.Format(time.DateTime))
 	counts := p.Verdicts()
 	printCounts(w, &counts)
-	printProgram(w, p.Turnaround(), xdp.Histogram{})
+	printTimings(w, explainProgram, programTimings(p.Turnaround(), xdp.Histogram{}))
 }
 
 // runs reports whether pid is a running responder, as far as visible here: the PID may belong to another namespace.

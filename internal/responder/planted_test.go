@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/cksum"
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/proof/await"
@@ -149,7 +150,7 @@ type planted struct {
 	t      *testing.T
 	port   *sim.Port
 	wire   *tap
-	far    *process
+	far    *child
 	url    string // of the responder's metrics
 	args   []string
 	folder string // of the responder's report
@@ -426,7 +427,7 @@ func plantDrops(t *testing.T, c plant) {
 	summary, own := x.far.stop(t, unix.SIGINT), must.Get(report.Read(x.folder))(t)
 	for _, name := range []string{"rx_dropped", "rx_errors", "tx_dropped", "tx_errors", "resets"} {
 		check.Equal(t, own.Device.Counters[name], m.after[name], "report: "+name+" is %d")
-		if n := m.after[name]; n > 0 && !regexp.MustCompile(fmt.Sprintf(`(?m)^  %s +%d$`, name, n)).MatchString(summary) {
+		if n := m.after[name]; n > 0 && !regexp.MustCompile(fmt.Sprintf(`(?m)^  %s +%s$`, name, latency.FormatCount(n))).MatchString(summary) {
 			t.Errorf("no %s %d in the summary:\n%s", name, n, summary)
 		}
 	}

@@ -2,7 +2,6 @@ package responder
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -14,7 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/internal/cards"
-	"github.com/rebound-nic/rebound/internal/probe"
+	"github.com/rebound-nic/rebound/internal/evidence"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
 // probing holds the options of `responder probe`.
@@ -27,7 +29,7 @@ type probing struct {
 
 func (p *probing) flags() *flag.FlagSet {
 	f := p.configured.flags()
-	f.StringVar(&p.stage, "stage", string(probe.StageRead), "`NAME` of how far to go: read (only the device's capabilities), up (bring it up and take it "+
+	f.StringVar(&p.stage, "stage", string(evidence.StageRead), "`NAME` of how far to go: read (only the device's capabilities), up (bring it up and take it "+
 		"down), loop (send one frame)")
 	f.StringVar(&p.peer, "peer", "", "loop: IPv4 `ADDRESS` of a host on the wire to ask for its MAC address; without it the frame is sent to the device itself")
 	f.StringVar(&p.from, "from", "", "loop: this host's IPv4 `ADDRESS`, with -peer")
@@ -39,18 +41,18 @@ func (p *probing) flags() *flag.FlagSet {
 
 func probeCommand(args []string, stdout, stderr io.Writer) error {
 	var p probing
-	f := p.flags()
-	f.SetOutput(io.Discard)
-	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return err
-	} else if err != nil {
-		return usageError(err.Error())
-	}
-	if f.NArg() != 1 {
-		return usageError("probe needs one device: a PCI address, an interface or vfio-user:PATH, after the flags")
-	}
-	o, err := p.options(f.Arg(0))
+	rest, err := parseMixed(p.flags(), args)
 	if err != nil {
+		return err
+	}
+	if len(rest) != 1 {
+		return usageError("probe needs one device: a PCI address, an interface or vfio-user:PATH")
+	}
+	o, err := p.options(rest[0])
+	if err != nil {
+		return err
+	}
+	if err := probeable(&o.Card); err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "probe %s, stage %s. This will change:\n", o.Card.Device, o.Stage)
@@ -59,14 +61,14 @@ func probeCommand(args []string, stdout, stderr io.Writer) error {
 			fmt.Fprintf(stdout, "- %s\n", e)
 		}
 		if !strings.HasPrefix(o.Card.Device, "vfio-user:") {
-			fmt.Fprintf(stdout, "To give the function back to the kernel's driver afterwards: responder unbind %s\n", o.Card.Device)
+			fmt.Fprintf(stdout, "To give the function back to the kernel's driver afterwards: rebound-responder unbind %s\n", o.Card.Device)
 		}
 	} else {
 		fmt.Fprintln(stdout, "- a socket is opened on the interface; afxdp and xdp attach an XDP program, which is removed at the end")
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
-	file, err := probe.Run(ctx, o)
+	file, err := evidence.Run(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -85,10 +87,39 @@ func probeCommand(args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-func (p *probing) options(device string) (o probe.Options, err error) {
-	o = probe.Options{Stage: probe.Stage(p.stage), Wait: p.wait, Mask: p.mask}
+// probeable returns an error for a device that cannot be opened, as far as that is known without changing anything.
+func probeable(c *cards.Config) error {
+	if !cards.IsPCIDevice(c.Device) {
+		if err := permitted(c); err != nil {
+			return err
+		}
+		i, err := netif.Lookup(c.Device)
+		if err == nil {
+			i.Close()
+		}
+		return err
+	}
+	addr, err := pci.ParseAddress(c.Device)
+	if err != nil {
+		return nil // an RDMA device, which was found by its name, or a model, which a socket reaches
+	}
+	f, err := pci.Find(addr)
+	if err != nil {
+		return err
+	}
+	if err := cards.NotSupported(f.ID); err != nil {
+		return fmt.Errorf("%s: %w", addr, err)
+	}
+	if c.Driver == "auto" && cards.DriverFor(f.ID) == "" {
+		return fmt.Errorf("%s: %w: no driver for %v", addr, nic.ErrNoDevice, f.ID)
+	}
+	return nil
+}
+
+func (p *probing) options(device string) (o evidence.Options, err error) {
+	o = evidence.Options{Stage: evidence.Stage(p.stage), Wait: p.wait, Mask: p.mask}
 	switch o.Stage {
-	case probe.StageRead, probe.StageUp, probe.StageLoop:
+	case evidence.StageRead, evidence.StageUp, evidence.StageLoop:
 	default:
 		return o, usageError(fmt.Sprintf("-stage %q: want read, up or loop", p.stage))
 	}
@@ -96,7 +127,7 @@ func (p *probing) options(device string) (o probe.Options, err error) {
 		var first, second error
 		o.Peer, first = netip.ParseAddr(p.peer)
 		o.From, second = netip.ParseAddr(p.from)
-		if first != nil || second != nil || !o.Peer.Is4() || !o.From.Is4() || o.Stage != probe.StageLoop {
+		if first != nil || second != nil || !o.Peer.Is4() || !o.From.Is4() || o.Stage != evidence.StageLoop {
 			return o, usageError("-peer and -from need one IPv4 address each, and -stage loop")
 		}
 	}

@@ -18,30 +18,34 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/fastpath"
-	"github.com/rebound-nic/rebound/internal/host/handover"
+	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/isolate"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
-	"github.com/rebound-nic/rebound/internal/host/notify"
-	"github.com/rebound-nic/rebound/internal/host/succession"
+	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
 func serveCommand(args []string, stdout, stderr io.Writer) error {
 	debug.SetGCPercent(50) // memory for the start is not needed later, and the heap would keep its largest size
-	file, sets, err := configFlags(args)
-	if err != nil {
+	var c configured
+	var verbose bool
+	if err := parseConfigured(servingFlags(&c, &verbose), args); err != nil {
 		return err
 	}
 	online, err := onlineCPUs()
 	if err != nil {
 		return err
 	}
-	s, err := loadConfig(file, sets, online)
+	s, err := loadConfig(c.file, c.sets, online)
 	if err != nil {
+		return err
+	}
+	if err := permitted(&s.nic); err != nil {
 		return err
 	}
 	// From here on no signal ends the process before it has cleaned up, except for a second SIGINT or SIGTERM that does
@@ -52,19 +56,27 @@ func serveCommand(args []string, stdout, stderr io.Writer) error {
 	ask := make(chan os.Signal, 1)
 	signal.Notify(ask, unix.SIGUSR1)
 	defer signal.Stop(ask)
+	s.log.Verbose = verbose
 	log := s.log.New(stderr)
 	log.Debug("start", "stage", "process and settings", "took", sinceStart())
 	return serve(ctx, s, online, ask, stdout, log)
 }
 
-// serve answers until ctx is done. Each element of ask requests a summary.
+// serve answers until ctx is done. Each element of ask requests a summary. Its steps:
+//
+//  1. choose what answers: polling loops of this process, or a program in the kernel (openProgram)
+//  2. open the device, and lend it addresses or clock, which a second process takes back (openLoops, openProgram)
+//  3. arm: open the metrics page, complete the loops, read the host's settings, then drop the rights that were needed for that
+//  4. run: answer, and print the ready line at the first pass; meanwhile print summaries and notify the service manager
+//  5. print the last summary and save the report
+//  6. close, in reverse order of opening
 func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal, stdout io.Writer, log *slog.Logger) (err error) {
-	stages := newStages(log)
+	a := &answering{settings: s, stages: newStages(log), log: log}
 	clock, err := latency.StartClock()
 	if err != nil {
 		return err
 	}
-	manager, err := notify.Open()
+	manager, err := process.OpenManager()
 	if err != nil {
 		return err
 	}
@@ -75,15 +87,14 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 			return err
 		}
 	}
-	if in, err := inKernel(s, stages, log); err != nil {
-		return err
-	} else if in != nil {
-		return in.serve(ctx, manager, ask, stdout)
-	}
-	a := &answering{settings: s, user: os.Geteuid(), claim: -1, clock: clock, stages: stages, log: log}
 	defer func() { err = errors.Join(err, a.close()) }()
-	if err := a.open(online); err != nil {
+	if err := a.openProgram(); err != nil {
 		return err
+	}
+	if a.answerer == nil {
+		if err := a.openLoops(online, clock); err != nil {
+			return err
+		}
 	}
 	if err := a.arm(); err != nil {
 		return err
@@ -91,25 +102,37 @@ func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal,
 	return a.run(ctx, manager, ask, stdout)
 }
 
-// answering is a responder with polling loops in this process.
+// answering is the life of a responder, with whatever answers.
 type answering struct {
 	settings *settings
-	clock    func() (*latency.Clock, error) // completes its calibration
 	stages   *stages
-	before   *succession.Predecessor // whose place is taken, nil if none
-	user     int                     // whose process this was when it started
-	offer    *succession.Offer       // to take this one's place, nil if the driver cannot
-	claim    int                     // of a PCI function: a socket that other responders find, -1 if there is none
-	cores    []int
-	remarks  []remark // about the host, logged once start-up has succeeded
-	match    *fastpath.Config
-	dev      nic.Answerer
-	info     nic.Info
-	messages nic.Messenger // dev, if it carries messages; otherwise nil
-	view     *view
-	hand     *handover.Server // nil where nothing is handed over
-	undo     []func() error   // for close, run in reverse order
 	log      *slog.Logger
+	answerer answerer
+	port     nic.Port
+	info     nic.Info
+	core     int // whose settings are in the report
+	start    time.Time
+	since    time.Time // the zero of the counters: a pinned program is older than the process
+	end      time.Time // zero while running
+	host     host.Facts
+	undo     []func() error // for close, run in reverse order
+}
+
+// answerer is what answers: polling loops of this process (pollingLoops), or a program in the kernel (kernelProgram). Its counters and histograms
+// can be read at any time.
+type answerer interface {
+	arm() error                                  // completes it, with the rights that the process still has
+	run(ctx context.Context, ready func()) error // answers until ctx is done; calls ready once, when it does
+	readyLine() string                           // for stdout
+	healthy() error                              // for the metrics page
+	turned() bool                                // for the service manager: false if it is stalled
+	page() (page *metrics.Page, collect func())  // its metrics, and what updates them
+	stats() fastpath.Stats                       // frames by kind and reason
+	timings() []timing                           // for the summary's table
+	latest() []any                               // attributes of the periodic log line, read without garbage
+	details(w io.Writer)                         // lines of the summary after the device's counters
+	explain() string                             // what the table's values are
+	fill(r *report.Report)                       // its part of the report
 }
 
 func (a *answering) close() (err error) {
@@ -124,69 +147,12 @@ func (a *answering) later(f func()) {
 	a.undo = append(a.undo, func() error { f(); return nil })
 }
 
-// open chooses the cores, readies clock and memory, and opens the device.
-func (a *answering) open(online []int) error {
-	s := a.settings
-	if a.cores = s.cpu.cores; len(a.cores) == 0 {
-		a.cores = []int{chooseCore(online)}
-		a.log.Info("core chosen", "core", a.cores[0])
-	}
-	err := s.guarded(a.cores, a.log)
-	if err != nil {
-		return err
-	}
-	if a.remarks, err = prepare(s, a.cores, online); err != nil {
-		return err
-	}
-	a.match = s.match()
-	s.nic.Queues, s.nic.Match, s.nic.Log = len(a.cores), a.match, a.log
-	s.nic.Services = s.services()
-	if iface := s.nic.BesideInterface(); iface != "" {
-		lent, giveBack, err := lendAddresses(iface, s.respond.addresses, a.log)
-		if err != nil {
-			return err
-		}
-		a.later(func() {
-			if err := giveBack(); err != nil {
-				a.log.Warn("addresses could not be removed from the interface", "interface", iface, "error", err)
-			}
-		})
-		s.nic.Dedicated = lent
-	}
-	a.stages.done("cores")
-	if err := a.inherit(); err != nil {
-		return err
-	}
-	if a.dev, err = s.nic.OpenAnswerer(); err != nil {
-		return err
-	}
-	a.stages.done("device")
-	a.undo = append(a.undo, a.dev.Close)
-	a.claimDevice()
-	a.info = a.dev.Info()
-	a.messages, _ = a.dev.(nic.Messenger)
-	logDevice(a.log, a.info, "queues", a.info.Queues)
-	s.table.WarnUnused(a.info.Driver, a.log)
-	if link, err := a.dev.Link(); err == nil && !link.Up {
-		a.log.Warn("link is down; answering starts when it comes up", "device", a.info.Device)
-	}
-	clock, err := a.clock()
-	if err != nil {
-		return err
-	}
-	s.respond.stamp.timed(a.match, clock)
-	if s.stampAsked() {
-		stamps := newStampClock(clock, s.respond.stamp.clockError)
-		a.match.Clock = &stamps.now
-		keeping, stop := context.WithCancel(context.Background())
-		a.later(stop)
-		go stamps.keep(keeping)
-	}
-	a.stages.done("clock")
-	a.view = &view{engine: &engine{dev: a.dev, priority: s.cpu.priority, bound: heapBound, log: a.log}, info: a.info, clock: clock}
-	a.view.engine.before = a.takeOver
-	a.view.engine.locks = s.cpu.lockMemory
-	return s.fits(a.info, a.messages != nil)
+// opened records and logs the open device.
+func (a *answering) opened(p nic.Port, more ...any) {
+	a.port, a.info = p, p.Info()
+	a.undo = append(a.undo, p.Close)
+	logDevice(a.log, a.info, more...)
+	a.settings.table.WarnUnused(a.info.Driver, a.log)
 }
 
 // logDevice logs the description of the open device.
@@ -198,53 +164,23 @@ func logDevice(log *slog.Logger, info nic.Info, more ...any) {
 	}
 }
 
-// arm creates a loop for each core, and everything that users and other programs see of them. Last it drops what is no
-// longer needed.
+// arm creates everything that users and other programs see, and last drops the rights that are not needed while answering.
 func (a *answering) arm() error {
-	s, e := a.settings, a.view.engine
-	newResponder := fastpath.NewMessages
-	if a.messages == nil {
-		newResponder = fastpath.New
-		if err := mac(a.match, a.info); err != nil {
-			return err
-		}
+	s := a.settings
+	if a.start = time.Now(); a.since.IsZero() {
+		a.since = a.start
 	}
-	a.match.PartialChecksums = a.info.PartialChecksums
-	for i, core := range a.cores {
-		r, err := newResponder(*a.match)
-		if err != nil {
-			return err
-		}
-		e.loops = append(e.loops, &loop{core: core, queue: i, responder: r})
-	}
-	a.stages.done("loops")
-	a.view.start = time.Now()
-	a.view.before, _ = a.view.transactions()
-	answer, shown := newPage(a.view)
-	hide, err := metrics.ListenPage(s.stats.listen, s.stats.hosts, answer, shown.collect, e.healthy, a.log)
+	page, collect := a.answerer.page()
+	hide, err := metrics.ListenPage(s.stats.listen, s.stats.hosts, page, collect, a.answerer.healthy, a.log)
 	if err != nil {
 		return err
 	}
 	a.later(hide)
 	a.stages.done("metrics")
-	if s.respond.handover.IsValid() {
-		if a.hand, err = handover.Listen(s.respond.handover, a.messages, a.log); err != nil {
-			return fmt.Errorf("respond.handover: %w", err)
-		}
-		a.undo = append(a.undo, a.hand.Close)
-	}
-	lease, release, err := s.lease(a.cores, a.log)
-	if err != nil {
+	if err := a.answerer.arm(); err != nil {
 		return err
 	}
-	a.later(release)
-	e.join = lease.Join
-	// Not earlier, so that an error is not hidden among remarks.
-	for _, r := range a.remarks {
-		a.log.Warn(r.what, r.attrs...)
-	}
-	warn(s, a.cores, a.log)
-	a.view.host = host.Collect(os.DirFS("/"), a.cores[0]) // some of it is readable by root only
+	a.host = host.Collect(os.DirFS("/"), a.core) // some of it is readable by root only
 	a.stages.done("host settings")
 	err = s.confine(a.log)
 	a.stages.done("confinement")
@@ -252,39 +188,28 @@ func (a *answering) arm() error {
 }
 
 // run answers until ctx is done, then prints and saves the counters.
-func (a *answering) run(ctx context.Context, manager *notify.Manager, ask <-chan os.Signal, stdout io.Writer) error {
-	s, e := a.settings, a.view.engine
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	if err := a.offerSockets(stop); err != nil {
-		return err
-	}
+func (a *answering) run(ctx context.Context, manager *process.Manager, ask <-chan os.Signal, stdout io.Writer) error {
+	s := a.settings
 	reporting, stopReporting := context.WithCancel(context.Background())
 	reported := make(chan struct{})
 	go func() {
 		defer close(reported)
-		a.view.printSummaries(reporting, ask, s.stats.interval, stdout, a.log)
+		a.printSummaries(reporting, ask, s.stats.interval, stdout)
 	}()
-	failed := advise(e.run(ctx, func() {
-		line := s.ready(a.info)
-		if a.messages != nil {
-			line = readyMessages(a.info, a.messages, a.hand)
-		}
+	failed := advise(a.answerer.run(ctx, func() {
+		line := a.answerer.readyLine()
 		fmt.Fprintln(stdout, line)
 		a.stages.done("first pass, memory")
 		logNotifyError(a.log, manager.Ready(line))
-		go watchdogLoop(reporting, manager, e.turned, a.log)
+		go watchdogLoop(reporting, manager, a.answerer.turned, a.log)
 	}))
-	if a.offer != nil {
-		failed = errors.Join(failed, a.offer.Finish())
-	}
 	stopReporting()
 	logNotifyError(a.log, manager.Stopping())
 	<-reported
-	a.view.end = time.Now()
-	a.view.print(stdout)
+	a.end = time.Now()
+	a.print(stdout)
 	if s.stats.report != "" {
-		failed = errors.Join(failed, s.save(a.view.report(), a.log))
+		failed = errors.Join(failed, s.save(a.report(), a.log))
 	}
 	return failed
 }
@@ -303,7 +228,7 @@ func via(info nic.Info) string {
 }
 
 // watchdogLoop notifies the service manager at the interval that it requests, while alive returns true.
-func watchdogLoop(ctx context.Context, m *notify.Manager, alive func() bool, log *slog.Logger) {
+func watchdogLoop(ctx context.Context, m *process.Manager, alive func() bool, log *slog.Logger) {
 	if m.Every() == 0 {
 		return
 	}
@@ -348,22 +273,39 @@ func (s *settings) save(r *report.Report, log *slog.Logger) error {
 
 func join(s []string) string { return strings.Join(s, ",") }
 
+// permitted returns an error if this process may not use an interface of the kernel with any driver, or no driver can.
+func permitted(c *cards.Config) error {
+	if cards.IsPCIDevice(c.Device) {
+		return nil
+	}
+	if i, err := net.InterfaceByName(c.Device); err == nil && len(i.HardwareAddr) == 0 && c.MAC == [6]byte{} {
+		return netif.NoEthernet(c.Device)
+	}
+	if lacks := netif.Missing(unix.CAP_NET_RAW); lacks == "" {
+		return nil
+	}
+	if lacks := netif.MissingForXDP(); lacks == "" && (c.Driver == "xdp" || c.Driver == "auto") {
+		return nil
+	}
+	return fmt.Errorf("interface %s: %w: run as root (sudo), or give the program CAP_NET_RAW for driver afpacket, and CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON for xdp and afxdp", c.Device, nic.ErrRights)
+}
+
 // mac sets the interface's own MAC in the configuration.
 func mac(c *fastpath.Config, info nic.Info) error {
 	m, err := net.ParseMAC(info.MAC)
 	if err != nil || len(m) != len(c.MAC) || [6]byte(m) == [6]byte{} {
-		return fmt.Errorf("%s has no Ethernet address (%q): loopback interfaces and tunnels carry no Ethernet frames", info.Device, info.MAC)
+		return netif.NoEthernet(info.Device)
 	}
 	copy(c.MAC[:], m)
 	return nil
 }
 
-// warn logs host settings and responder settings that add latency.
+// warn logs host settings that add latency, which the command check reports, and as a warning those that contradict a setting.
 func warn(s *settings, cores []int, log *slog.Logger) {
 	for _, f := range hostFindings(cores, s.nic.Device) {
-		level := slog.LevelWarn
-		if f.Severity == host.Note && (f.ID != "rt_throttling" || s.cpu.priority == 0) {
-			level = slog.LevelInfo
+		level := slog.LevelInfo
+		if f.ID == "rt_throttling" && s.cpu.priority > 0 {
+			level = slog.LevelWarn
 		}
 		log.Log(context.Background(), level, f.What, "finding", f.ID, "severity", f.Severity, "fix", f.Fix)
 	}

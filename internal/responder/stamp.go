@@ -3,7 +3,6 @@ package responder
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -24,6 +23,7 @@ type stampSettings struct {
 	idle        time.Duration
 	key         stampkey.Key
 	tlvs        bool
+	timing      bool
 	location    bool
 	dscp        []int
 	clockError  time.Duration // 0 to use the kernel's value
@@ -68,6 +68,11 @@ func (s *stampSettings) settings() []setting.Setting {
 			"Understand the extensions of test packets (RFC 8972): Extra Padding, Location, Timestamp Information, Class of "+
 				"Service, Direct Measurement (stateful only), Access Report, Follow-Up Telemetry and HMAC; others are returned with "+
 				"flag U. If false, all are returned unchanged, with the senders' flag U.").In(tested...),
+		setting.Bool("respond.stamp_timing", &s.timing, true,
+			"Report to senders that request it in their test packets (rebound-bench run -explain) when the polling loop last ran "+
+				"before it found the packet, so that they can tell a delay of this host from one of the network. The TLV's type is "+
+				"for private use (253); other senders are not affected. With respond.stamp_key, only in packets whose HMAC TLV is "+
+				"right, which needs respond.stamp_tlvs.").In(tested...),
 		setting.Bool("respond.stamp_location", &s.location, true,
 			"stamp_tlvs: report ports, addresses and source MAC of received packets to senders that request them (Location TLV); "+
 				"false reports zeros.").In("respond.stamp_tlvs"),
@@ -155,12 +160,7 @@ func (s *settings) checkKey(file string) error {
 	if errors.As(s.table.Fail("respond.stamp_key", ""), &at) && at.Where == "-set" {
 		return s.table.Fail("respond.stamp_key", "would be visible to all users in the process list: give the path of a file that has it")
 	}
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := stampkey.Private(f); err != nil {
+	if err := stampkey.PrivateFile(file); err != nil {
 		return s.table.Fail("respond.stamp_key", "%w", err)
 	}
 	return nil
@@ -169,6 +169,7 @@ func (s *settings) checkKey(file string) error {
 // reflector returns the reflector's configuration, without the parts that need a clock.
 func (p *stampSettings) reflector() (r fastpath.Reflector) {
 	r.AuthPorts, r.Key, r.TLVs, r.HideLocation = p.auth, p.key.Bytes(), p.tlvs, !p.location
+	r.Timing = p.timing
 	if p.mode == "stateful" {
 		r.Sessions = p.sessions
 	}

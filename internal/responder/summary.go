@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -13,55 +12,28 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
-	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/latency"
-	"github.com/rebound-nic/rebound/latency/host"
-	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 	"github.com/rebound-nic/rebound/nic"
-	"github.com/rebound-nic/rebound/polling"
 )
 
-// view reads the loops' counters while they run, without making them wait.
-type view struct {
-	*engine
-	info  nic.Info
-	clock *latency.Clock
-	start time.Time
-	end   time.Time // zero while running
-	host  host.Facts
-
-	before map[string]int64 // bus transactions of a device model at the start of serving
+// timing is one row of the summary's table.
+type timing struct {
+	name string
+	latency.Summary
 }
 
-// stats returns the sum of all loops' counters.
-func (v *view) stats() (sum fastpath.Stats) {
-	for _, l := range v.loops {
-		s := l.responder.Stats()
-		sum.Add(&s)
+// attrs are the turnaround's attributes of the periodic log line; none without a value.
+func (t *ticks) attrs(nanoseconds func(uint64) int64) []any {
+	if t.n == 0 {
+		return nil
 	}
-	return sum
+	return []any{"turnaround_p50_ns", nanoseconds(t.quantile(0.5)), "turnaround_p99_ns", nanoseconds(t.quantile(0.99)), "turnaround_max_ns", nanoseconds(t.greatest)}
 }
-
-// transactions returns a device model's bus transaction counts, nil for any other device.
-func (v *view) transactions() (map[string]int64, error) {
-	return cards.Transactions(v.dev)
-}
-
-// histogram merges one histogram of all loops.
-func (v *view) histogram(of func(*polling.Loop) *polling.Histogram) *latency.Histogram {
-	hs := make([]*latency.Histogram, len(v.loops))
-	for i, l := range v.loops {
-		hs[i] = latency.FromHot(of(&l.responder.Loop), v.clock)
-	}
-	return latency.Merge(hs...)
-}
-
-func turnaround(l *polling.Loop) *polling.Histogram { return &l.Turnaround }
-func gap(l *polling.Loop) *polling.Histogram        { return &l.Gap }
 
 // printSummaries prints a summary for each element of ask and logs one line each interval, until ctx is done.
-func (v *view) printSummaries(ctx context.Context, ask <-chan os.Signal, interval time.Duration, w io.Writer, log *slog.Logger) {
+func (a *answering) printSummaries(ctx context.Context, ask <-chan os.Signal, interval time.Duration, w io.Writer) {
 	var tick <-chan time.Time
 	if interval > 0 {
 		t := time.NewTicker(interval)
@@ -73,20 +45,10 @@ func (v *view) printSummaries(ctx context.Context, ask <-chan os.Signal, interva
 		case <-ctx.Done():
 			return
 		case <-ask:
-			v.print(w)
+			a.print(w)
 		case <-tick:
-			var t, gaps ticks
-			for _, l := range v.loops {
-				t.add(&l.responder.Loop.Turnaround)
-				gaps.add(&l.responder.Loop.Gap)
-			}
-			n := v.stats()
-			attrs := []any{"answered", n.Answered(), "refused", n.Refused()}
-			if t.n > 0 {
-				attrs = append(attrs, "turnaround_p50_ns", v.clock.Nanoseconds(t.quantile(0.5)), "turnaround_p99_ns", v.clock.Nanoseconds(t.quantile(0.99)),
-					"turnaround_max_ns", v.clock.Nanoseconds(t.greatest))
-			}
-			log.Info("so far", append(attrs, "wait_p99_ns", v.clock.Nanoseconds(gaps.wait(0.99)), "gap_max_ns", v.clock.Nanoseconds(gaps.greatest))...)
+			n := a.answerer.stats()
+			a.log.Log(ctx, nic.Notice, "so far", append([]any{"answered", n.Answered(), "refused", n.Refused()}, a.answerer.latest()...)...)
 		}
 	}
 }
@@ -104,57 +66,49 @@ func printTable(out io.Writer, rows func(w io.Writer) error) error {
 }
 
 // print writes the summary.
-func (v *view) print(out io.Writer) {
-	printTable(out, func(w io.Writer) error { v.rows(w); return nil })
-}
-
-func (v *view) rows(w io.Writer) {
-	until := v.end
+func (a *answering) print(out io.Writer) {
+	until := a.end
 	if until.IsZero() {
 		until = time.Now()
 	}
-	fmt.Fprintf(w, "summary\t%s on %s, %v\n", v.info.Driver, plain.Text(v.info.Device), until.Sub(v.start).Round(time.Millisecond))
-
-	counts := v.stats()
-	printCounts(w, &counts)
-	var s nic.Stats
-	if err := v.dev.ReadStats(&s); err != nil {
-		fmt.Fprintf(w, "device\t%v\n", err)
-	} else {
-		printFrames(w, v.info, &s)
-		if v.info.NoDropCounter {
-			fmt.Fprintf(w, "  rx_dropped\tunknown: the device does not count it\n")
+	printTable(out, func(w io.Writer) error {
+		fmt.Fprintf(w, "summary\t%s on %s, %s\n", a.info.Driver, sanitize.Text(a.info.Device), latency.FormatNS(float64(until.Sub(a.start))))
+		if pin := a.settings.nic.Pin; pin != "" {
+			fmt.Fprintf(w, "pin\t%s; all counts are since %v\n", sanitize.Text(pin), a.since.Format(time.DateTime))
 		}
-		for _, c := range append(troubles(v.info, &s), own(v.info, &s)...) {
-			if c.value > 0 {
-				fmt.Fprintf(w, "  %s\t%d\n", c.name, c.value)
+		counts := a.answerer.stats()
+		printCounts(w, &counts)
+		printDevice(w, a.info, a.port)
+		a.answerer.details(w)
+		printTimings(w, a.answerer.explain(), a.answerer.timings())
+		return nil
+	})
+}
+
+// printTimings writes the summary's table.
+func printTimings(w io.Writer, explanation string, rows []timing) {
+	fmt.Fprintln(w, explanation)
+	fmt.Fprintln(w, "\tcount\tp50\tp90\tp99\tp99.9\tp99.99\tmax")
+	for _, h := range rows {
+		fmt.Fprintf(w, "%s\t%s", h.name, latency.FormatCount(h.Count))
+		for _, ns := range []int64{h.P50, h.P90, h.P99, h.P999, h.P9999, h.Max} {
+			text := "-"
+			if h.Count > 0 {
+				text = latency.FormatNS(float64(ns))
 			}
+			fmt.Fprintf(w, "\t%s", text)
 		}
-	}
-	fmt.Fprintf(w, "collections\t%d\n", v.collections.Load())
-
-	fmt.Fprintln(w, "wait: how long a frame that arrives at a random time waits for the loop. turnaround, gap: one value per loop iteration, not per frame")
-	fmt.Fprintln(w, "ns\tcount\tp50\tp90\tp99\tp99.9\tp99.99\tmax")
-	gaps := v.histogram(gap)
-	for _, h := range []struct {
-		name string
-		latency.Summary
-	}{{"wait", gaps.Wait()}, {"turnaround", v.histogram(turnaround).Summary()}, {"gap", gaps.Summary()}} {
-		if h.Count == 0 {
-			fmt.Fprintf(w, "%s\t0\t-\t-\t-\t-\t-\t-\n", h.name)
-			continue
-		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", h.name, h.Count, h.P50, h.P90, h.P99, h.P999, h.P9999, h.Max)
+		fmt.Fprintln(w)
 	}
 }
 
 // printCounts writes the number of frames by kind and reason.
 func printCounts(w io.Writer, counts *fastpath.Stats) {
 	list := func(head string, total uint64, want bool) {
-		fmt.Fprintf(w, "%s\t%d\n", head, total)
+		fmt.Fprintf(w, "%s\t%s\n", head, latency.FormatCount(total))
 		for i, n := range counts {
 			if verdict := fastpath.Verdict(i); n > 0 && verdict.Answered() == want {
-				fmt.Fprintf(w, "  %v\t%d\n", verdict, n)
+				fmt.Fprintf(w, "  %v\t%s\n", verdict, latency.FormatCount(n))
 			}
 		}
 	}
@@ -162,13 +116,26 @@ func printCounts(w io.Writer, counts *fastpath.Stats) {
 	list("refused", counts.Refused(), false)
 }
 
-// printFrames prints what a device received and sent.
-func printFrames(w io.Writer, i nic.Info, s *nic.Stats) {
-	if i.NoByteCounter {
-		fmt.Fprintf(w, "device\treceived %d, sent %d\n", s.RxFrames, s.TxFrames)
+// printDevice prints what a device received, sent and lost.
+func printDevice(w io.Writer, i nic.Info, p nic.Port) {
+	var s nic.Stats
+	if err := p.ReadStats(&s); err != nil {
+		fmt.Fprintf(w, "device\t%v\n", err)
 		return
 	}
-	fmt.Fprintf(w, "device\treceived %d (%d bytes), sent %d (%d bytes)\n", s.RxFrames, s.RxBytes, s.TxFrames, s.TxBytes)
+	rx, tx := latency.FormatCount(s.RxFrames), latency.FormatCount(s.TxFrames)
+	if !i.NoByteCounter {
+		rx, tx = rx+" ("+latency.FormatCount(s.RxBytes)+" bytes)", tx+" ("+latency.FormatCount(s.TxBytes)+" bytes)"
+	}
+	fmt.Fprintf(w, "device\treceived %s, sent %s\n", rx, tx)
+	if i.NoDropCounter {
+		fmt.Fprintf(w, "  rx_dropped\tunknown: the device does not count it\n")
+	}
+	for _, c := range append(troubles(i, &s), own(i, &s)...) {
+		if c.value > 0 {
+			fmt.Fprintf(w, "  %s\t%s\n", c.name, latency.FormatCount(c.value))
+		}
+	}
 }
 
 type counter struct {
@@ -214,26 +181,15 @@ func describe(r *report.Report, i nic.Info, p nic.Port) {
 	}
 }
 
-// report is the loops' turnaround and gaps, as a report like any other.
-func (v *view) report() *report.Report {
+// report is what answered, as a report like any other.
+func (a *answering) report() *report.Report {
 	r := report.New("responder", report.Turnaround)
-	r.Start, r.End = v.start, v.end
-	r.Runs = []latency.Run{{End: v.end.Sub(v.start).Nanoseconds()}}
-	r.Clock = v.clock.Info()
-	r.Host = v.host
-	describe(r, v.info, v.dev)
-	if now, err := v.transactions(); err == nil && now != nil {
-		r.Transfers = map[string]int64{}
-		for kind, n := range now {
-			r.Transfers[kind] = n - v.before[kind]
-		}
-	}
-	r.Add(latency.MainSeries, v.histogram(turnaround))
-	r.Add(latency.GapSeries, v.histogram(gap))
-	n := v.stats()
+	r.Start, r.End = a.since, a.end
+	r.Runs = []latency.Run{{End: r.End.Sub(r.Start).Nanoseconds()}}
+	r.Host = a.host
+	describe(r, a.info, a.port)
+	n := a.answerer.stats()
 	r.Counts.Sent, r.Counts.Received = int64(n.Answered()), int64(n.Answered()+n.Refused())
-	if n := v.collections.Load(); n > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("the loops were stopped %d times for a garbage collection", n))
-	}
+	a.answerer.fill(r)
 	return r
 }

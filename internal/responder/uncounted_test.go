@@ -28,7 +28,7 @@ func TestUncountedBytes(t *testing.T) {
 	for without, want := range map[bool]string{false: "received 3 (300 bytes), sent 2 (200 bytes)\n", true: "received 3, sent 2\n"} {
 		i := nic.Info{NoByteCounter: without}
 		var out strings.Builder
-		printFrames(&out, i, &s)
+		printDevice(&out, i, counting{Stats: s})
 		check.Contains(t, out.String(), want)
 		r := &report.Report{}
 		describe(r, i, counting{Stats: s})

@@ -10,7 +10,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -244,7 +244,7 @@ func bound(row string, n int) int {
 
 // TestCalibration checks compare's confidence level: at most 1.5 % of the comparisons of a machine with itself find a
 // difference, in each row of every mode, and no scenario is significantly above that. With -long it runs many
-// comparisons of each scenario, which takes a quarter of an hour, and -write writes docs/calibration.md from them.
+// comparisons of each scenario, which takes a quarter of an hour, and -write writes results/calibration.md from them.
 func TestCalibration(t *testing.T) {
 	n := 40
 	switch {
@@ -254,22 +254,37 @@ func TestCalibration(t *testing.T) {
 		n = 12
 	}
 	var out strings.Builder
-	fmt.Fprintf(&out, preamble, n, n/4)
-	table := func(title string, columns []string, n int, shift float64, cell func(tl tally, row string) string) {
-		fmt.Fprintf(&out, "\n## %s\n\n| measured | scenario | %s |\n|---|---|%s\n", title, strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
+	fmt.Fprintf(&out, preamble, n, n/4, 100/float64(n), 100/float64(n/4))
+	table := func(title string, columns []string, n int, shift float64, count func(tl tally, row string) int) {
+		fmt.Fprintf(&out, "\n## %s\n\n| measured | scenarios | %s |\n|---|--:|%s\n", title, strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 		wrong, all := map[string]int{}, map[string]int{}
+		var modes []string
+		shares := map[string][]float64{} // of each scenario, by mode and row
 		for _, s := range scenarios() {
 			if !*long && (!s.short || shift != 0) || !strings.Contains(s.mode, *only) {
 				continue
 			}
+			if !slices.Contains(modes, s.mode) {
+				modes = append(modes, s.mode)
+			}
 			tl := s.simulate(n, shift)
-			fmt.Fprintf(&out, "| %s | %s |", s.mode, s.name)
 			for _, r := range columns {
-				fmt.Fprintf(&out, " %s |", cell(tl, r))
+				shares[s.mode+", "+r] = append(shares[s.mode+", "+r], 100*float64(count(tl, r))/float64(n))
 				wrong[s.mode+", "+r] += tl.wrong[r]
 				all[s.mode+", "+r] += n
 				if tl.wrong[r] > bound(r, n) {
 					t.Errorf("%s, %s, shifted by %g: %s: %d of %d verdicts are wrong, allowed %d", s.mode, s.name, shift, r, tl.wrong[r], n, bound(r, n))
+				}
+			}
+		}
+		for _, m := range modes {
+			fmt.Fprintf(&out, "| %s | %d |", m, len(shares[m+", "+columns[0]]))
+			for _, r := range columns {
+				least, most := slices.Min(shares[m+", "+r]), slices.Max(shares[m+", "+r])
+				if least == most {
+					fmt.Fprintf(&out, " %.1f |", least)
+				} else {
+					fmt.Fprintf(&out, " %.1f to %.1f |", least, most)
 				}
 			}
 			fmt.Fprintln(&out)
@@ -281,19 +296,10 @@ func TestCalibration(t *testing.T) {
 			}
 		}
 	}
-	percent := func(k, n int) string { return strconv.FormatFloat(100*float64(k)/float64(n), 'f', 1, 64) }
-	table("The same against itself: false verdicts (and `?`), per cent", append([]string{whole}, rows...), n, 0, func(tl tally, r string) string {
-		if r == whole {
-			return percent(tl.wrong[r], tl.n)
-		}
-		return percent(tl.wrong[r], tl.n) + " (" + percent(tl.undecided[r], tl.n) + ")"
-	})
-	table("Slower by 2 %: found (and `?`), per cent", rows, n/4, 0.02, func(tl tally, r string) string {
-		return percent(tl.right[r], tl.n) + " (" + percent(tl.undecided[r], tl.n) + ")"
-	})
-	table("Slower by 30 %: found (and `?`), per cent", rows, n/4, 0.3, func(tl tally, r string) string {
-		return percent(tl.right[r], tl.n) + " (" + percent(tl.undecided[r], tl.n) + ")"
-	})
+	found := func(tl tally, r string) int { return tl.right[r] }
+	table("The same against itself: false verdicts, per cent", append([]string{whole}, rows...), n, 0, func(tl tally, r string) int { return tl.wrong[r] })
+	table("Slower by 2 %: found, per cent", rows, n/4, 0.02, found)
+	table("Slower by 30 %: found, per cent", rows, n/4, 0.3, found)
 	t.Log(out.String())
 	if *write != "" {
 		if !*long || *only != "" {
@@ -303,75 +309,12 @@ func TestCalibration(t *testing.T) {
 	}
 }
 
-const preamble = `# Calibration of rebound-bench compare
+const preamble = `# Calibration of rebound-bench compare: tables
 
-Made by ` + "`go test ./latency/calibration -run Calibration -long -comparisons %[1]d -timeout 2h -write ../../docs/calibration.md`" + `:
-%[1]d simulated comparisons of a machine with itself in each line and %[2]d with a slower one, on fixed seeds. The test fails if
-more than 1.5 %% of the verdicts in a row are false, or if more than 5 %% of the tables show any false verdict ("any row"), for a
-way of measuring as a whole, or for one line by more than chance. A short form runs with the ordinary tests.
+Made by ` + "`" + `go test ./latency/calibration -run Calibration -long -comparisons %[1]d -timeout 2h -write ../../results/calibration.md` + "`" + `:
+%[1]d simulated comparisons of a machine with itself in each line and %[2]d with a slower one, on fixed seeds.
+[calibration.md](../docs/internals/calibration.md) says what the machine is.
 
-The simulated machine has round trips of 4 us. Its runs differ by 0.5 %% and their tails by 5 %%, unless a line says otherwise;
-one round trip in fifty is in a Pareto tail. Runs are 2 s long with half a second between them.
-
-## What a verdict means
-
-- **Alternating slices (` + "`rebound-bench run -ab`" + `)**: each block has one slice of each variant, in an order drawn at random. If the variants
-  are the same, only that draw decides which of them gets the slower slice. The signed rank test counts exactly this: it is a
-  randomisation test, and its error rate holds whatever disturbs the machine, periodic or not. Slices are up to 25 %% longer or
-  shorter, so that a disturbance does not hit the same place of every block. The report keeps the seed and the order.
-- **A whole table**: if nothing changed, at most 5 %% of all tables show any ` + "`+` or `-`" + `. The 8 rows share that rate equally
-  (Bonferroni), 0.625 %% each, and the intervals are those of that level (99.4 %%). Rows that ` + "`-fail-if`" + ` names get 1 %% each, at
-  most 4 %% together. Name them before you measure. Nine pairs are the fewest that can have a verdict, eight for a named row.
-- **Several tables**: the 5 %% hold for each table. A comparison of three or more reports says how often one of its tables may show a false
-  mark: up to 10 %% with two tables, up to 50 %% with ten. ` + "`" + `watch` + "`" + ` tests each target and hour alone: of a hundred unchanged targets expect up to five
-  with a mark in an hour, and look for marks that stay or that paths with a common part share.
-- **Until there is a verdict (` + "`-auto`" + `)**: looking again and again finds a false difference sooner or later. ` + "`-auto`" + ` plans its looks before it measures,
-  each after twice as many slices as the one before, and all looks share the 5 %% (Bonferroni). The reports keep their number, so that a later
-  ` + "`compare`" + ` tests them at the same level. In simulations of up to 6 looks (TestSequential), 3 of 200 sessions that compared a machine with
-  itself had a false verdict in any row at any look; without the correction 19 had one. All of 100 sessions found 5 %%, after 12 of 400 slices.
-- **A matrix**: all paths of a ` + "`" + `matrix` + "`" + ` share 5 %% (Bonferroni): if nothing changed, at most 5 %% of matrices show any mark. The more paths, the more
-  windows a verdict needs: the default of 12 is enough for 20,000 paths. The two times lie apart, so a shift must exceed 10 %%, as above, and a path that
-  differs by more than that from one day to the next gets a mark. In simulations (TestMatrixCalibration),
-  of 200 matrices of 400 paths that were all 10 %% slower 3 had a mark, of 200 of 60 paths that did not change none. Without the correction 8 of 20
-  had one. Half slower was found on all paths.
-- **Runs one after the other**: drift looks like a difference. A verdict needs a shift above 10 %% and above twice the spread of
-  the runs of one side (up to six times, if the two are far apart in time). Below that the mark is ` + "`?`" + `, and the table says which
-  change could have been seen. The 10 %% are an assumption: a step of the machine between the two shows in neither. A machine
-  with larger steps causes false verdicts, and only alternating slices prevent them.
-- **Fewer than eight runs** have no verdict: a single run does not show what changes from start to start.
-- **Reports of older versions**, which alternated in a fixed order (ABBA), get ` + "`?`" + ` where the test finds a difference. Measure again.
-
-## Periodic disturbances
-
-A fixed order locks to a disturbance with the period of its pattern. Simulated with 20 pairs of slices of 250 ms, of a machine
-with itself: a swing of 5 %% with a period of four slices made a false verdict at p50 in 47 of 50 comparisons, stalls in 23, and
-stalls with a period of eight slices in 11. In random order, with periods of 1 to 16 slices, any phase, drifting by 1 %%, 1920
-comparisons had false verdicts in at most 0.6 %% in any row, and in 2.3 %% of all tables (TestPeriodicDisturbances).
-
-The price is small. The smallest change of p50 that is found in 80 %% of 200 simulated comparisons, in per cent:
-
-| slices of each | machine | fixed order, 1 %% a row | random order, 5 %% a table |
-|---|---|---|---|
-| 10 | independent | 1.17 | 1.19 |
-| 10 | random walk, 0.5 %% a second | 1.11 | 1.25 |
-| 10 | linear, 1 %% a second | 1.25 | 1.37 |
-| 10 | swing of 5 %%, period of 4 slices | 7.4, but mostly false without a change | 7.7 |
-| 20 | independent | 0.72 | 0.76 |
-| 20 | random walk, 0.5 %% a second | 0.72 | 0.78 |
-| 20 | linear, 1 %% a second | 0.76 | 0.82 |
-| 20 | swing of 5 %%, period of 4 slices | 7.0, but mostly false without a change | 6.3 |
-| 40 (default) | independent | 0.47 | 0.51 |
-| 40 (default) | random walk, 0.5 %% a second | 0.49 | 0.53 |
-
-## Real machine
-
-On 23 November 2026, on a busy machine (load 13, two cores): one UDP echo over a veth pair that stalled for 50 ms each second,
-compared with itself at 2000 probes per second in slices of 225 ms. Fixed order: 5 of 25 tested rows had a verdict, in 2 of 5
-tables. Random order: 0 of 25 in 5 tables.
-
-On 22 November 2026, over a veth pair with the kernel's own echo on two virtual cores, each target measured twice without a
-change. One after the other: no verdict in 45 comparisons of eight runs with the next eight, and none in 45 comparisons of single
-runs. Alternating in a fixed order: 3 to 5 verdicts at p50 in 45 comparisons, of 20 to 30 ns. The two series of one bench have
-probes and memory of their own and differ by some 25 ns; the cause is not known yet. A shift of 50 ns or less between
-alternating slices is therefore ` + "`?`" + `. The simulated machines have no such difference.
+A row has the least and the most of its scenarios: independent runs, drift (random walk, linear, steps), correlated noise, periodic
+disturbances. What is neither found nor false is ` + "`" + `~` + "`" + ` or ` + "`" + `?` + "`" + `. One table of a scenario is %.1[3]f %% of those without a change, and %.1[4]f %% of the others.
 `

@@ -24,7 +24,7 @@ func until(r *report.Report, n, looks int) *report.Report {
 }
 
 // A session that ends at its first verdict (-auto) has a false verdict, in any row at any look, in at most 5 % of
-// sessions. It finds a real difference at one of the first looks. docs/calibration.md has the results.
+// sessions. It finds a real difference at one of the first looks. docs/internals/calibration.md has the results.
 func TestSequential(t *testing.T) {
 	needs.Long(t)
 	n, plan := 20, compare.Plan{Slices: 96}

@@ -8,9 +8,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/host"
-	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // ErrNotComparable is returned for limits on reports that must not be compared.
@@ -40,6 +41,20 @@ type Pair struct {
 	clocks       float64 // ns; a smaller shift may be clock error
 	runsA, runsB []part
 	random       bool // the two were measured alternately, in random order
+}
+
+// Spread returns how far the values of a statistic differ between the runs of one side, in ns: the middle half of them, of the side where that is
+// wider; 0 if it is not known.
+func (p *Pair) Spread(st Stat) (widest float64) {
+	for _, runs := range [][]part{p.runsA, p.runsB} {
+		v := values(st, measured(runs))
+		if len(v) < 4 {
+			continue
+		}
+		slices.Sort(v)
+		widest = max(widest, v[len(v)*3/4]-v[len(v)/4])
+	}
+	return widest
 }
 
 // Reports compares others with base.
@@ -79,8 +94,8 @@ func Against(limits []Limit, base *report.Report, others ...*report.Report) *Com
 
 // severalTables states how many false marks to expect from n tables in total, because each has its own rate.
 func severalTables(n int) string {
-	return fmt.Sprintf("%d tables have verdicts, each with its own rate of false marks: where nothing changed, up to %.0f %% of such groups show a + or - somewhere; "+
-		"measure again what only one table shows", n, min(100, 100*tableLevel*float64(n)))
+	return fmt.Sprintf("%d tables have verdicts, each with its own rate of false marks: where nothing changed, up to %s of such groups show a + or - somewhere; "+
+		"measure again what only one table shows", n, latency.FormatShare(min(1, tableLevel*float64(n))))
 }
 
 // Among compares some statistics of b with those of a, as one of several tables: if nothing changed in any of them, at
@@ -161,7 +176,7 @@ func distinct(all []*report.Report) []*report.Report {
 	for i, r := range all {
 		if count[r.Name()] > 1 && r.Dir != "" && r.Label != "" {
 			named := *r
-			named.Label = fmt.Sprintf("%s (%s)", r.Name(), plain.Text(filepath.Clean(r.Dir)))
+			named.Label = fmt.Sprintf("%s (%s)", r.Name(), sanitize.Text(filepath.Clean(r.Dir)))
 			out[i] = &named
 		}
 	}
@@ -222,7 +237,11 @@ func inOneSession(a, b *report.Report) bool { return a.Session != "" && a.Sessio
 func obstacles(a, b *report.Report) (out []string) {
 	for _, r := range []*report.Report{a, b} {
 		if !r.Measured() {
-			out = append(out, fmt.Sprintf("%s has no samples", r.Name()))
+			text := fmt.Sprintf("%s has no samples", r.Name())
+			if n := r.Counts.Sent; n > 0 {
+				text += fmt.Sprintf(": %s of %s lost", r.Counts.LostText(), sanitize.Count(n, "probe"))
+			}
+			out = append(out, text)
 		}
 	}
 	out = slices.Concat(out, differ("metric", a, b, a.Metric, b.Metric), differ("mode", a, b, a.Traffic.Mode, b.Traffic.Mode),

@@ -111,6 +111,9 @@ func find(c *Comparison, stat string) Row {
 	panic(stat)
 }
 
+// inverse reports whether two shifts, as shares of their bases, are those of inverse ratios.
+func inverse(x, y float64) bool { return math.Abs((1+x)*(1+y)-1) < 3*accuracy }
+
 // A real difference between alternating runs is found, with its sign, and the interval contains it. With the sides
 // swapped the result is the same.
 func TestDifferencesAreFound(t *testing.T) {
@@ -120,8 +123,9 @@ func TestDifferencesAreFound(t *testing.T) {
 		if row.Verdict != Slower || row.How != "10 pairs of runs" || row.Lo > 80 || row.Hi < 80 || row.Lo <= 0 || row.P > tableLevel {
 			t.Errorf("seed %d: %+v; want slower by about 80 ns", seed, row)
 		}
-		if back := find(Reports(b, a), "p50"); back.Verdict != Faster || back.Lo != -row.Hi || back.Shift != -row.Shift || back.P != row.P {
-			t.Errorf("seed %d: backwards %+v", seed, back)
+		if back := find(Reports(b, a), "p50"); back.Verdict != Faster || !inverse(back.Lo/back.Base, row.Hi/row.Base) ||
+			!inverse(back.Hi/back.Base, row.Lo/row.Base) || !inverse(back.Shift/back.Base, row.Shift/row.Base) || back.P != row.P {
+			t.Errorf("seed %d: backwards %v of %v, %v to %v, p=%v", seed, back.Shift, back.Base, back.Lo, back.Hi, back.P)
 		}
 	}
 }
@@ -192,7 +196,7 @@ func TestSingleRuns(t *testing.T) {
 	for _, n := range []int{1, 7} {
 		a, b := machines(1, n, false, steady, 1)
 		for _, row := range Reports(a, b).Pairs[0].Rows {
-			if row.Verdict != Unknown || row.Tested() || row.Stat == p50 && !strings.Contains(row.Why, fmt.Sprintf("old has %d runs", n)) {
+			if row.Verdict != Unknown || row.Tested() || row.Stat == p50 && !strings.Contains(row.Why, fmt.Sprintf("old has %d run", n)) {
 				t.Errorf("%d runs: %+v", n, row)
 			}
 		}
@@ -215,8 +219,8 @@ func TestTooFewSamples(t *testing.T) {
 	}{
 		{"p50", Slower, "20 pairs of runs", ""},
 		{"p90", Slower, "20 pairs of runs", ""},
-		{"p99", Unknown, "", "p99 needs 1000 samples in each of 9 runs"},
-		{"p99.9", Unknown, "", "p99.9 needs 10000 samples, old has"},
+		{"p99", Unknown, "", "p99 needs 1,000 samples in each of 9 runs"},
+		{"p99.9", Unknown, "", "p99.9 needs 10,000 samples, old has"},
 	} {
 		row := find(Reports(a, b), c.stat)
 		if row.Verdict != c.verdict || row.How != c.how || !strings.Contains(row.Why, c.why) || row.Tested() != (c.how != "") {
@@ -224,11 +228,11 @@ func TestTooFewSamples(t *testing.T) {
 		}
 	}
 	a, b = machines(1, 60, true, m, 1)
-	if row := find(Reports(a, b), "p99"); row.How != "10 pairs of runs, each of 6 joined" || row.Verdict != Slower {
+	if row := find(Reports(a, b), "p99"); row.How != "10 pairs of runs, each joined from 6" || row.Verdict != Slower {
 		t.Errorf("60 slices of 200 samples: %+v", row)
 	}
 	a, b = machines(1, 300, true, m, 1)
-	if row := find(Reports(a, b), "p50"); row.How != "60 pairs of runs, each of 5 joined" {
+	if row := find(Reports(a, b), "p50"); row.How != "60 pairs of runs, each joined from 5" {
 		t.Errorf("300 slices: %+v", row)
 	}
 }
@@ -319,7 +323,7 @@ func TestPercent(t *testing.T) {
 				a[i] += 30 * rnd.ExpFloat64()
 			}
 		}
-		for name, test := range map[string]func(a, b []float64) ranked{"paired": paired, "unpaired": unpaired} {
+		for name, test := range map[string]func(a, b []float64) test{"paired": paired, "unpaired": unpaired} {
 			var r Row
 			r.Shift, r.Base = test(a, b).estimate()
 			if p := r.Percent(); p < -100 || p*r.Shift < 0 || r.Base+r.Shift < 10 {
@@ -328,7 +332,8 @@ func TestPercent(t *testing.T) {
 			low = min(low, r.Shift/median(a)*100)
 		}
 	}
-	if low > -100 {
+	// The signed rank test of pairs reached less than -100 %. The shifts of both tests now reach -86 %.
+	if low > -80 {
 		t.Errorf("the median of A as a base gives no less than %v %%: the test tests too little", low)
 	}
 }

@@ -111,8 +111,8 @@ func (c *Comparison) Exceeded() ([]string, error) {
 			case !row.Tested() || row.Verdict == Unknown && beyond:
 				undecided = append(undecided, fmt.Errorf("%v: %w: %s", l, errUndecided, row.Why))
 			case row.Verdict == Slower && beyond:
-				out = append(out, fmt.Sprintf("%v: %s went from %s to %s in %s, %s (%+.1f%%; p=%.3g, %s)", l, l.Stat, latency.FormatNS(row.Base),
-					latency.FormatNS(row.Base+row.Shift), p.B.Name(), latency.FormatSigned(row.Shift), row.Percent(), row.P, row.How))
+				out = append(out, fmt.Sprintf("%v: %s went from %s to %s in %s, %s (%s; p=%.3g, %s)", l, l.Stat, latency.FormatNS(row.Base),
+					latency.FormatNS(row.Base+row.Shift), p.B.Name(), latency.FormatSigned(row.Shift), latency.FormatChange(row.Percent()/100), row.P, row.How))
 			}
 		}
 	}

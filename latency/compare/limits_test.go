@@ -81,12 +81,12 @@ func TestExceeded(t *testing.T) {
 	limit("p50>+5%+800ns", 0, "")
 	limit("p50>+300ns", 1, "")
 	limit("p50>+5%,p90>+5%,max>+2s", 2, "")
-	limit("p99.999>+5%", 0, "1000000 samples")
+	limit("p99.999>+5%", 0, "1,000,000 samples")
 	a, b = machines(2, 8, true, steady, 0)
 	limit("p50>+0.0001%", 0, "") // noise exceeds nothing
 	a, b = machines(2, 8, false, steady, 0.08)
 	limit("p50>+5%", 0, "measure alternately") // beyond the limit, perhaps by drift
 	limit("p50>+20%", 0, "")                   // below the limit even if none of it is drift
 	a, b = machines(2, 3, true, steady, 0.5)
-	limit("p50>+5%", 0, "3 pairs of runs")
+	limit("p50>+5%", 0, "needs 8 pairs of runs, and has 3")
 }

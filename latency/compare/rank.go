@@ -23,7 +23,7 @@ type difference struct{ diff, base float64 }
 
 // unpaired is the Mann-Whitney test of two independent samples: the differences are those between each b and each a,
 // and their median is the Hodges-Lehmann estimate.
-func unpaired(a, b []float64) ranked {
+func unpaired(a, b []float64) test {
 	r := ranked{diffs: make([]difference, 0, len(a)*len(b))}
 	for _, x := range a {
 		for _, y := range b {
@@ -32,23 +32,6 @@ func unpaired(a, b []float64) ranked {
 	}
 	r.sort()
 	r.tail = mannWhitney(len(a), len(b))
-	return r
-}
-
-// paired is the signed rank test of pairs: the differences are the Walsh averages, the mean of each two differences
-// within pairs, each with itself included. It is a randomisation test if a fair coin decided the order of each pair
-// (package schedule): if the two sides are the same, that coin alone decides the sign of the pair's difference,
-// whatever disturbs the machine. This holds for joined pairs, too: swapping all of them is one of the orders that were
-// equally likely.
-func paired(a, b []float64) ranked {
-	r := ranked{diffs: make([]difference, 0, len(a)*(len(a)+1)/2)}
-	for i := range a {
-		for j := i; j < len(a); j++ {
-			r.diffs = append(r.diffs, difference{(b[i]-a[i])/2 + (b[j]-a[j])/2, a[i]/2 + a[j]/2})
-		}
-	}
-	r.sort()
-	r.tail = signedRank(len(a))
 	return r
 }
 
@@ -77,22 +60,6 @@ func mannWhitney(m, n int) []float64 {
 	return cumulate(row[n])
 }
 
-// signedRank returns the cumulative distribution, up to the middle, of the sum of the ranks 1 to n whose coin shows
-// heads.
-func signedRank(n int) []float64 {
-	p := make([]float64, n*(n+1)/4+1)
-	p[0] = 1
-	for rank := 1; rank <= n; rank++ {
-		for s := len(p) - 1; s >= 0; s-- {
-			p[s] /= 2
-			if s >= rank {
-				p[s] += p[s-rank] / 2
-			}
-		}
-	}
-	return cumulate(p)
-}
-
 func cumulate(p []float64) []float64 {
 	for i := 1; i < len(p); i++ {
 		p[i] += p[i-1]
@@ -114,7 +81,7 @@ func (r ranked) estimate() (shift, base float64) {
 
 // interval returns the range of shifts that the test does not reject at a level. It is infinite if there are too few
 // samples to reject any.
-func (r ranked) interval(level float64) (lo, hi float64) {
+func (r ranked) interval(level, _ float64) (lo, hi float64) {
 	k := sort.Search(len(r.tail), func(k int) bool { return 2*r.tail[k] > level })
 	if k == 0 {
 		return math.Inf(-1), math.Inf(1)
@@ -132,4 +99,12 @@ func (r ranked) p(allowed float64) float64 {
 		return 1
 	}
 	return min(1, 2*r.tail[k])
+}
+
+func (r ranked) differences() []float64 {
+	out := make([]float64, len(r.diffs))
+	for i, d := range r.diffs {
+		out[i] = d.diff
+	}
+	return out
 }

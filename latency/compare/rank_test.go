@@ -31,16 +31,53 @@ func TestRankDistributions(t *testing.T) {
 		}
 		sameTail(t, "Mann-Whitney", mannWhitney(c.m, c.n), count, all)
 	}
-	for _, n := range []int{1, 2, 5, 8, 13} {
-		count := make([]float64, n*(n+1)/2+1)
-		for signs := range uint32(1) << n {
-			s := 0
-			for i := range n {
-				s += int(signs>>i&1) * (i + 1)
-			}
-			count[s]++
+}
+
+// The chance of a sum of scores is that of counting all signs.
+func TestChance(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(4, 4))
+	for range 200 {
+		scores := make([]int, 1+rnd.IntN(9))
+		sum := 0
+		for i := range scores {
+			scores[i] = rnd.IntN(21) - 10
+			sum += scores[i]
 		}
-		sameTail(t, "signed rank", signedRank(n), count, math.Ldexp(1, n))
+		count := 0
+		for signs := range 1 << len(scores) {
+			other := 0
+			for i, s := range scores {
+				other += max(s, -s) * (2*(signs>>i&1) - 1)
+			}
+			if other >= sum {
+				count++
+			}
+		}
+		if want := math.Ldexp(float64(count), -len(scores)); math.Abs(chance(scores)-want) > 1e-12 && (sum > 0 || chance(scores) < want) {
+			t.Errorf("%v: %v, want %v", scores, chance(scores), want)
+		}
+	}
+}
+
+// Swapping the sides of some pairs changes the signs of their scores and nothing else: the test is one of the coins alone.
+func TestScoresDependOnPairs(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(4, 5))
+	for range 200 {
+		n := 9 + rnd.IntN(20)
+		a, b := make([]float64, n), make([]float64, n)
+		for i := range n {
+			a[i], b[i] = float64(1+rnd.IntN(50)), float64(1+rnd.IntN(50)*(1+9*rnd.IntN(2)))
+		}
+		before := paired(a, b).(*flips).scores(0)
+		for i := range n {
+			if rnd.IntN(2) == 0 {
+				a[i], b[i] = b[i], a[i]
+				before[i] = -before[i]
+			}
+		}
+		if after := paired(a, b).(*flips).scores(0); !slices.Equal(before, after) {
+			t.Fatalf("%v, want %v", after, before)
+		}
 	}
 }
 
@@ -70,7 +107,7 @@ func TestKnownTests(t *testing.T) {
 		t.Errorf("estimate %v, want 10", e)
 	}
 	// Four pairs can never be significant: their interval is unbounded.
-	if lo, hi := paired(a[:4], b[:4]).interval(alpha); !math.IsInf(lo, -1) || !math.IsInf(hi, 1) {
+	if lo, hi := paired(a[:4], b[:4]).interval(alpha, 0); !math.IsInf(lo, -1) || !math.IsInf(hi, 1) {
 		t.Errorf("interval of four pairs: %v to %v", lo, hi)
 	}
 }
@@ -84,15 +121,15 @@ func TestOneInference(t *testing.T) {
 		a, b := make([]float64, n), make([]float64, n)
 		shift, grain := float64(rnd.IntN(4)), []float64{1e-9, 0.5, 1}[rnd.IntN(3)]
 		for i := range n {
-			a[i] = math.Round(rnd.NormFloat64()/grain) * grain
-			b[i] = math.Round((rnd.NormFloat64()+shift)/grain) * grain
+			a[i] = 20 + math.Round(rnd.NormFloat64()/grain)*grain
+			b[i] = 20 + math.Round((rnd.NormFloat64()+shift)/grain)*grain
 			if rnd.IntN(7) == 0 {
 				b[i] += 1000
 			}
 		}
 		allowed := float64(rnd.IntN(3)) / 2
-		for name, r := range map[string]ranked{"unpaired": unpaired(a, b), "paired": paired(a, b)} {
-			lo, hi := r.interval(alpha)
+		for name, r := range map[string]test{"unpaired": unpaired(a, b), "paired": paired(a, b)} {
+			lo, hi := r.interval(alpha, allowed)
 			p := r.p(allowed)
 			e, base := r.estimate()
 			if excludes := lo-allowed > 0 || hi+allowed < 0; excludes != (p <= alpha) {
@@ -107,7 +144,7 @@ func TestOneInference(t *testing.T) {
 			if p <= alpha {
 				refused++
 			}
-			if same := func(x, y difference) bool { return x.diff == y.diff }; len(slices.CompactFunc(slices.Clone(r.diffs), same)) < len(r.diffs) {
+			if d := r.differences(); len(slices.Compact(slices.Clone(d))) < len(d) {
 				tied++
 			}
 		}
@@ -130,7 +167,7 @@ func TestLevelWithTies(t *testing.T) {
 			for range rounds {
 				a, b := make([]float64, n), make([]float64, n)
 				for i := range n {
-					a[i], b[i] = float64(rnd.IntN(values)), float64(rnd.IntN(values))
+					a[i], b[i] = 1+float64(rnd.IntN(values)), 1+float64(rnd.IntN(values))
 				}
 				if unpaired(a, b).p(0) <= alpha {
 					wrong["unpaired"]++

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // MinRuns is the number of runs on each side below which there is no verdict. With pairs, 9 are needed in a table
@@ -61,7 +62,7 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 			return samples{}, why
 		}
 		if n := r.Main().Total.Count; n < need {
-			return samples{}, fmt.Sprintf("%s needs %d samples, %s has %d", st, need, r.Name(), n)
+			return samples{}, fmt.Sprintf("%s needs %s, %s has %s", st, sanitize.Count(need, "sample"), r.Name(), latency.FormatCount(n))
 		}
 	}
 	ra, rb, least := measured(p.runsA), measured(p.runsB), MinRuns
@@ -69,7 +70,7 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 	if turns {
 		ra, rb = pairs(p.runsA, p.runsB)
 		if least = max(MinRuns, fewestPairs(level)); len(ra) < least {
-			return samples{}, fmt.Sprintf("there are %d pairs of runs, and a verdict needs %d: measure longer, or with a shorter -slice", len(ra), least)
+			return samples{}, fmt.Sprintf("a verdict needs %d pairs of runs, and has %d: measure longer, or with a shorter -slice", least, len(ra))
 		}
 	}
 	for _, x := range []struct {
@@ -77,7 +78,7 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 		of *report.Report
 	}{{len(ra), p.A}, {len(rb), p.B}} {
 		if x.n < least {
-			return samples{}, fmt.Sprintf("%s has %d runs, and a verdict needs %d of each side: %s", x.of.Name(), x.n, least, moreRuns(x.of))
+			return samples{}, fmt.Sprintf("%s has %s, and a verdict needs %d of each side: %s", x.of.Name(), sanitize.Count(x.n, "run"), least, moreRuns(x.of))
 		}
 	}
 	fewest, most := min(len(ra), len(rb)), max(len(ra), len(rb))
@@ -95,7 +96,7 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 			s.how = fmt.Sprintf("%d pairs of runs", len(ja))
 		}
 		if size > 1 {
-			s.how += fmt.Sprintf(", each of %d joined", size)
+			s.how += fmt.Sprintf(", each joined from %d", size)
 		}
 		if !turns && leastP(len(ja), len(jb)) > level {
 			return samples{}, fmt.Sprintf("%s: no verdict is possible at a level of %.2g", s.how, level)
@@ -111,7 +112,7 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 		}
 		return s, uneven(st, ja, jb)
 	}
-	return samples{}, fmt.Sprintf("%s needs %d samples in each of %d runs: measure longer", st, need, least)
+	return samples{}, fmt.Sprintf("%s needs %s in each of %d runs: measure longer", st, sanitize.Count(need, "sample"), least)
 }
 
 // part is a section of a recording; its times are absolute, in ns.
@@ -222,7 +223,7 @@ func uneven(st Stat, a, b []part) string {
 		return median(n)
 	}
 	if na, nb := count(a), count(b); st.Single() && max(na, nb) > 1.1*min(na, nb) {
-		return fmt.Sprintf("%s not compared: sample counts differ (%.0f and %.0f per run), measure at a fixed rate (-rate)", st, na, nb)
+		return fmt.Sprintf("%s not compared: sample counts differ (%s and %s per run), measure at a fixed rate (-rate)", st, latency.FormatCount(int64(na)), latency.FormatCount(int64(nb)))
 	}
 	return ""
 }

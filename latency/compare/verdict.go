@@ -23,7 +23,13 @@ const (
 // Mark is the symbol of a verdict in a table: "~" noise, "?" unknown, "-" faster, "+" slower.
 func (v Verdict) Mark() string { return [...]string{"?", "~", "-", "+"}[v] }
 
-func (v Verdict) String() string { return [...]string{"unknown", "noise", "faster", "slower"}[v] }
+// String is the verdict in words.
+func (v Verdict) String() string {
+	return [...]string{"cannot tell", "no change seen", "faster", "slower"}[v]
+}
+
+// Class is the verdict's class in style sheets.
+func (v Verdict) Class() string { return [...]string{"unknown", "noise", "faster", "slower"}[v] }
 
 // Row is one statistic of a Pair. Pooled is the statistic of all samples of a side. All other fields are computed from
 // the runs: Shift is how far B's runs are above A's. The two can differ widely if one run was slow; the verdict is
@@ -39,7 +45,7 @@ type Row struct {
 	P                float64 // probability, under the null hypothesis with drift, that any row of the table is as extreme as this one; at most tableLevel if there is a verdict
 	Least            float64 // ns, the smallest change that these samples could have shown; infinite if none
 	Verdict          Verdict
-	Diffs            []float64 // ns, ascending: the elementary differences whose median is Shift and whose ranks the test counts
+	Diffs            []float64 // ns, ascending: the elementary differences between each run of B and each of A, whose median is Shift
 	Allowed          float64   // ns of Shift that may be drift or caused by the bench
 	Resolution       float64   // of the values, as a share of Base; a smaller Shift is not resolved
 	How              string    // description of the samples
@@ -59,7 +65,7 @@ func (r Row) Visible() string {
 	switch v := r.percent(r.Least); {
 	case math.IsInf(r.Least, 0):
 		return "none"
-	case math.IsNaN(v), v > 1000:
+	case math.IsNaN(v), v > 100*latency.MostPercent:
 		return latency.FormatNS(r.Least)
 	default:
 		return latency.FormatShare(v / 100)
@@ -104,17 +110,15 @@ func (p *Pair) row(st Stat, level float64) Row {
 		r.Why = why
 		return r
 	}
-	test := unpaired
+	method := unpaired
 	if s.paired {
-		test = paired
+		method = paired
 	}
-	t := test(s.a, s.b)
-	lo, hi := t.interval(level)
+	t := method(s.a, s.b)
 	r.Shift, r.Base = t.estimate()
-	r.How, r.apart, r.Resolution = s.how, s.apart, max(p.A.Resolution, p.B.Resolution)
-	for _, d := range t.diffs {
-		r.Diffs = append(r.Diffs, d.diff)
-	}
+	r.How, r.apart, r.Resolution, r.Diffs = s.how, s.apart, max(p.A.Resolution, p.B.Resolution), t.differences()
+	grain := r.Resolution * r.Base
+	lo, hi := t.interval(level, s.allowed+p.clocks+grain)
 	judge := func(allowed float64) {
 		r.Lo, r.Hi, r.Allowed = lo-allowed, hi+allowed, allowed
 		r.P = min(1, t.p(allowed)*tableLevel/level)
@@ -122,7 +126,6 @@ func (p *Pair) row(st Stat, level float64) Row {
 			r.Least = max(r.Least, own)
 		}
 	}
-	grain := r.Resolution * r.Base
 	judge(s.allowed + p.clocks + grain)
 	significant := lo > 0 || hi < 0
 	switch shift := latency.FormatSigned(r.Shift); {
@@ -183,7 +186,7 @@ func (p *Pair) Untested() string {
 		if d := r.PooledB - r.PooledA; !math.IsNaN(d) {
 			text := r.Stat.String() + " " + latency.FormatSigned(d)
 			if r.PooledA > 0 {
-				text += fmt.Sprintf(" (%+.1f %%)", 100*d/r.PooledA)
+				text += " (" + latency.FormatChange(d/r.PooledA) + ")"
 			}
 			parts = append(parts, text)
 		}
@@ -221,7 +224,7 @@ func (p *Pair) Confidence() string {
 	case asked != "":
 		each = asked + " each"
 	}
-	text := fmt.Sprintf("intervals are at %s, so that at most %.0f %% of tables without a real change show any + or -; p is adjusted for that", each, 100*tableLevel)
+	text := fmt.Sprintf("intervals are at %s, so that at most %s of tables without a real change show any + or -; p is adjusted for that", each, latency.FormatShare(tableLevel))
 	if n := p.looks(); n > 1 {
 		text += fmt.Sprintf(" and for %d tests, any of which could end the measurement (-auto)", n)
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rebound-nic/rebound/latency"
 )
 
 func (c *collector) virtualisation() {
@@ -25,7 +27,7 @@ func (c *collector) virtualisation() {
 	c.find("virtualised", Warning, fmt.Sprintf("this is a virtual machine (%s): the hypervisor may take the core away at any time, which no setting in here shows or prevents", kind),
 		"use a bare-metal instance, or one with dedicated cores, and read the self-test for what is taken")
 	if share := c.stolen(); share > 0.0005 {
-		c.find("steal", Serious, fmt.Sprintf("the hypervisor gave %.2f %% of this core's time since boot to others", share*100), "use dedicated cores; measure at another time or on another host")
+		c.find("steal", Serious, fmt.Sprintf("the hypervisor gave %s of this core's time since boot to others", latency.FormatShare(share)), "use dedicated cores; measure at another time or on another host")
 	}
 }
 

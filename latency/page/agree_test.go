@@ -85,8 +85,8 @@ var (
 	row               = regexp.MustCompile(`<tr><th scope="row">(\w+(?: \w+)?)</th><td>([^<]*)</td><td>[^<]*</td></tr>`)
 	headCell, rowCell = regexp.MustCompile(`<th scope="col">([^<]*)</th>`), regexp.MustCompile(`<td>([^<]*)</td>`)
 	zero              = regexp.MustCompile(`(^|.{0,80}[^\d.])0 ns`)
-	parts             = []string{"received", "lost", "not sent", "dropped here", "refused there", "dropped there", "corrupt only", "late"}
-	counts            = regexp.MustCompile(`(sent|received|lost|not sent|dropped here|refused there|dropped there|corrupt only|late|duplicates|reordered|corrupt) (\d+|between \d+ and \d+|unknown)  `)
+	parts             = []string{"received", "lost", "not sent", "dropped here", "refused there", "dropped there", "unknown", "rejected only", "late"}
+	counts            = regexp.MustCompile(`(sent|received|lost|not sent|dropped here|refused there|dropped there|unknown|rejected only|late|duplicates|reordered|rejected) ([\d,]+|between [\d,]+ and [\d,]+|unknown)  `)
 )
 
 // Text, page, comparison, sweep and JSON show the same numbers of frames, the parts add up to the probes sent, and the percentiles are those of
@@ -118,7 +118,7 @@ func TestNumbersAgree(t *testing.T) {
 			}
 		}
 		for _, m := range row.FindAllStringSubmatch(bothPage, -1) {
-			for _, name := range append(parts, "sent", "duplicates", "reordered", "corrupt") {
+			for _, name := range append(parts, "sent", "duplicates", "reordered", "rejected") {
 				if strings.EqualFold(m[1], name) {
 					all["page of the comparison"].read(t, "page of the comparison", m[1], html.UnescapeString(m[2]))
 				}
@@ -147,7 +147,7 @@ func TestNumbersAgree(t *testing.T) {
 				}
 			}
 			for name, want := range all["page"] {
-				if _, has := s[name]; !has && want.most > 0 && (where != "sweep" || name != "received" && name != "duplicates" && name != "reordered" && name != "corrupt") {
+				if _, has := s[name]; !has && want.most > 0 && (where != "sweep" || name != "received" && name != "duplicates" && name != "reordered" && name != "rejected") {
 					t.Errorf("%s lacks %s: %v", where, name, want)
 				}
 			}
@@ -163,7 +163,7 @@ func TestNumbersAgree(t *testing.T) {
 				t.Errorf("headline %q, %s %v", headline, p, all["page"][p])
 			}
 		}
-		if !strings.Contains(html.UnescapeString(tags.ReplaceAllString(page, "")), upperFirst(headline)) {
+		if !strings.Contains(strings.ReplaceAll(html.UnescapeString(tags.ReplaceAllString(page, "")), "\u00a0", " "), upperFirst(headline)) {
 			t.Errorf("the page lacks the headline %q", headline)
 		}
 		main := r.Main().Total

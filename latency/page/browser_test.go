@@ -28,7 +28,7 @@ import (
 const probe = `(() => {
 const shown=[...document.querySelectorAll("svg.chart")].filter(s=>getComputedStyle(s).display!="none");
 const boxes=e=>[...e].map(p=>{const b=p.getBoundingClientRect();return{w:b.width,h:b.height,l:p.getTotalLength(),stroke:getComputedStyle(p).stroke}});
-const tips=shown.map(s=>{const b=s.getBoundingClientRect();
+const tips=shown.filter(s=>s.dataset.x).map(s=>{const b=s.getBoundingClientRect();
 s.dispatchEvent(new PointerEvent("pointermove",{clientX:b.left+b.width*.55,clientY:b.top+b.height*.5}));
 const t=document.querySelector(".tip"),r=t.getBoundingClientRect();return t.hidden?"":r.left<0||r.right>innerWidth?"outside":t.innerText});
 return {width:innerWidth,overflow:document.documentElement.scrollWidth-innerWidth,
@@ -95,6 +95,7 @@ func TestPagesInBrowser(t *testing.T) {
 	few := synthetic.Link{Seed: 4, Median: 123_456_789, Spread: 0.2, Runs: 8, Seconds: 4, Rate: 9}.Report()
 	o := synthetic.Link{Seed: 3, Median: 4000, Spread: 0.15, Runs: 2, Seconds: 10, Rate: 4000, Open: true}.Report()
 	o.Counts.Lost = 3
+	slow := tailed()
 
 	var overview, rates, sizes strings.Builder
 	must.OK(t, errors.Join(Overview(&overview, "7 targets", targets(7), nil), Sweep(&rates, rateSweep(), links(rateSweep())),
@@ -108,13 +109,14 @@ func TestPagesInBrowser(t *testing.T) {
 		{"report", show(t, Report, a), 6, 5, 3, true},
 		{"open", show(t, Report, o), 6, 7, 5, true},
 		{"few", show(t, Report, few), 5, 5, 3, true},
+		{"attributed", show(t, Report, slow), 8, 5, 3, true},
 		{"compare", show(t, comparisonPage, compare.Reports(a, b, o)), 8, 15, 7, false},
 		{"overview", overview.String(), 1, 0, 0, false},
 		{"rates", rates.String(), 1, 3, 3, false},
 		{"sizes", sizes.String(), 1, 3, 3, false},
 	}
 	for _, p := range pages {
-		url, grounds := saved(t, p.html), map[string]bool{}
+		url, grounds := browser.Saved(t, p.html), map[string]bool{}
 		for _, look := range []struct {
 			scheme string
 			width  int
@@ -209,7 +211,7 @@ func TestPagesPrinted(t *testing.T) {
 	a.Label, b.Label, a.Session, b.Session = "AF_XDP on veth", "AF_PACKET on veth", "s", "s"
 	headings := []string{"Difference", "Histogram", "Percentiles", "Distribution", "Runs", "Frames", "Environment", "Over", "Where", "Numbers", "What"}
 	for name, page := range map[string]string{"report": show(t, Report, a), "compare": show(t, comparisonPage, compare.Reports(a, b))} {
-		out := must.Get(exec.Command("pdftotext", "-bbox", printed(t, saved(t, page)), "-").Output())(t)
+		out := must.Get(exec.Command("pdftotext", "-bbox", printed(t, browser.Saved(t, page)), "-").Output())(t)
 		var doc struct {
 			Pages []struct {
 				Width float64 `xml:"width,attr"`

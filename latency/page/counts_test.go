@@ -64,7 +64,7 @@ func TestResponderLosesNothing(t *testing.T) {
 	rep.Tool, rep.Metric, rep.Counts = "responder", report.Turnaround, report.Counts{Sent: 5001, Received: 5003}
 	rep.Runs[0].End += 60e9
 	text, page, both := show(t, PrintReport, rep), show(t, Report, rep), show(t, PrintComparison, compare.Reports(rep, rep))
-	if !strings.Contains(text, "sent 5001  received 5003  \n") || !regexp.MustCompile(`lost +– +–`).MatchString(both) {
+	if !strings.Contains(text, "sent 5,001  received 5,003  \n") || !regexp.MustCompile(`lost +– +–`).MatchString(both) {
 		t.Errorf("%s\n%s", text, both)
 	}
 	for _, bad := range []string{"lost", "No replies", "no replies", "stopped answering"} {

@@ -29,7 +29,7 @@ func (f *figure) data() string {
 			if math.IsNaN(y) {
 				continue
 			}
-			fmt.Fprintf(&b, "%s\t%s\t%s", field(cmp.Or(c.name, f.y.title)), f.x.number(c.x[i]), f.y.number(y))
+			fmt.Fprintf(&b, "%s\t%s\t%s", Field(cmp.Or(c.name, f.y.title)), f.x.number(c.x[i]), f.y.number(y))
 			if c.lo != nil {
 				fmt.Fprintf(&b, "\t%s\t%s", f.y.number(c.lo[i]), f.y.number(c.hi[i]))
 			}
@@ -45,9 +45,9 @@ func (a *axis) column() string {
 	case "nines":
 		return "percentile"
 	case "ns", "shift":
-		return field(a.title) + " (ns)"
+		return Field(a.title) + " (ns)"
 	}
-	return field(a.title)
+	return Field(a.title)
 }
 
 // number formats a value of the axis; it is empty if the value is not finite.
@@ -61,9 +61,9 @@ func (a *axis) number(v float64) string {
 	return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64)
 }
 
-// field is text as one field of a table, escaped so that a spreadsheet does not interpret the name of a report as a
+// Field is text as one field of a table, escaped so that a spreadsheet does not interpret the name of a report as a
 // formula.
-func field(text string) string {
+func Field(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if text != "" && strings.ContainsAny(text[:1], "=+-@") {
 		return "'" + text

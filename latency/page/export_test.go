@@ -30,15 +30,7 @@ import (
 func exported(t *testing.T) map[string]string {
 	t.Helper()
 	a, b := session()
-	return map[string]string{"report": saved(t, show(t, Report, a)), "compare": saved(t, show(t, comparisonPage, compare.Reports(a, b)))}
-}
-
-// saved returns the address of a file with a page.
-func saved(t *testing.T, page string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "page.html")
-	must.OK(t, os.WriteFile(path, []byte(page), 0o644))
-	return "file://" + path
+	return map[string]string{"report": browser.Saved(t, show(t, Report, a)), "compare": browser.Saved(t, show(t, comparisonPage, compare.Reports(a, b)))}
 }
 
 // session is two variants measured alternately, the second slower by 10 %, with a name that looks like a formula.
@@ -47,15 +39,6 @@ func session() (a, b *report.Report) {
 	a, b = m.Both(4000, 4400, synthetic.Slices(5, 12, 2, 0.5), 4)
 	a.Label, b.Label = "plain", `=2+"3",4`
 	return a, b
-}
-
-const button = `[...document.querySelectorAll("section.plot")].find(p => p.querySelector("h2").textContent == %q).querySelectorAll(".export button")[%d]`
-
-// copied clicks on a button of a plot, waits and returns what it copied: CSV with 2, TSV with 3.
-func copied(b *browser.Browser, title string, n int) string {
-	b.Click(fmt.Sprintf(button, title, n))
-	b.Until(fmt.Sprintf(button+`.closest(".export").querySelector("span").textContent == "Copied."`, title, n))
-	return b.Clipboard()
 }
 
 // Each plot of both pages offers its image and its data for copying, on desktop and phone; the copied data is the
@@ -72,7 +55,7 @@ func TestPlotsAreCopied(t *testing.T) {
 				t.Errorf("%s: plots %q", name, titles)
 			}
 			for _, title := range titles {
-				tsv := copied(b, title, 3)
+				tsv := b.Copied(title, 3)
 				rows := strings.Split(strings.TrimSpace(tsv), "\n")
 				for _, row := range rows[1:] {
 					if row != "" && strings.Count(row, "\t") < 2 {
@@ -82,7 +65,7 @@ func TestPlotsAreCopied(t *testing.T) {
 				if len(rows) < 10 || strings.Contains(tsv, "NaN") || strings.Contains(tsv, "Inf") {
 					t.Errorf("%s, %s: %d rows, %.200q", name, title, len(rows), tsv)
 				}
-				b.Click(fmt.Sprintf(button, title, 2))
+				b.Click(browser.ExportButton(title, 2))
 				b.Until(fmt.Sprintf(`(async () => (await navigator.clipboard.readText()).includes(",") && %s)()`, "true"))
 				table, err := csv.NewReader(strings.NewReader(b.Clipboard())).ReadAll()
 				if wide := errors.Is(err, csv.ErrFieldCount); err != nil && !(wide && strings.Contains(tsv, "\n\n")) {
@@ -112,7 +95,7 @@ func TestShiftFunctionIsCopied(t *testing.T) {
 	urls := exported(t)
 	b := browser.Start(t)
 	b.Open(urls["compare"], 1280)
-	rows := strings.Split(strings.TrimSpace(copied(b, "Difference at each percentile", 3)), "\n")
+	rows := strings.Split(strings.TrimSpace(b.Copied("Difference at each percentile", 3)), "\n")
 	check.Equal(t, rows[0], "series\tpercentile\tB above A, %\tlow\thigh", "header %q")
 	tested := 0
 	for _, r := range want {
@@ -138,7 +121,7 @@ func TestShiftFunctionIsCopied(t *testing.T) {
 			t.Errorf("p50 differs by 10 %%, the band is %v to %v", r.Lo, r.Hi)
 		}
 	}
-	table, err := csv.NewReader(strings.NewReader(copied(b, "Percentiles", 2))).ReadAll()
+	table, err := csv.NewReader(strings.NewReader(b.Copied("Percentiles", 2))).ReadAll()
 	if err != nil || !slices.ContainsFunc(table, func(row []string) bool { return row[0] == `'=2+"3",4` }) {
 		t.Errorf("CSV of percentiles: %v, %.200q", err, table)
 	}
@@ -150,7 +133,7 @@ func TestPlotsAreSaved(t *testing.T) {
 	b := browser.Start(t)
 	for _, width := range []int{1280, 360} {
 		b.Open(urls["compare"], width)
-		b.Click(fmt.Sprintf(button, "Percentiles", 0))
+		b.Click(browser.ExportButton("Percentiles", 0))
 		name := "plain-against-2-3-4-Percentiles"
 		svg := b.Downloaded(name + ".svg")
 		check.Contains(t, string(svg), `xmlns="http://www.w3.org/2000/svg"`, ">Percentiles<", ">plain<", "99.9%", "stroke-width")
@@ -163,7 +146,7 @@ func TestPlotsAreSaved(t *testing.T) {
 				t.Fatalf("the SVG is no XML: %v", err)
 			}
 		}
-		b.Click(fmt.Sprintf(button, "Percentiles", 1))
+		b.Click(browser.ExportButton("Percentiles", 1))
 		image := must.Get(png.Decode(bytes.NewReader(b.Downloaded(name + ".png"))))(t)
 		box := image.Bounds()
 		if box.Dx() != 1840 || box.Dy() < 800 {
@@ -195,26 +178,4 @@ func selfContained(t *testing.T, svg string) {
 			t.Errorf("the SVG has %q, which means nothing outside of the page", bad)
 		}
 	}
-}
-
-// A matrix is saved as displayed, and copied with one line per path.
-func TestMatrixIsSaved(t *testing.T) {
-	m := &Matrix{Title: "Mesh", From: []string{"a", "=b"}, To: []string{"a", "c"}, Cells: map[Pair]*Cell{
-		{"a", "c"}:  {P50: 5000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 3, LostUncertain: 1}, Verdict: compare.Slower, Stat: "p50", Shift: 400},
-		{"=b", "a"}: {P50: 50000, P99: 90000, Samples: 9, Counts: report.Counts{Sent: 10}, Verdict: compare.Unknown},
-		{"=b", "c"}: {Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}}}}
-	b := browser.Start(t)
-	b.Open(saved(t, show(t, WriteMatrix, m)), 1280)
-	const title = "From row to column"
-	check.Same(t, strings.Split(strings.Trim(copied(b, title, 3), "\n"), "\n")[1:], []string{"a\tc\t5000\t9000\t10\t2\t3\tslower\tp50\t400",
-		"'=b\ta\t50000\t90000\t10\t0\t0\tunknown\t\t", "'=b\tc\t\t\t5\t5\t5\tunknown\t\t"}, "copied %q")
-	b.Click(fmt.Sprintf(button, title, 0))
-	svg := string(b.Downloaded("Mesh-From-row-to-column.svg"))
-	check.Contains(t, svg, ">From row to column<", ">=b<", ">c<", ">5.000\u00a0µs<", ">between 20 % and 30 %<", `fill="rgb(170, 196, 234)"`)
-	selfContained(t, svg)
-	b.Click(fmt.Sprintf(button, title, 1))
-	if image, err := png.Decode(bytes.NewReader(b.Downloaded("Mesh-From-row-to-column.png"))); err != nil || image.Bounds().Dy() < 200 {
-		t.Errorf("the PNG: %v", err)
-	}
-	check.Equal(t, b.Console(), "", "console: %s")
 }

@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/latency"
-	"github.com/rebound-nic/rebound/latency/plain"
-	"github.com/rebound-nic/rebound/latency/trend"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // History is the development of results over many reports.
 type History struct {
-	Lines []trend.Line
+	Lines []compare.Line
+	Lost  []compare.Lost // reports without a reply
 	Notes []string
 }
 
@@ -25,12 +26,13 @@ type historyPage struct {
 	Title, Answer string
 	Notes         []string
 	Plots         []plot
-	Rows          []statRow
+	Rows          []Row
+	Lost          []Row
 	Differ        []fact
 }
 
 // steps counts the changes, and returns the last of them with its line, or nil if there is none.
-func (h *History) steps() (n int, line *trend.Line, last *trend.Step) {
+func (h *History) steps() (n int, line *compare.Line, last *compare.Step) {
 	var at time.Time
 	for i := range h.Lines {
 		l := &h.Lines[i]
@@ -55,12 +57,14 @@ func (h *History) reports() (most int) {
 func (h *History) answer() string {
 	n, l, s := h.steps()
 	switch {
+	case n == 0 && len(h.Lines) == 0 && len(h.Lost) > 0:
+		return fmt.Sprintf("no probe of %s was answered", sanitize.Count(len(h.Lost), "report"))
 	case n == 0 && len(h.Lines) == 0:
 		return "no report has samples"
-	case n == 0 && h.reports() < 2*trend.Least:
+	case n == 0 && h.reports() < 2*compare.FewestValues:
 		return h.Lines[0].Why
 	case n == 0:
-		return fmt.Sprintf("no change of level found in %s", plain.Count(h.reports(), "report"))
+		return fmt.Sprintf("no change of level found in %s", sanitize.Count(h.reports(), "report"))
 	}
 	word := "rose"
 	if s.After < s.Before {
@@ -76,7 +80,7 @@ func (h *History) answer() string {
 // PrintHistory writes the changes of level as text.
 func PrintHistory(w io.Writer, h *History) error {
 	b := bufio.NewWriter(w)
-	fmt.Fprintf(b, "%s\n", plain.Text(h.answer()))
+	fmt.Fprintf(b, "%s\n", sanitize.Text(h.answer()))
 	if n, _, _ := h.steps(); n > 0 {
 		t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(t, "\nstat\tof\tfrom\tto\tchange\tp\tfirst report\twhat differs from the one before")
@@ -87,34 +91,47 @@ func PrintHistory(w io.Writer, h *History) error {
 				differ = differ[min(len(s.Differ), 1):]
 				for k, d := range differ {
 					if k > 0 {
-						fmt.Fprintf(t, "\t\t\t\t\t\t\t%s\n", plain.Text(d))
+						fmt.Fprintf(t, "\t\t\t\t\t\t\t%s\n", sanitize.Text(d))
 						continue
 					}
-					fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Stat, plain.Text(l.What), latency.FormatNS(s.Before), latency.FormatNS(s.After),
-						formatPercent(s.Percent()), formatP(s.P), plain.Text(at(l, s.At)), plain.Text(d))
+					fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Stat, sanitize.Text(l.What), latency.FormatNS(s.Before), latency.FormatNS(s.After),
+						latency.FormatChange(s.Percent()/100), formatP(s.P), sanitize.Text(at(l, s.At)), sanitize.Text(d))
 				}
 			}
 		}
 		t.Flush()
 	}
+	if len(h.Lost) > 0 {
+		t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "\nreport without a reply\tof\tsent\tlost")
+		for i := range h.Lost {
+			l := &h.Lost[i]
+			fmt.Fprintf(t, "%s\t%s\t%d\t%s\n", sanitize.Text(dated(l.Name, l.Start)), sanitize.Text(l.What), l.Sent, l.Text)
+		}
+		t.Flush()
+	}
 	for _, n := range h.Notes {
-		fmt.Fprintf(b, "note: %s\n", plain.Text(n))
+		fmt.Fprintf(b, "note: %s\n", sanitize.Text(n))
 	}
 	return b.Flush()
 }
 
 // at formats the i-th report of a line with its date.
-func at(l *trend.Line, i int) string {
-	p := l.Points[i]
-	if p.Start.IsZero() {
-		return p.Name
+func at(l *compare.Line, i int) string {
+	return dated(l.Points[i].Name, l.Points[i].Start)
+}
+
+// dated is a report's name with its date, if that is known.
+func dated(name string, start time.Time) string {
+	if start.IsZero() {
+		return name
 	}
-	return p.Name + " of " + p.Start.Format(time.DateOnly)
+	return name + " of " + start.Format(time.DateOnly)
 }
 
 // WriteHistory writes the history as one self-contained page.
 func WriteHistory(w io.Writer, h *History) error {
-	p := historyPage{Title: plain.Count(h.reports(), "report"), Answer: h.answer(), Notes: h.Notes}
+	p := historyPage{Title: sanitize.Count(h.reports(), "report"), Answer: h.answer(), Notes: h.Notes}
 	for i := range h.Lines {
 		l := &h.Lines[i]
 		if len(l.Points) == 0 {
@@ -126,7 +143,7 @@ func WriteHistory(w io.Writer, h *History) error {
 		}
 		p.Plots = append(p.Plots, plot{Title: l.Stat.String() + " of " + l.What, Caption: caption, SVG: historyFigure(l)})
 		for _, s := range l.Steps {
-			p.Rows = append(p.Rows, statRow{l.Stat.String() + " of " + l.What, []string{at(l, s.At), nbsp(s.Before), nbsp(s.After), formatPercent(s.Percent()), formatP(s.P)}})
+			p.Rows = append(p.Rows, Row{l.Stat.String() + " of " + l.What, []string{at(l, s.At), Duration(s.Before), Duration(s.After), latency.FormatChange(s.Percent() / 100), formatP(s.P)}})
 			differ := strings.Join(s.Differ, "; ")
 			if differ == "" {
 				differ = "nothing that the reports say"
@@ -134,11 +151,15 @@ func WriteHistory(w io.Writer, h *History) error {
 			p.Differ = append(p.Differ, fact{fmt.Sprintf("%s at %s", l.Stat, at(l, s.At)), upperFirst(differ) + "."})
 		}
 	}
+	for i := range h.Lost {
+		l := &h.Lost[i]
+		p.Lost = append(p.Lost, Row{dated(l.Name, l.Start), []string{l.What, fmt.Sprint(l.Sent), l.Text}})
+	}
 	return page.ExecuteTemplate(w, "history", p)
 }
 
 // historyFigure draws the values of a line by number, their levels, and the changes between them.
-func historyFigure(l *trend.Line) template.HTML {
+func historyFigure(l *compare.Line) template.HTML {
 	lo, hi := math.Inf(1), 0.0
 	n := len(l.Points)
 	dots := curve{name: l.Stat.String(), class: "dots"}
@@ -158,8 +179,8 @@ func historyFigure(l *trend.Line) template.HTML {
 	for _, s := range l.Steps {
 		add(s.At, s.Before)
 		level = s.After
-		f.rules = append(f.rules, mark{x: float64(s.At) + 0.5, text: fmt.Sprintf("%s, p %s", formatPercent(s.Percent()), formatP(s.P))})
-		alts = append(alts, fmt.Sprintf("it changes by %s with %s", formatPercent(s.Percent()), at(l, s.At)))
+		f.rules = append(f.rules, mark{x: float64(s.At) + 0.5, text: fmt.Sprintf("%s, p %s", latency.FormatChange(s.Percent()/100), formatP(s.P))})
+		alts = append(alts, fmt.Sprintf("it changes by %s with %s", latency.FormatChange(s.Percent()/100), at(l, s.At)))
 	}
 	if level > 0 {
 		add(n, level)
@@ -168,6 +189,6 @@ func historyFigure(l *trend.Line) template.HTML {
 		alts = []string{"no change of level was found"}
 	}
 	f.curves = []curve{levels, dots}
-	f.alt = fmt.Sprintf("%s of %s between %s and %s; %s.", l.Stat, plain.Count(n, "report"), latency.FormatNS(lo), latency.FormatNS(hi), strings.Join(alts, ", "))
+	f.alt = fmt.Sprintf("%s of %s between %s and %s; %s.", l.Stat, sanitize.Count(n, "report"), latency.FormatNS(lo), latency.FormatNS(hi), strings.Join(alts, ", "))
 	return f.svg()
 }

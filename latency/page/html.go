@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"strconv"
+	"regexp"
+	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 //go:embed page.css
@@ -25,11 +26,15 @@ var pageHTML string
 //go:embed page.js
 var pageJS string
 
+// beforeUnit is a number with its unit, between which a headline is not broken.
+var beforeUnit = regexp.MustCompile(`(\d) (%|(?:ns|µs|ms|s|min|h)\b)`)
+
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"ns":    nbsp,
-	"css":   func() template.CSS { return template.CSS(pageCSS) },
-	"js":    func() template.JS { return template.JS(pageJS) },
-	"upper": upperFirst,
+	"ns":     Duration,
+	"css":    func() template.CSS { return template.CSS(pageCSS) },
+	"js":     func() template.JS { return template.JS(pageJS) },
+	"upper":  upperFirst,
+	"joined": func(text string) string { return beforeUnit.ReplaceAllString(text, "${1}\u00a0${2}") },
 	"dict": func(kv ...any) map[string]any {
 		m := map[string]any{}
 		for i := 0; i+1 < len(kv); i += 2 {
@@ -39,17 +44,17 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	},
 }).Parse(pageHTML))
 
-// nbsp keeps number and unit on one line.
-func nbsp(ns float64) string { return strings.ReplaceAll(latency.FormatNS(ns), " ", "\u00a0") }
-
-// grouped writes a count with thin spaces between thousands.
-func grouped(n int64) string {
-	s := strconv.FormatInt(n, 10)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "\u202f" + s[i:]
-	}
-	return s
+// Extend returns the templates "head", "plots" and "table" of this package's pages together with those of another package, whose
+// styles and script follow the common ones. It panics if html is malformed.
+func Extend(html, css, js string) *template.Template {
+	return template.Must(template.Must(page.Clone()).Funcs(template.FuncMap{
+		"css": func() template.CSS { return template.CSS(pageCSS + css) },
+		"js":  func() template.JS { return template.JS(pageJS + js) },
+	}).Parse(html))
 }
+
+// Duration formats a time in ns; number and unit stay on one line.
+func Duration(ns float64) string { return strings.ReplaceAll(latency.FormatNS(ns), " ", "\u00a0") }
 
 // plot is a figure with its caption and legend.
 type plot struct {
@@ -71,51 +76,65 @@ type reportPage struct {
 	Title    string
 	Answer   string
 	Summary  string
-	Alerts   []string
-	Notes    []string
-	Headline []headline
+	Alerts   []string // the first mostWarnings
+	More     []string // the other ones, and the notes
+	Headline []Headline
 	Plots    []plot
 	Columns  []drawnColumn
-	Rows     []statRow
+	Rows     []Row
 	Frames   []fact
 	Facts    []fact
 	Transfer []fact
 	Sim      bool
+	Tail     *attributed // nil if nothing is attributed
 }
 
-type headline struct{ Name, Value, Note string }
+// Headline is a figure in large print.
+type Headline struct{ Name, Value, Note string }
 
 type drawnColumn struct{ Name string }
 
-type statRow struct {
+// Row is a row of a table.
+type Row struct {
 	Name   string
 	Values []string
 }
 
 // Report writes the report as one self-contained page.
 func Report(w io.Writer, rep *report.Report) error {
-	p := reportPage{R: rep, Sim: rep.Device.Sim(), Title: rep.Title(), Answer: answer(rep), Summary: lede(rep), Alerts: alerts(rep), Notes: rep.Notes, Facts: facts(rep)}
+	p := reportPage{R: rep, Sim: rep.Device.Sim(), Title: rep.Title(), Answer: answer(rep), Summary: lede(rep), Alerts: alerts(rep), Facts: facts(rep)}
 	if rep.Measured() {
 		p.Alerts = append(p.Alerts, outageAlerts(outages(rep, rep.Main()))...)
-		p.Headline, p.Plots = headlines(rep), plots(rep)
+		p.Headline, p.Plots, p.Tail = headlines(rep), plots(rep), attributedOf(rep)
+		p.Plots = append(append(p.Plots, bandPlot(rep.Attribution)...), waterfallPlot(rep.Attribution)...)
 	}
 	p.Columns, p.Rows = statTable(rep)
-	for _, row := range countRows {
-		p.Frames = append(p.Frames, fact{row.name, row.frames(rep, grouped)})
+	for _, row := range CountRows {
+		p.Frames = append(p.Frames, fact{row.Name, row.frames(rep)})
 	}
 	if n := rep.Counts.LostForward; n != nil {
-		p.Frames = append(p.Frames, fact{"lost there", grouped(*n)})
+		p.Frames = append(p.Frames, fact{"lost there", latency.FormatCount(*n)})
 	}
 	if n := rep.Counts.LostBackward; n != nil {
-		p.Frames = append(p.Frames, fact{"lost back", grouped(*n)})
+		p.Frames = append(p.Frames, fact{"lost back", latency.FormatCount(*n)})
 	}
 	if n := rep.Counts.LostEither; n != nil && *n > 0 {
-		p.Frames = append(p.Frames, fact{"lost on a way unknown", grouped(*n)})
+		p.Frames = append(p.Frames, fact{"lost on a way unknown", latency.FormatCount(*n)})
 	}
 	for _, k := range transferKinds(rep) {
 		p.Transfer = append(p.Transfer, fact{k, fmt.Sprintf("%.3f", rep.PerReply(k))})
 	}
+	p.Alerts, p.More = above(p.Alerts)
+	for _, n := range rep.Notes {
+		p.More = append(p.More, upperFirst(n)+".")
+	}
 	return page.ExecuteTemplate(w, "report", p)
+}
+
+// above divides the warnings and notes of a page: those above its first graph, and those below it.
+func above(all []string) (first, more []string) {
+	n := min(len(all), mostWarnings)
+	return all[:n:n], slices.Clone(all[n:])
 }
 
 // alerts are the sentences at the top of a page: what limits the use of the report.
@@ -128,12 +147,26 @@ func alerts(rep *report.Report) []string {
 		lines = append(lines, "A device model answered. These nanoseconds are the model's and say nothing about a card's latency; the bus transactions do")
 	}
 	if c := rep.Counts; c.Lost > 0 || c.Corrupt > 0 {
-		lines = append(lines, fmt.Sprintf("Of %d requests, %s were lost %s (%s %%), and %d replies were corrupt. The percentiles are those of what came back",
-			c.Sent, c.LostText(), c.LostWhere(), report.Range(c.LostLeast(), c.Lost, func(n int64) string { return fmt.Sprintf("%.3g", 100*float64(n)/float64(max(c.Sent, 1))) }), c.Corrupt))
+		where := c.LostWhere()
+		if where != "" {
+			where += " "
+		}
+		rejected := sanitize.Count(c.Corrupt, "rejected reply")
+		if text := rep.RejectedText(); text != "" {
+			rejected += ": " + text
+		}
+		lines = append(lines, fmt.Sprintf("Of %s, %s were lost %s(%s); %s. The percentiles are those of what came back", sanitize.Count(c.Sent, "request"),
+			c.LostText(), where, report.Range(c.LostLeast(), c.Lost, func(n int64) string { return latency.FormatShare(float64(n) / float64(max(c.Sent, 1))) }), rejected))
+	}
+	if text := rep.Counts.UnknownText(); text != "" {
+		lines = append(lines, text)
 	}
 	lines = append(lines, rep.ByCounter()...)
-	if own := rep.OwnTail(); own != "" {
+	if own := ownLag(rep); own != "" {
 		lines = append(lines, own)
+	}
+	if text := attributionText(rep.Attribution); text != "" {
+		lines = append(lines, text)
 	}
 	lines = append(append(lines, rep.Tail.Lines()...), rep.Warnings...)
 	for i, text := range lines {
@@ -143,8 +176,8 @@ func alerts(rep *report.Report) []string {
 }
 
 // headlines are the percentiles and the maximum in large print.
-func headlines(rep *report.Report) []headline {
-	var all []headline
+func headlines(rep *report.Report) []Headline {
+	var all []Headline
 	for _, st := range compare.Stats {
 		if st == compare.Mean || st == compare.Min {
 			continue
@@ -153,7 +186,7 @@ func headlines(rep *report.Report) []headline {
 		if !st.Single() && rep.Main().Total.Count < st.Needs() {
 			note = "few samples"
 		}
-		all = append(all, headline{st.String(), nbsp(st.OfReport(rep)), note})
+		all = append(all, Headline{st.String(), Duration(st.OfReport(rep)) + ownMark(rep, st), note})
 	}
 	return all
 }
@@ -178,7 +211,7 @@ func plots(rep *report.Report) []plot {
 	}
 	all := curves(ds, legends, unit)
 	if svg := timeFigure(rep, main, unit); svg != "" && rep.Foreign.Dated() {
-		caption := fmt.Sprintf("Intervals of %v.", time.Duration(rep.Interval))
+		caption := fmt.Sprintf("Intervals of %s.", latency.FormatNS(float64(rep.Interval)))
 		if len(rep.Runs) > 1 {
 			caption += " Each run is a separate line."
 		}
@@ -188,7 +221,7 @@ func plots(rep *report.Report) []plot {
 		all = append(all, plot{"Over time", caption, []legend{{0, "", "p50"}, {1, "", "p99"}, {2, "thin", "max"}}, svg})
 	}
 	if svg := heatFigure(rep, main, unit); svg != "" && rep.Foreign.Dated() {
-		all = append(all, plot{"Where the samples lie, over time", "The darkest cells hold most samples of their moment; each lighter level a tenth of the one before.", nil, svg})
+		all = append(all, plot{"Samples over time", "The darkest cells have the most samples of their moment; each lighter level has a tenth of the one before.", nil, svg})
 	}
 	var strips []template.HTML
 	for _, st := range stripStats(rep) {
@@ -198,28 +231,28 @@ func plots(rep *report.Report) []plot {
 }
 
 // statTable has a column for each series, two for one that was also met at random moments, and a row for each statistic.
-func statTable(rep *report.Report) (columns []drawnColumn, rows []statRow) {
+func statTable(rep *report.Report) (columns []drawnColumn, rows []Row) {
 	for _, s := range rep.Series {
 		name := s.Name
 		if name == latency.MainSeries {
 			name = string(rep.Metric)
 		}
 		if s.Wait != nil {
-			columns = append(columns, drawnColumn{name + ", met at a random moment"}, drawnColumn{name + ", by passes"})
+			columns = append(columns, drawnColumn{name + " (time-weighted)"}, drawnColumn{name + " (per loop iteration)"})
 			continue
 		}
 		columns = append(columns, drawnColumn{name + oneWayError(rep, name)})
 	}
 	for _, st := range compare.Stats {
-		row := statRow{Name: st.String()}
+		row := Row{Name: st.String()}
 		for _, s := range rep.Series {
 			met, value := "–", "–"
 			if !empty(rep, s) {
 				if s.Wait != nil {
-					met = nbsp(st.OfSummary(s.Wait))
+					met = Duration(st.OfSummary(s.Wait))
 				}
-				if value = nbsp(st.Of(s.Total)); s == rep.Main() {
-					value = nbsp(st.OfReport(rep))
+				if value = Duration(st.Of(s.Total)); s == rep.Main() {
+					value = Duration(st.OfReport(rep)) + ownMark(rep, st)
 				}
 			}
 			if s.Wait != nil {
@@ -229,12 +262,12 @@ func statTable(rep *report.Report) (columns []drawnColumn, rows []statRow) {
 		}
 		rows = append(rows, row)
 	}
-	samples := statRow{Name: "samples"}
+	samples := Row{Name: "samples"}
 	for _, s := range rep.Series {
 		if s.Wait != nil {
 			samples.Values = append(samples.Values, "")
 		}
-		samples.Values = append(samples.Values, grouped(s.Total.Count))
+		samples.Values = append(samples.Values, latency.FormatCount(s.Total.Count))
 	}
 	return columns, append(rows, samples)
 }
@@ -245,7 +278,7 @@ func curves(ds []drawn, legends []legend, unit string) []plot {
 		return nil
 	}
 	return []plot{
-		{"Percentiles", "Where the ground is grey, fewer than ten samples lie above a percentile: its value is luck.", legends, percentileFigure(ds, unit)},
+		{"Percentiles", "Grey: fewer than ten samples lie above the percentile. Do not rely on its value.", legends, percentileFigure(ds, unit)},
 		{"Distribution", "Both axes are logarithmic, so that a single outlier shows.", legends, distributionFigure(ds, unit)},
 	}
 }
@@ -269,7 +302,7 @@ func lede(r *report.Report) string {
 	}
 	switch t.Mode {
 	case "open":
-		s = append(s, fmt.Sprintf("open loop at %s a second, timed from the intended send", FormatRate(t.Rate)))
+		s = append(s, fmt.Sprintf("open loop at %s a second, timed from the intended send", latency.FormatRate(t.Rate)))
 		if t.Arrivals != "" {
 			s = append(s, t.Spread())
 		}
@@ -280,10 +313,10 @@ func lede(r *report.Report) string {
 		s = append(s, fmt.Sprintf("%s on %s", d.Driver, d.Device))
 	}
 	if len(r.Runs) > 1 {
-		s = append(s, fmt.Sprintf("%d runs", len(r.Runs)))
+		s = append(s, sanitize.Count(len(r.Runs), "run"))
 	}
 	if !r.End.IsZero() {
-		s = append(s, fmt.Sprintf("%s, %v", r.Start.UTC().Format("2 January 2006 15:04 UTC"), r.End.Sub(r.Start).Round(100*time.Millisecond)))
+		s = append(s, fmt.Sprintf("%s, %s", r.Start.UTC().Format("2 January 2006 15:04 UTC"), latency.FormatDuration(r.End.Sub(r.Start))))
 	}
 	return strings.Join(s, "; ") + "."
 }
@@ -316,7 +349,7 @@ func facts(r *report.Report) []fact {
 
 func leftOut(anonymous bool) string {
 	if anonymous {
-		return "host name, command lines, kernel release behind its version, MAC addresses, public IP addresses"
+		return "host name, command lines, kernel release behind its version, names of threads, MAC addresses, public IP addresses"
 	}
 	return ""
 }
@@ -339,7 +372,7 @@ func speedOf(mbps int) string {
 	if mbps == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%g Gbit/s", float64(mbps)/1000)
+	return latency.FormatBits(float64(mbps) * 1e6)
 }
 
 func clockOf(c latency.ClockInfo) string {

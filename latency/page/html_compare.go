@@ -14,14 +14,15 @@ type comparePage struct {
 	C      *compare.Comparison
 	Title  string
 	Answer string
-	Notes  []string
+	Notes  []string // the first mostWarnings
+	More   []string // the others
 	Links  []Link
 	Names  []legend
 	Plots  []plot
 	Pairs  []pairTable
-	Frames []statRow
-	Buses  []statRow
-	Facts  []statRow
+	Frames []Row
+	Buses  []Row
+	Facts  []Row
 }
 
 type pairTable struct {
@@ -34,6 +35,8 @@ type pairTable struct {
 
 type pairRow struct {
 	Stat, A, B, Diff, Percent, Mark, Verdict, Word, CI, Least, P string
+
+	Within string // smallest change that would have been seen, if none was
 }
 
 // Comparison writes the comparison as one self-contained page. links lead to the pages of the reports, if they are
@@ -57,9 +60,15 @@ func Comparison(w io.Writer, c *compare.Comparison, links ...Link) error {
 		}
 		sim = sim || r.Device.Sim()
 	}
+	for _, r := range c.Reports {
+		if text := OwnText(r); text != "" {
+			p.Notes = append(p.Notes, warned(r, text)+".")
+		}
+	}
 	for _, n := range c.Notes {
 		p.Notes = append(p.Notes, sentence(n, c.Reports)+".")
 	}
+	p.Notes, p.More = above(p.Notes)
 	if len(c.Reports) > 3 {
 		p.Title = fmt.Sprintf("%d reports", len(c.Reports))
 	}
@@ -81,52 +90,17 @@ func Comparison(w io.Writer, c *compare.Comparison, links ...Link) error {
 	}
 	p.Plots = append(p.Plots, joined("Runs", "A dot for each run, in the order in which they were made.", p.Names, strips)...)
 	for i, pair := range c.Pairs {
-		t := pairTable{A: p.Names[0], B: p.Names[i+1], Not: len(pair.Obstacles) > 0}
-		seen := map[string]bool{}
-		foot := func(text string) {
-			if !seen[text] {
-				seen[text] = true
-				t.Foot = append(t.Foot, text)
-			}
-		}
-		var shifts []template.HTML
-		for _, r := range namedRows(pair) {
-			row := pairRow{Stat: r.name, A: nbsp(r.PooledA), B: nbsp(r.PooledB), Mark: r.Verdict.Mark(), Verdict: r.Verdict.String(), Word: verdictWords[r.Verdict], Diff: "–", CI: "–", Least: "–", P: "–"}
-			if r.Tested() {
-				row.Diff, row.Percent = formatShift(r.Row)
-				row.P = formatP(r.P)
-				row.CI, row.Least = formatInterval(r.Row, "%s … %s"), r.Visible()
-			}
-			if r.Tested() {
-				foot("Tested over " + r.How + ".")
-			}
-			if r.Why != "" && !t.Not {
-				foot(upperFirst(r.Why) + ".")
-			}
-			t.Rows = append(t.Rows, row)
-			if r.name == "p50" || r.name == "p99" {
-				shifts = append(shifts, shiftFigure(r.Row))
-			}
-		}
-		for _, line := range caveats(pair) {
-			foot(upperFirst(line) + ".")
-		}
-		for _, w := range pair.OneWay {
-			foot(fmt.Sprintf("%s: ± %s of A and ± %s of B by their clocks; a shift within the sum has no verdict.", upperFirst(wayName(w.Series)), nbsp(w.ErrorA), nbsp(w.ErrorB)))
-		}
-		t.Diff = append(shiftFunction(&pair, t.B), joined("Histogram of the difference",
-			"The differences between runs whose ranks are tested: each B minus each A, or the averages of two pairs. Their median is the shift. Grey: its interval. The line is at no difference.", nil, shifts)...)
-		p.Pairs = append(p.Pairs, t)
+		p.Pairs = append(p.Pairs, tableOf(&pair, p.Names[0], p.Names[i+1]))
 	}
-	for _, row := range countRows {
-		s := statRow{Name: row.name}
+	for _, row := range CountRows {
+		s := Row{Name: row.Name}
 		for _, r := range c.Reports {
-			s.Values = append(s.Values, row.frames(r, grouped))
+			s.Values = append(s.Values, row.frames(r))
 		}
 		p.Frames = append(p.Frames, s)
 	}
 	for _, k := range transferKinds(c.Reports...) {
-		s := statRow{Name: k}
+		s := Row{Name: k}
 		for _, r := range c.Reports {
 			s.Values = append(s.Values, fmt.Sprintf("%.3f", r.PerReply(k)))
 		}
@@ -134,6 +108,49 @@ func Comparison(w io.Writer, c *compare.Comparison, links ...Link) error {
 	}
 	p.Facts = factRows(c.Reports)
 	return page.ExecuteTemplate(w, "compare", p)
+}
+
+// tableOf returns the table of a pair, and the figures of its difference.
+func tableOf(pair *compare.Pair, a, b legend) pairTable {
+	t := pairTable{A: a, B: b, Not: len(pair.Obstacles) > 0}
+	seen := map[string]bool{}
+	foot := func(text string) {
+		if !seen[text] {
+			seen[text] = true
+			t.Foot = append(t.Foot, text)
+		}
+	}
+	var shifts []template.HTML
+	if text := tested(*pair); text != "" {
+		foot(upperFirst(text) + ".")
+	}
+	for _, r := range namedRows(*pair) {
+		row := pairRow{Stat: r.name, A: Duration(r.PooledA) + pairMark(pair.A, r), B: Duration(r.PooledB) + pairMark(pair.B, r), Mark: r.Verdict.Mark(), Verdict: r.Verdict.Class(), Word: r.Verdict.String(), Diff: "–", CI: "–", Least: "–", P: "–"}
+		if r.Tested() {
+			row.Diff, row.Percent = formatShift(r.Row)
+			row.P = formatP(r.P)
+			row.CI, row.Least = formatInterval(r.Row, "%s … %s"), r.Visible()
+			if r.Verdict == compare.Noise {
+				row.Within = "within ±" + strings.ReplaceAll(row.Least, " ", "\u00a0")
+			}
+		}
+		if r.Why != "" && !t.Not {
+			foot(upperFirst(r.Why) + ".")
+		}
+		t.Rows = append(t.Rows, row)
+		if r.name == "p50" || r.name == "p99" {
+			shifts = append(shifts, shiftFigure(r.Row))
+		}
+	}
+	for _, line := range caveats(*pair) {
+		foot(upperFirst(line) + ".")
+	}
+	for _, w := range pair.OneWay {
+		foot(fmt.Sprintf("%s: ± %s of A and ± %s of B by their clocks; a shift within the sum has no verdict.", upperFirst(wayName(w.Series)), Duration(w.ErrorA), Duration(w.ErrorB)))
+	}
+	t.Diff = append(shiftFunction(pair, t.B), joined("Histogram of the difference",
+		"The differences between runs: each of B compared with each of A. Their median is the shift. Grey: its interval. The line is at no difference.", nil, shifts)...)
+	return t
 }
 
 // sentence capitalises the first letter of a text, unless it starts with the name of a report.
@@ -146,14 +163,11 @@ func sentence(text string, all []*report.Report) string {
 	return upperFirst(text)
 }
 
-// verdictWords are the words for verdicts on the page.
-var verdictWords = map[compare.Verdict]string{compare.Unknown: "cannot tell", compare.Noise: "no change seen", compare.Faster: "faster", compare.Slower: "slower"}
-
 // palette is the number of colours in page.css.
 const palette = 6
 
 // factRows aligns the environments. It omits rows that are the same everywhere, except for the most important ones.
-func factRows(rs []*report.Report) []statRow {
+func factRows(rs []*report.Report) []Row {
 	var order []string
 	values := map[string][]string{}
 	for i, r := range rs {
@@ -165,7 +179,7 @@ func factRows(rs []*report.Report) []statRow {
 			values[f.Name][i] = f.Value
 		}
 	}
-	var out []statRow
+	var out []Row
 	for _, name := range order {
 		v := values[name]
 		same := true
@@ -175,7 +189,7 @@ func factRows(rs []*report.Report) []statRow {
 		if same && name != "Host" && name != "CPU" && name != "Kernel" && name != "Driver" && name != "Backend" {
 			continue
 		}
-		out = append(out, statRow{name, v})
+		out = append(out, Row{name, v})
 	}
 	return out
 }

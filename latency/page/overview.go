@@ -3,6 +3,7 @@ package page
 import (
 	"cmp"
 	"fmt"
+	"html/template"
 	"io"
 	"math"
 	"slices"
@@ -10,8 +11,8 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
-	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // Item is a report of an overview, with the link to its page.
@@ -25,7 +26,7 @@ type overviewPage struct {
 	Alerts, Notes []string
 	Plots         []plot
 	Groups        []overviewGroup
-	Facts         []statRow
+	Facts         []Row
 	Names         []legend
 }
 
@@ -33,6 +34,7 @@ type overviewGroup struct {
 	Title, Foot string
 	Columns     []string
 	Points      []sweepPoint
+	CSV         template.URL // empty if there is none
 }
 
 // backendText names what was behind the driver of a report.
@@ -56,19 +58,21 @@ func backendText(r *report.Report) string {
 // are no verdicts. Reports of device models are in a separate table, with their bus transactions and without their
 // times.
 func Overview(w io.Writer, title string, all []Item, c *compare.Comparison) error {
-	var measured, models []Item
+	var measured, models, nothing []Item
 	for _, i := range all {
 		if i.R.Device.Sim() {
 			models = append(models, i)
 		} else if i.R.Measured() {
 			measured = append(measured, i)
+		} else if counted(i.R) {
+			nothing = append(nothing, i)
 		}
 	}
 	slices.SortStableFunc(measured, func(a, b Item) int { return cmp.Compare(a.R.Quantile(0.5), b.R.Quantile(0.5)) })
 	p := overviewPage{Title: title, Answer: OverviewAnswer(all)}
 	verdicts := verdictsOf(c)
-	if len(measured) > 0 {
-		p.Groups = append(p.Groups, measuredGroup(measured, c, verdicts))
+	if len(measured)+len(nothing) > 0 {
+		p.Groups = append(p.Groups, measuredGroup(append(slices.Clone(measured), nothing...), c, verdicts))
 		p.Plots = rankFigure(measured)
 	}
 	if len(models) > 0 {
@@ -88,7 +92,7 @@ func Overview(w io.Writer, title string, all []Item, c *compare.Comparison) erro
 	p.Names = []legend{{Name: "all reports"}}
 	for _, f := range facts(all[0].R) {
 		if !slices.ContainsFunc(all, func(i Item) bool { return !slices.Contains(facts(i.R), f) }) {
-			p.Facts = append(p.Facts, statRow{f.Name, []string{f.Value}})
+			p.Facts = append(p.Facts, Row{f.Name, []string{f.Value}})
 		}
 	}
 	return page.ExecuteTemplate(w, "overview", p)
@@ -105,6 +109,9 @@ func OverviewAnswer(all []Item) string {
 			models++
 			continue
 		case !i.R.Measured():
+			if i.R.Counts.LostLeast() > 0 {
+				lossy++
+			}
 			continue
 		}
 		if least == nil || i.R.Quantile(0.5) < least.R.Quantile(0.5) {
@@ -119,11 +126,11 @@ func OverviewAnswer(all []Item) string {
 	}
 	var parts []string
 	if least != nil {
-		parts = append(parts, fmt.Sprintf("of %s, %s has the lowest p50 (%s) and %s the highest (%s); %d lost probes", plain.Count(len(all)-models, "measurement"),
-			plain.Text(least.Name), latency.FormatNS(least.R.Quantile(0.5)), plain.Text(most.Name), latency.FormatNS(most.R.Quantile(0.5)), lossy))
+		parts = append(parts, fmt.Sprintf("of %s, %s has the lowest p50 (%s) and %s the highest (%s); %d lost probes", sanitize.Count(len(all)-models, "measurement"),
+			sanitize.Text(least.Name), latency.FormatNS(least.R.Quantile(0.5)), sanitize.Text(most.Name), latency.FormatNS(most.R.Quantile(0.5)), lossy))
 	}
 	if models > 0 {
-		parts = append(parts, plain.Count(models, "report")+" of device models, which say what a reply costs on the bus and nothing about a card's latency")
+		parts = append(parts, sanitize.Count(models, "report")+" of device models, which say what a reply costs on the bus and nothing about a card's latency")
 	}
 	return strings.Join(parts, "; ")
 }
@@ -152,7 +159,7 @@ func trafficText(r *report.Report) string {
 	}
 	switch t.Mode {
 	case "open":
-		parts = append(parts, FormatRate(t.Rate)+"/s")
+		parts = append(parts, latency.FormatRate(t.Rate)+"/s")
 	case "closed":
 		parts = append(parts, "closed loop")
 	}
@@ -160,30 +167,18 @@ func trafficText(r *report.Report) string {
 }
 
 func measuredGroup(all []Item, c *compare.Comparison, verdicts map[*report.Report]map[string]compare.Row) overviewGroup {
-	g := overviewGroup{Title: "Ranking by p50", Columns: []string{"rank", "backend", "p50", "p99", "p99.9", "max", "lost", "probes"}}
+	g := overviewGroup{Title: "Ranking by p50"}
 	if c != nil {
 		g.Foot = fmt.Sprintf("Marks compare with %s: + slower, - faster, ~ no change seen, ? cannot tell. The order of two neighbours means nothing by itself.", c.Reports[0].Name())
 	}
+	t := Table{Kind: RankingTable}
 	for k, i := range all {
-		cell := func(name string) string {
-			st, err := compare.ParseStat(name)
-			if err != nil {
-				return ""
-			}
-			text := nbsp(st.OfReport(i.R))
-			if row, ok := verdicts[i.R][name]; ok {
-				text += " " + row.Verdict.Mark()
-			}
-			return text
-		}
-		d := i.R.Device
-		lost := "–"
-		if counted(i.R) && !answers(i.R) {
-			lost = report.Range(i.R.Counts.LostLeast(), i.R.Counts.Lost, grouped) + " of " + grouped(i.R.Counts.Sent)
-		}
-		g.Points = append(g.Points, sweepPoint{i.Link, []string{fmt.Sprint(k + 1), strings.TrimSuffix(backendText(i.R)+", "+cmp.Or(d.Driver, i.R.Tool), ", "), cell("p50"), cell("p99"), cell("p99.9"),
-			nbsp(float64(i.R.Main().Summary.Max)), lost, cmp.Or(trafficText(i.R), "–")}})
+		p := PointOf(i.R, i.Link)
+		p.rank, p.rows = k+1, verdicts[i.R]
+		t.Points = append(t.Points, p)
 	}
+	g.Columns, g.Points = t.htmlRows()
+	g.CSV = t.csvLink()
 	return g
 }
 
@@ -197,7 +192,7 @@ func modelGroup(all []Item) overviewGroup {
 		Foot: "A model's time says nothing about a card's latency and is not shown. How often a reply crosses the bus is what the driver does on any card of that kind."}
 	for _, i := range all {
 		d := i.R.Device
-		values := []string{backendText(i.R), cmp.Or(d.Driver, "–"), cmp.Or(d.Push, "–"), grouped(max(i.R.Counts.Received, i.R.Counts.Sent))}
+		values := []string{backendText(i.R), cmp.Or(d.Driver, "–"), cmp.Or(d.Push, "–"), latency.FormatCount(max(i.R.Counts.Received, i.R.Counts.Sent))}
 		for _, k := range kinds {
 			if i.R.Transfers == nil {
 				values = append(values, "–")
@@ -244,6 +239,6 @@ func rankFigure(all []Item) []plot {
 		}
 		return fmt.Sprint(v)
 	})
-	f.alt = fmt.Sprintf("Percentiles of %s by rank, between %s and %s.", plain.Count(len(all), "report"), latency.FormatNS(lo), latency.FormatNS(hi))
+	f.alt = fmt.Sprintf("Percentiles of %s by rank, between %s and %s.", sanitize.Count(len(all), "report"), latency.FormatNS(lo), latency.FormatNS(hi))
 	return []plot{{"Percentiles by rank", "Each column is a report, in the order of the table.", legends, f.svg()}}
 }

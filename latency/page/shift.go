@@ -28,8 +28,8 @@ func shiftFunction(p *compare.Pair, b legend) []plot {
 			continue
 		}
 		c.x, c.y, c.lo, c.hi = append(c.x, at), append(c.y, shift), append(c.lo, share(r.Lo)), append(c.hi, share(r.Hi))
-		c.marks = append(c.marks, mark{at, shift, fmt.Sprintf("%s: %s (%s), interval %s: %s", r.Stat, latency.FormatSigned(r.Shift), formatPercent(shift),
-			formatInterval(r, "%s to %s"), verdictWords[r.Verdict])})
+		c.marks = append(c.marks, mark{at, shift, fmt.Sprintf("%s: %s (%s), interval %s: %s", r.Stat, latency.FormatSigned(r.Shift), latency.FormatChange(shift/100),
+			formatInterval(r, "%s to %s"), r.Verdict.String())})
 		lo, hi, end = min(lo, shift), max(hi, shift), at
 		if width := share(r.Hi-r.Lo) / 2; !math.IsInf(width, 0) {
 			widths = append(widths, width)
@@ -49,7 +49,7 @@ func shiftFunction(p *compare.Pair, b legend) []plot {
 	f := figure{curves: []curve{c}, x: ninesAxis(end + 0.05), y: axis{lo: lo - room, hi: hi + room, unit: "percent", title: "B above A, %"}}
 	f.y.ticks = linearTicks(f.y.lo, f.y.hi, 7, percentTick)
 	f.level = []float64{0}
-	f.alt = fmt.Sprintf("Shift function from %s to %s of A. ", formatPercent(lo), formatPercent(hi))
+	f.alt = fmt.Sprintf("Shift function from %s to %s of A. ", latency.FormatChange(lo/100), latency.FormatChange(hi/100))
 	if apart == nil {
 		f.alt += "The band holds zero at all percentiles."
 	} else {
@@ -63,9 +63,9 @@ func shiftFunction(p *compare.Pair, b legend) []plot {
 
 func percentTick(v float64) string {
 	if math.Abs(v) < 1e-9 {
-		return "0%"
+		return "0 %"
 	}
-	return fmt.Sprintf("%+.4g%%", v)
+	return fmt.Sprintf("%+.4g %%", v)
 }
 
 // timesFigure plots p50 of all reports over time, and also p99 if there are few reports. The time is that of the

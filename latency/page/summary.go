@@ -10,8 +10,8 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
-	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // summaryStats are the rows of a summary, and the columns if there are more than two reports.
@@ -51,7 +51,7 @@ func PrintSummary(w io.Writer, c *compare.Comparison) error {
 	t.Flush()
 	more := "-v prints everything"
 	if hidden > 0 {
-		more = fmt.Sprintf("-v prints everything (%s)", plain.Count(hidden, "more note"))
+		more = fmt.Sprintf("-v prints everything (%s)", sanitize.Count(hidden, "more note"))
 	}
 	fmt.Fprintf(b, "+ slower, - faster, ~ no change seen, ? cannot tell; %s\n", more)
 	return b.Flush()
@@ -67,6 +67,11 @@ func remarks(c *compare.Comparison) (all []string) {
 	}
 	for _, r := range c.Reports {
 		for _, text := range r.Warnings {
+			all = append(all, warned(r, text))
+		}
+	}
+	for _, r := range c.Reports {
+		if text := OwnText(r); text != "" {
 			all = append(all, warned(r, text))
 		}
 	}
@@ -103,7 +108,7 @@ func metric(a, b *report.Report) string {
 // summarizePair writes a row for each statistic of two reports.
 func summarizePair(w io.Writer, c *compare.Comparison) {
 	p := c.Pairs[0]
-	fmt.Fprintf(w, "%s\tA: %s\tB: %s\tshift of runs\t\t\tinterval\t\n", metric(p.A, p.B), plain.Text(p.A.Name()), plain.Text(p.B.Name()))
+	fmt.Fprintf(w, "%s\tA: %s\tB: %s\tshift of runs\t\t\tinterval\t\n", metric(p.A, p.B), sanitize.Text(p.A.Name()), sanitize.Text(p.B.Name()))
 	for _, r := range p.Rows {
 		if !summarized(r) {
 			continue
@@ -113,7 +118,7 @@ func summarizePair(w io.Writer, c *compare.Comparison) {
 			shift, percent = formatShift(r)
 			interval = formatInterval(r, "[%s, %s]")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Stat, latency.FormatNS(r.PooledA), latency.FormatNS(r.PooledB), shift, percent, r.Verdict.Mark(), interval)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Stat, latency.FormatNS(r.PooledA)+ownMark(p.A, r.Stat), latency.FormatNS(r.PooledB)+ownMark(p.B, r.Stat), shift, percent, r.Verdict.Mark(), interval)
 	}
 	fmt.Fprintf(w, "lost\t%s\t%s\t\n", lostText(p.A), lostText(p.B))
 }
@@ -131,11 +136,11 @@ func summarizeAll(w io.Writer, c *compare.Comparison) {
 	}
 	fmt.Fprint(w, "lost\t\n")
 	for i, r := range c.Reports {
-		fmt.Fprintf(w, "%s\t", plain.Text(r.Name()))
+		fmt.Fprintf(w, "%s\t", sanitize.Text(r.Name()))
 		for _, st := range stats {
 			value, shift, mark := "", "", ""
 			if r.Measured() {
-				value = latency.FormatNS(st.OfReport(r))
+				value = latency.FormatNS(st.OfReport(r)) + ownMark(r, st)
 			}
 			if i > 0 {
 				for _, row := range c.Pairs[i-1].Rows {
@@ -158,8 +163,8 @@ func lostText(r *report.Report) string {
 	if !counted(r) || answers(r) {
 		return "–"
 	}
-	lost := fmt.Sprintf("%s of %s", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
-	return strings.Join(append([]string{lost}, elsewhere(&r.Counts, commas)...), ", ")
+	lost := fmt.Sprintf("%s of %s", report.Range(r.Counts.LostLeast(), r.Counts.Lost, latency.FormatCount[int64]), latency.FormatCount(r.Counts.Sent))
+	return strings.Join(append([]string{lost}, Elsewhere(&r.Counts)...), ", ")
 }
 
 // warned prefixes a report's warning with its name.

@@ -49,7 +49,7 @@ func TestSummary(t *testing.T) {
 		t.Errorf("with a limit:\n%s", text)
 	}
 	text = summary(compare.Reports(all[0], all[1:5]...))
-	if lines := strings.Count(text, "\n"); lines > 12 || !strings.Contains(text, "-v prints everything (") || !regexp.MustCompile(`\n +new3 .*-2\d\.\d%  [-?] `).MatchString(text) {
+	if lines := strings.Count(text, "\n"); lines > 12 || !strings.Contains(text, "-v prints everything (") || !regexp.MustCompile(`\n +new3 .*-2\d\.\d %  [-?] `).MatchString(text) {
 		t.Errorf("%d lines:\n%s", lines, text)
 	}
 	all[1].Traffic.Protocol, all[1].Session, all[1].Schedule = "udp", "", nil

@@ -3,6 +3,7 @@ package page
 import (
 	"cmp"
 	"fmt"
+	"html/template"
 	"io"
 	"math"
 	"slices"
@@ -11,8 +12,8 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
-	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // Link is a link of a page to the page of a report.
@@ -20,11 +21,12 @@ type Link struct{ Name, Href string }
 
 type sweepPage struct {
 	Title, Answer string
-	Alerts        []string
+	Alerts, More  []string
 	Plots         []plot
 	Columns       []string
 	Points        []sweepPoint
-	Rows          []statRow // environment
+	CSV           template.URL
+	Rows          []Row // environment
 	Names         []legend
 }
 
@@ -47,12 +49,21 @@ func different(all []*report.Report, of func(*report.Report) float64) bool {
 // SweepAnswer summarises a sweep in one sentence: p50 of the lowest and the highest point, how many points lost probes,
 // and how the results depend on the rate or the size.
 func SweepAnswer(all []*report.Report) string {
-	least, most, lossy, perhaps := all[0], all[0], 0, 0
+	own := limited(answered(all))
+	measured := slices.DeleteFunc(answered(all), hostLimited)
+	if len(own) > 0 && len(measured) == 0 {
+		return fmt.Sprintf("this host limited all of %s, so that none says anything about the target: measure at lower rates, or on an idle host (-core, -isolate)", sanitize.Count(len(own), "point"))
+	}
+	var least, most *report.Report
+	lossy, perhaps := 0, 0
 	for _, r := range all {
-		if p50 := r.Main().Summary.P50; p50 < least.Main().Summary.P50 {
-			least = r
-		} else if p50 > most.Main().Summary.P50 {
-			most = r
+		if r.Measured() && !hostLimited(r) {
+			if p50 := r.Main().Summary.P50; least == nil || p50 < least.Main().Summary.P50 {
+				least = r
+			}
+			if most == nil || r.Main().Summary.P50 > most.Main().Summary.P50 {
+				most = r
+			}
 		}
 		if r.Counts.LostLeast() > 0 {
 			lossy++
@@ -60,23 +71,39 @@ func SweepAnswer(all []*report.Report) string {
 			perhaps++
 		}
 	}
-	text := fmt.Sprintf("p50 from %s (%s) to %s (%s); %d of %s lost probes", latency.FormatNS(least.Quantile(0.5)), plain.Text(least.Label),
-		latency.FormatNS(most.Quantile(0.5)), plain.Text(most.Label), lossy, plain.Count(len(all), "point"))
+	if least == nil {
+		return fmt.Sprintf("no reply at any of %s", sanitize.Count(len(all), "point"))
+	}
+	before := ""
+	if len(own) > 0 {
+		before = fmt.Sprintf("this host limited %s of %s (%s), which are left out here; ", latency.FormatCount(len(own)), sanitize.Count(len(all), "point"), sanitize.Text(strings.Join(own, ", ")))
+	}
+	text := before + fmt.Sprintf("p50 from %s (%s) to %s (%s); %d of %s lost probes", Quantile(least, 0.5), sanitize.Text(least.Label),
+		Quantile(most, 0.5), sanitize.Text(most.Label), lossy, sanitize.Count(len(all), "point"))
 	if perhaps > 0 {
 		text += fmt.Sprintf(", %d more may have", perhaps)
 	}
 	switch rates, sizes := byRate(all), bySize(all); {
 	case rates && !sizes:
 		if rate := lossless(all); rate > 0 {
-			text += "; no loss up to " + FormatRate(rate) + "/s"
+			text += "; no loss up to " + latency.FormatRate(rate) + "/s"
 		}
-		if rate, over := knee(all); over {
-			text += "; p99 more than doubles above " + FormatRate(rate) + "/s"
+		theirs := slices.DeleteFunc(slices.Clone(measured), func(r *report.Report) bool { return r.OwnAt(0.99) })
+		if rate, over := knee(theirs); over {
+			text += "; p99 more than doubles above " + latency.FormatRate(rate) + "/s"
 		}
-	case sizes && !rates:
-		text += "; p50 grows by " + perByte(all)
+		if n := len(measured) - len(theirs); n > 0 {
+			text += "; this host's own lag accounts for p99 of " + sanitize.Count(n, "point")
+		}
+	case sizes && !rates && bySize(measured):
+		text += "; p50 grows by " + perByte(measured)
 	}
 	return text
+}
+
+// answered returns the points with samples.
+func answered(all []*report.Report) []*report.Report {
+	return slices.DeleteFunc(slices.Clone(all), func(r *report.Report) bool { return !r.Measured() })
 }
 
 // sorted returns the points in ascending order of the varied parameter.
@@ -125,53 +152,43 @@ func perByte(all []*report.Report) string {
 	return strconv.FormatFloat((slopes[(n-1)/2]+slopes[n/2])/2, 'g', 3, 64) + " ns per byte"
 }
 
-// Sweep writes the points of a sweep, given as reports with samples, as one page. links lead to the pages of the
+// Sweep writes the points of a sweep as one page. links lead to the pages of the
 // points.
 func Sweep(w io.Writer, all []*report.Report, links []Link) error {
-	p := sweepPage{Title: plain.Count(len(all), "point") + " of a sweep", Answer: SweepAnswer(all)}
+	p := sweepPage{Title: sanitize.Count(len(all), "point") + " of a sweep", Answer: SweepAnswer(all)}
 	over := sizeOf
 	if byRate(all) {
 		over = rateOf
 	}
-	p.Columns = []string{"rate/s", "frame bytes", "p50", "p99", "p99.9", "max", "sent", "lost"}
-	var places []*countRow
-	for _, row := range countRows {
-		if row.unanswered && slices.ContainsFunc(all, func(r *report.Report) bool { return row.number(&r.Counts) != 0 }) {
-			places, p.Columns = append(places, row), append(p.Columns, row.name)
-		}
-	}
+	t := Table{Kind: SweepTable}
 	for i, r := range all {
 		for _, text := range warnings(r) {
-			p.Alerts = append(p.Alerts, upperFirst(r.Name()+": "+text))
+			p.Alerts = append(p.Alerts, r.Name()+": "+text)
 		}
-		rate := "closed loop"
-		if r.Traffic.Rate > 0 {
-			rate = FormatRate(r.Traffic.Rate)
-		}
-		values := []string{rate, strconv.Itoa(r.Traffic.FrameSize), nbsp(r.Quantile(0.5)), nbsp(r.Quantile(0.99)), nbsp(r.Quantile(0.999)),
-			nbsp(float64(r.Main().Summary.Max)), grouped(r.Counts.Sent), report.Range(r.Counts.LostLeast(), r.Counts.Lost, grouped)}
-		for _, row := range places {
-			values = append(values, row.text(&r.Counts, grouped))
-		}
-		p.Points = append(p.Points, sweepPoint{links[i], values})
+		t.Points = append(t.Points, PointOf(r, links[i]))
 	}
-	p.Plots = sweepPlots(all, over)
+	p.Columns, p.Points = t.htmlRows()
+	p.CSV = t.csvLink()
+	if points := answered(all); len(points) > 0 {
+		p.Plots = sweepPlots(points, all, over)
+	}
 	p.Names = []legend{{Name: "all points"}}
 	for _, f := range facts(all[0]) {
 		if !slices.ContainsFunc(all, func(r *report.Report) bool { return !slices.Contains(facts(r), f) }) {
-			p.Rows = append(p.Rows, statRow{f.Name, []string{f.Value}})
+			p.Rows = append(p.Rows, Row{f.Name, []string{f.Value}})
 		}
 	}
+	p.Alerts, p.More = above(p.Alerts)
 	return page.ExecuteTemplate(w, "sweep", p)
 }
 
 // sweepPlots are the curves of a sweep: with one group of points, three percentiles in one figure; with several groups,
-// a figure for each percentile. Points are grouped by the parameters other than over.
-func sweepPlots(all []*report.Report, over func(*report.Report) float64) (plots []plot) {
+// a figure for each percentile. points has those without a reply, too. Points are Grouped by the parameters other than over.
+func sweepPlots(all, points []*report.Report, over func(*report.Report) float64) (plots []plot) {
 	rates := byRate(all)
-	other, name, title := rateOf, func(v float64) string { return FormatRate(v) + "/s" }, "Latency by frame size"
+	other, name, title := rateOf, func(v float64) string { return latency.FormatRate(v) + "/s" }, "Latency by frame size"
 	if rates {
-		other, name, title = sizeOf, func(v float64) string { return FormatRate(v) + " bytes" }, "Latency by rate"
+		other, name, title = sizeOf, func(v float64) string { return latency.FormatRate(v) + " bytes" }, "Latency by rate"
 	}
 	groups := map[float64][]*report.Report{}
 	var order []float64
@@ -205,7 +222,7 @@ func sweepPlots(all []*report.Report, over func(*report.Report) float64) (plots 
 		}
 	}
 	caption := "Each dot is a point of the sweep."
-	if rates && len(order) == 1 {
+	if rates && len(order) == 1 && lossless(points) > 0 {
 		caption += " The dashed line is the highest rate up to which no probe was lost."
 	}
 	if len(order) == 1 {
@@ -213,7 +230,7 @@ func sweepPlots(all []*report.Report, over func(*report.Report) float64) (plots 
 		for k, st := range stats {
 			cs = append(cs, line(groups[order[0]], st, st.String(), k))
 		}
-		return append(plots, sweepFigure(title, caption, unit, cs, rates, all))
+		return append(plots, sweepFigure(title, caption, unit, cs, rates, points))
 	}
 	for _, st := range stats {
 		var cs []curve
@@ -239,7 +256,7 @@ func sweepFigure(title, caption, unit string, cs []curve, rates bool, points []*
 		f.x = axis{lo: xlo / 1.1, hi: xhi * 1.1, log: true, unit: "rate", title: "probes per second"}
 		f.x.ticks = logTicks(f.x.lo, f.x.hi, tickCount)
 		if rate := lossless(points); rate > 0 {
-			f.rules = []mark{{x: rate, text: "no loss up to " + FormatRate(rate) + "/s"}}
+			f.rules = []mark{{x: rate, text: "no loss up to " + latency.FormatRate(rate) + "/s"}}
 		}
 	} else {
 		room := max((xhi-xlo)*0.03, 1)

@@ -47,10 +47,10 @@ func TestSweepPage(t *testing.T) {
 		says   []string
 		curves int
 	}{
-		{"rates", rateSweep(), []string{"; 1 of 4 points lost probes; no loss up to 10000/s; p99 more than doubles above 10000/s", "Latency by rate"}, 6},
+		{"rates", rateSweep(), []string{"; 1 of 4 points lost probes; no loss up to 10,000/s; p99 more than doubles above 10,000/s", "Latency by rate"}, 6},
 		{"not offered", unoffered, []string{"; no loss up to 100/s;", "could not keep to the rate"}, 6},
 		{"sizes", sizeSweep(), []string{"; 0 of 3 points lost probes; p50 grows by ", "Latency by frame size"}, 6},
-		{"both", both, []string{"Latency by rate, p99.9", "1514 bytes", "; 1 of 6 points lost probes – "}, 12},
+		{"both", both, []string{"Latency by rate, p99.9", "1,514 bytes", "; 1 of 6 points lost probes – "}, 12},
 	} {
 		var out bytes.Buffer
 		must.OK(t, Sweep(&out, c.all, links(c.all)))

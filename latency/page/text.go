@@ -13,17 +13,9 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
-	"github.com/rebound-nic/rebound/latency/plain"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
-
-// formatPercent formats a percentage; it is empty if there is no base.
-func formatPercent(v float64) string {
-	if math.IsNaN(v) {
-		return ""
-	}
-	return fmt.Sprintf("%+.1f%%", v)
-}
 
 func formatP(p float64) string {
 	if p < 0.001 {
@@ -48,6 +40,11 @@ func PrintComparison(w io.Writer, c *compare.Comparison) error {
 	for i := len(c.Reports) - 1; i >= 0; i-- {
 		for _, text := range c.Reports[i].Warnings {
 			notes = slices.Insert(notes, 0, warned(c.Reports[i], text))
+		}
+	}
+	for _, r := range c.Reports {
+		if text := OwnText(r); text != "" {
+			notes = append(notes, warned(r, text))
 		}
 	}
 	for _, n := range notes {
@@ -78,16 +75,27 @@ func Answer(c *compare.Comparison) string {
 		var changed, same, unknown []string
 		for _, r := range p.Rows {
 			name := r.Stat.String()
+			own := ownMark(p.A, r.Stat)+ownMark(p.B, r.Stat) != ""
 			switch {
 			case !slices.Contains(answeredStats, name):
 			case r.Verdict > compare.Noise:
 				shift := latency.FormatNS(math.Abs(r.Shift))
-				if share := math.Abs(r.Percent()); !math.IsNaN(share) {
-					shift += " (" + latency.FormatShare(share/100) + ")"
+				switch share := r.Percent() / 100; {
+				case math.IsNaN(share):
+				case share > latency.MostPercent:
+					shift += " (" + latency.FormatChange(share) + ")"
+				default:
+					shift += " (" + latency.FormatShare(math.Abs(share)) + ")"
+				}
+				if own {
+					name += " (this host's own lag)"
 				}
 				changed = append(changed, fmt.Sprintf("%s %s at %s", shift, r.Verdict, name))
 			case r.Verdict == compare.Noise:
-				same = append(same, name)
+				if name += " (within ±" + r.Visible(); own {
+					name += ", this host's own lag"
+				}
+				same = append(same, name+")")
 			default:
 				if more := p.More(r); more > 0 {
 					name += " (needs about " + moreText(more) + ")"
@@ -115,6 +123,9 @@ func Answer(c *compare.Comparison) string {
 		}
 		all = append(all, strings.Join(parts, "; "))
 	}
+	if at := limited(c.Reports); len(at) > 0 && len(all) > 0 {
+		return fmt.Sprintf("this host limited %s, so that a difference may be its own and not the target's: %s", strings.Join(at, " and "), strings.Join(all, ". "))
+	}
 	return strings.Join(all, ". ")
 }
 
@@ -125,10 +136,10 @@ func moreText(d time.Duration) string {
 		name string
 	}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}} {
 		if d > 2*u.size {
-			return plain.Count(int((d+u.size-1)/u.size), "more "+u.name)
+			return sanitize.Count(int((d+u.size-1)/u.size), "more "+u.name)
 		}
 	}
-	return plain.Count(int((d+time.Second-1)/time.Second), "more second")
+	return sanitize.Count(int((d+time.Second-1)/time.Second), "more second")
 }
 
 func printPair(b *bufio.Writer, p compare.Pair) {
@@ -148,21 +159,15 @@ func printPair(b *bufio.Writer, p compare.Pair) {
 		if r.Why != "" {
 			why[r.Why] = true
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.name, latency.FormatNS(r.PooledA), latency.FormatNS(r.PooledB), shift, percent, r.Verdict.Mark(), ci, least, prob)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.name, latency.FormatNS(r.PooledA)+pairMark(p.A, r), latency.FormatNS(r.PooledB)+pairMark(p.B, r), shift, percent, r.Verdict.Mark(), ci, least, prob)
 	}
 	t.Flush()
 	for _, w := range p.OneWay {
 		fmt.Fprintf(b, "%s: ± %s of A, ± %s of B by their clocks; a shift within the sum has no verdict\n", wayName(w.Series), latency.FormatNS(w.ErrorA), latency.FormatNS(w.ErrorB))
 	}
-	how := map[string]bool{}
-	for _, r := range p.Rows {
-		if r.Tested() {
-			how[r.How] = true
-		}
-	}
 	fmt.Fprintf(b, "\n+ slower, - faster, ~ no change seen, ? cannot tell")
-	if len(how) > 0 {
-		fmt.Fprintf(b, "; tested over %s", strings.Join(slices.Sorted(maps.Keys(how)), ", "))
+	if text := tested(p); text != "" {
+		fmt.Fprintf(b, "; %s", text)
 	}
 	fmt.Fprintln(b)
 	for _, line := range caveats(p) {
@@ -174,6 +179,29 @@ func printPair(b *bufio.Writer, p compare.Pair) {
 		}
 	}
 	fmt.Fprintln(b)
+}
+
+// tested says in one sentence over what the rows of a table were tested: "tested over 32 pairs of runs; p99.9 over 16
+// pairs, each of two runs joined". It is empty if none was.
+func tested(p compare.Pair) string {
+	var ways []string
+	rows := map[string][]string{}
+	for _, r := range p.Rows {
+		if r.Tested() {
+			if rows[r.How] == nil {
+				ways = append(ways, r.How)
+			}
+			rows[r.How] = append(rows[r.How], r.Stat.String())
+		}
+	}
+	if ways == nil {
+		return ""
+	}
+	text := "tested over " + ways[0]
+	for _, how := range ways[1:] {
+		text += "; " + strings.Join(rows[how], ", ") + " over " + how
+	}
+	return text
 }
 
 // caveats are the sentences below a table: the smallest change that would have been visible, and the confidence of its
@@ -206,9 +234,17 @@ func formatInterval(r compare.Row, format string) string {
 // shown as "less than" the resolution.
 func formatShift(r compare.Row) (shift, percent string) {
 	if grain := r.Resolution * r.Base; math.Abs(r.Shift) < grain {
-		return "<" + latency.FormatNS(grain), "<" + strings.ReplaceAll(latency.FormatShare(r.Resolution), " ", "")
+		return "<" + latency.FormatNS(grain), "<" + latency.FormatShare(r.Resolution)
 	}
-	return latency.FormatSigned(r.Shift), formatPercent(r.Percent())
+	return latency.FormatSigned(r.Shift), latency.FormatChange(r.Percent() / 100)
+}
+
+// pairMark is ownMark for a row, whose one-way delays are not marked.
+func pairMark(r *report.Report, row namedRow) string {
+	if row.name != row.Stat.String() {
+		return ""
+	}
+	return ownMark(r, row.Stat)
 }
 
 // namedRow is a row of a comparison with its name in a table.
@@ -259,14 +295,6 @@ func printTransfers(b *bufio.Writer, c *compare.Comparison) {
 	fmt.Fprintln(b)
 }
 
-// FormatRate formats probes per second: as an integer, or with four digits for a slow rate.
-func FormatRate(r float64) string {
-	if r >= 100 {
-		return fmt.Sprintf("%.0f", r)
-	}
-	return fmt.Sprintf("%.4g", r)
-}
-
 // mostWarnings is how many warnings PrintReport writes, because readers skip longer lists. The report's page has all.
 const mostWarnings = 3
 
@@ -275,6 +303,9 @@ const mostWarnings = 3
 func PrintReport(w io.Writer, r *report.Report) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprintln(b, answer(r))
+	for _, line := range r.Attribution.Lines() {
+		fmt.Fprintln(b, sanitize.Text(line))
+	}
 	warnings := warnings(r)
 	for _, text := range warnings[:min(len(warnings), mostWarnings)] {
 		fmt.Fprintf(b, "warning: %s\n", text)
@@ -299,29 +330,33 @@ func PrintReport(w io.Writer, r *report.Report) error {
 		fmt.Fprintf(b, "%s:", title)
 		for _, st := range compare.Stats {
 			v := st.Of(s.Total)
+			mark := ""
 			if s.Name == latency.MainSeries {
-				v = st.OfReport(r)
+				v, mark = st.OfReport(r), ownMark(r, st)
 			}
-			fmt.Fprintf(b, "  %s %s", st, latency.FormatNS(v))
+			fmt.Fprintf(b, "  %s %s%s", st, latency.FormatNS(v), mark)
 		}
 		fmt.Fprintln(b)
 	}
 	if few := fewSamples(r); few != "" {
 		fmt.Fprintln(b, few)
 	}
-	for _, row := range countRows {
-		if text := row.frames(r, decimal); text != "–" && (row.number(&r.Counts) != 0 || row.always) {
-			fmt.Fprintf(b, "%s %s  ", row.name, text)
+	for _, row := range CountRows {
+		if text := row.frames(r); text != "–" && (row.Number(&r.Counts) != 0 || row.always) {
+			fmt.Fprintf(b, "%s %s  ", row.Name, text)
 		}
 	}
 	if counted(r) {
 		fmt.Fprintln(b)
 	}
+	if text := r.RejectedText(); text != "" {
+		fmt.Fprintf(b, "rejected replies: %s\n", text)
+	}
 	for _, line := range r.ByCounter() {
 		fmt.Fprintln(b, line)
 	}
 	if c := &r.Counts; c.LostForward != nil && c.LostBackward != nil && c.LostEither != nil && c.Lost > 0 {
-		fmt.Fprintf(b, "lost on the way there %d, on the way back %d, on a way unknown %d\n", *c.LostForward, *c.LostBackward, *c.LostEither)
+		fmt.Fprintf(b, "lost on the way there %s, on the way back %s, on a way unknown %s\n", latency.FormatCount(*c.LostForward), latency.FormatCount(*c.LostBackward), latency.FormatCount(*c.LostEither))
 	}
 	return b.Flush()
 }
@@ -351,30 +386,44 @@ func fewSamples(r *report.Report) string {
 // answer summarises the result in one sentence: three percentiles and the loss.
 func answer(r *report.Report) string {
 	if !r.Measured() {
-		return fmt.Sprintf("no %s was measured", r.Metric)
+		text := fmt.Sprintf("no %s was measured", r.Metric)
+		if r.Counts.Sent == 0 || answers(r) {
+			return text
+		}
+		return text + repliesText(r)
 	}
-	text := fmt.Sprintf("%s p50 %s, p99 %s, p99.9 %s", r.Metric, latency.FormatNS(r.Quantile(0.5)), latency.FormatNS(r.Quantile(0.99)),
-		latency.FormatNS(r.Quantile(0.999)))
+	text := fmt.Sprintf("%s p50 %s, p99 %s, p99.9 %s", r.Metric, Quantile(r, 0.5), Quantile(r, 0.99), Quantile(r, 0.999))
+	if late := lateText(r); late != "" {
+		sent := r.Find(latency.UncorrectedSeries).Total
+		ns := func(q float64) string { return latency.FormatNS(float64(sent.Quantile(q))) }
+		text = fmt.Sprintf("this host sent late; %s from the actual send p50 %s, p99 %s, p99.9 %s", r.Metric, ns(0.5), ns(0.99), ns(0.999)) + late
+	} else if notOffered(r) {
+		text = fmt.Sprintf("this host could not keep %s/s; at what it sent: %s", latency.FormatRate(r.Traffic.Rate), text)
+	} else if own := ownNamed(r, 0.5, 0.99, 0.999); own != "" {
+		text += ", where this host's own lag accounts for " + own
+	}
 	if r.Counts.Sent == 0 || answers(r) {
 		return text
 	}
 	if at, ok := stoppedAt(r); ok {
-		text = fmt.Sprintf("the target stopped answering %.1f s after the start; until then %s", at, text)
+		text = fmt.Sprintf("the target stopped answering %s after the start; until then %s", latency.FormatNS(1e9*at), text)
 	}
-	text += fmt.Sprintf("; %s of %s lost", report.Range(r.Counts.LostLeast(), r.Counts.Lost, commas), commas(r.Counts.Sent))
-	if r.Counts.Lost > 0 {
-		text += " " + r.Counts.LostWhere()
+	return text + repliesText(r)
+}
+
+// repliesText is the headline's part about probes without a timely reply.
+func repliesText(r *report.Report) string {
+	text := fmt.Sprintf("; %s of %s lost", report.Range(r.Counts.LostLeast(), r.Counts.Lost, latency.FormatCount[int64]), latency.FormatCount(r.Counts.Sent))
+	if where := r.Counts.LostWhere(); r.Counts.Lost > 0 && where != "" {
+		text += " " + where
 	}
-	for _, row := range countRows {
-		if row.unanswered && row.number(&r.Counts) > 0 {
-			text += fmt.Sprintf(", %s %s", row.text(&r.Counts, commas), row.name)
+	for _, row := range CountRows {
+		if row.Unanswered && row.Number(&r.Counts) > 0 {
+			text += fmt.Sprintf(", %s %s", row.Text(&r.Counts), row.Name)
 		}
 	}
 	return text
 }
-
-// commas is grouped with commas, for a terminal.
-func commas(n int64) string { return strings.ReplaceAll(grouped(n), "\u202f", ",") }
 
 // warnings are what a reader should know before using the numbers, most important first.
 func warnings(r *report.Report) (all []string) {
@@ -389,16 +438,24 @@ func warnings(r *report.Report) (all []string) {
 			}
 		}
 	}
+	if text := r.Counts.UnknownText(); text != "" {
+		all = append(all, text)
+	}
 	if r.Device.Sim() {
 		all = append(all, "a device model answered: these nanoseconds are the model's, not a card's")
 	}
-	if own := r.OwnTail(); own != "" {
+	if own := ownLag(r); own != "" {
 		all = append(all, own+" (measure on an isolated CPU: -core, -isolate)")
 	}
 	if s := r.STAMP; s != nil && !s.OneWay.Known() {
 		all = append(all, "no one-way delays: "+s.OneWay.Why)
 	}
 	return all
+}
+
+// ownLag says for which percentiles this host accounts, and why.
+func ownLag(r *report.Report) string {
+	return strings.Join(slices.DeleteFunc([]string{OwnText(r), r.OwnTail()}, func(s string) bool { return s == "" }), ": ")
 }
 
 // oneWayError describes the error bound of the named series if its values are one-way delays.
@@ -432,17 +489,17 @@ func describe(r *report.Report) string {
 		s = append(s, t.Marks()...)
 		switch {
 		case t.Mode == "open" && t.Rate > 0:
-			add("open loop at %s/s", FormatRate(t.Rate))
+			add("open loop at %s/s", latency.FormatRate(t.Rate))
 			add("%s", t.Spread())
 		case t.Mode != "":
 			add("%s loop", t.Mode)
 		}
 	}
 	if r.Measured() && r.Main().Total.Count > 0 {
-		add("%s", plain.Count(r.Main().Total.Count, "sample"))
+		add("%s", sanitize.Count(r.Main().Total.Count, "sample"))
 	}
 	if n := len(r.Runs); n > 1 {
-		add("%d runs", n)
+		add("%s", sanitize.Count(n, "run"))
 	}
 	return strings.Join(slices.DeleteFunc(s, func(x string) bool { return x == "" }), ", ")
 }

@@ -165,7 +165,7 @@ func TestHeadline(t *testing.T) {
 	rep.Counts.Sent, rep.Counts.Lost = 1_234_567, 0
 	text := show(t, PrintReport, rep)
 	lines := strings.Split(text, "\n")
-	if !regexp.MustCompile(`^round trip p50 \S+ \S+, p99 \S+ \S+, p99.9 \S+ \S+; 0 of 1,234,567 lost$`).MatchString(lines[0]) {
+	if !regexp.MustCompile(`^round trip p50 \S+ \S+, p99 \S+ \S+, p99.9 \S+ \S+, where this host's own lag accounts for p99.9; 0 of 1,234,567 lost$`).MatchString(lines[0]) {
 		t.Errorf("the first line is %q", lines[0])
 	}
 	rep.Counts.RefusedThere, rep.Counts.Late = 1_200_000, 3
@@ -187,15 +187,13 @@ func TestHeatLevelsAreScoped(t *testing.T) {
 	check.Equal(t, regexp.MustCompile(`(^|[},\n])\.h[1-6]\{`).FindString(string(css)), "", "page.css has the rule %q for any element")
 }
 
-// A comparison states its answer in the first line, on its page and in the page's title; so does a matrix.
+// A comparison states its answer in the first line, on its page and in the page's title.
 func TestAnswer(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 7))
 	a, b := synthetic.Sampled(rnd, 4000, 10, 1, 2000, synthetic.NoDrift), synthetic.Sampled(rnd, 8000, 10, 1, 2000, synthetic.NoDrift)
 	a.Label, b.Label = "before", "after"
 	c := compare.Reports(a, b)
-	m := &Matrix{Title: "Mesh", From: []string{"a"}, To: []string{"b", "c"}, Cells: map[Pair]*Cell{{"a", "b"}: {P50: 5000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 1}, Verdict: compare.Slower},
-		{"a", "c"}: {Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}}}}
-	text, html := show(t, PrintComparison, c)+show(t, PrintMatrix, m), show(t, comparisonPage, c)+show(t, WriteMatrix, m)
+	text, html := show(t, PrintComparison, c), show(t, comparisonPage, c)
 	if strings.Contains(text, "duplicates") || !strings.Contains(text, "lost") {
 		t.Errorf("rows of zeros are printed, or the loss is not:\n%s", text)
 	}
@@ -203,8 +201,6 @@ func TestAnswer(t *testing.T) {
 	if !regexp.MustCompile(`^after is \d\.\d+ µs \(\d+ %\) slower at p50, \d\.\d+ µs \(\d+ %\) slower at p99; no verdict at p99\.9 \(needs about \d+ more seconds\)$`).MatchString(first) {
 		t.Errorf("the first line is %q", first)
 	}
-	for _, answer := range []string{first, "of 2 paths, 1 slower than the baseline, 1 with loss, 1 without replies; the slowest is a to b, p50 5.000 µs"} {
-		check.Contains(t, text, answer+"\n\n")
-		check.Contains(t, html, "<title>"+answer+" – ", `<meta property="og:description" content="`+answer+`">`)
-	}
+	check.Contains(t, text, first+"\n\n")
+	check.Contains(t, html, "<title>"+first+" – ", `<meta property="og:description" content="`+first+`">`)
 }

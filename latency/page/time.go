@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"math"
@@ -11,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // maxColumns bounds the points of a figure over time, and maxHeat the columns of a heat map, to keep the page small.
@@ -71,7 +73,7 @@ func outages(r *report.Report, s *latency.Series) (out [][2]float64) {
 	for _, run := range r.Runs {
 		length += run.End - run.Start
 	}
-	if answers(r) {
+	if answers(r) || r.Foreign != nil && !r.Foreign.Timed { // without times, intervals only have an order
 		return nil
 	}
 	add := func(from, to int64) {
@@ -112,14 +114,14 @@ func stoppedAt(r *report.Report) (at float64, ok bool) {
 func outageAlerts(all [][2]float64) (out []string) {
 	const most = 3
 	longest := slices.Clone(all)
-	slices.SortStableFunc(longest, func(a, b [2]float64) int { return -compareFloat(a[1]-a[0], b[1]-b[0]) })
+	slices.SortStableFunc(longest, func(a, b [2]float64) int { return -cmp.Compare(a[1]-a[0], b[1]-b[0]) })
 	longest = longest[:min(len(longest), most)]
-	slices.SortFunc(longest, func(a, b [2]float64) int { return compareFloat(a[0], b[0]) })
+	slices.SortFunc(longest, func(a, b [2]float64) int { return cmp.Compare(a[0], b[0]) })
 	for _, o := range longest {
-		out = append(out, fmt.Sprintf("No replies from %.1f s to %.1f s after the start.", o[0], o[1]))
+		out = append(out, fmt.Sprintf("No replies for %s, from %s after the start.", latency.FormatNS(1e9*(o[1]-o[0])), latency.FormatNS(1e9*o[0])))
 	}
 	if n := len(all) - len(longest); n > 0 {
-		out = append(out, fmt.Sprintf("%d shorter outages.", n))
+		out = append(out, sanitize.Count(n, "shorter outage")+".")
 	}
 	return out
 }
@@ -266,7 +268,7 @@ func stripFigure(st compare.Stat, sides []side, unit string) template.HTML {
 	return f.svg()
 }
 
-// shiftFigure plots the elementary differences that a row's verdict ranks, with the interval as a grey background.
+// shiftFigure plots the elementary differences whose median is a row's shift, with the interval as a grey background.
 func shiftFigure(r compare.Row) template.HTML {
 	if !r.Tested() || len(r.Diffs) == 0 {
 		return ""
@@ -300,6 +302,6 @@ func shiftFigure(r compare.Row) template.HTML {
 		f.shades = []shade{{r.Lo, r.Hi, "interval: " + formatInterval(r, "%s to %s")}}
 	}
 	f.rules = []mark{{x: 0, text: "no difference"}}
-	f.alt = fmt.Sprintf("Histogram of the %d differences of %s that the test ranks: their median is %s.", len(r.Diffs), r.Stat, latency.FormatSigned(r.Shift))
+	f.alt = fmt.Sprintf("Histogram of the %d differences of %s: their median, the shift, is %s.", len(r.Diffs), r.Stat, latency.FormatSigned(r.Shift))
 	return f.svg()
 }

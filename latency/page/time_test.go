@@ -78,8 +78,8 @@ func TestOutagesAreShownOverTime(t *testing.T) {
 	if a := secondsAxis(rep, timeline(rep, s, maxColumns)); a.lo != 0 || a.hi != 20 {
 		t.Errorf("the axis spans %v to %v, want 0 to 20", a.lo, a.hi)
 	}
-	check.Contains(t, show(t, Report, rep), "<title>no replies from 12.0 s to 20.0 s</title>", "No replies from 1.0 s to 2.0 s after the start.")
-	if text := show(t, PrintReport, rep); !strings.HasPrefix(text, "the target stopped answering 12.0 s after the start") {
+	check.Contains(t, show(t, Report, rep), "<title>no replies from 12.0 s to 20.0 s</title>", "No replies for 1.000 s, from 1.000 s after the start.")
+	if text := show(t, PrintReport, rep); !strings.HasPrefix(text, "the target stopped answering 12.00 s after the start") {
 		t.Error(text)
 	}
 	svg := string(timeFigure(rep, s, "round trip"))
@@ -99,5 +99,14 @@ func TestNoOutageInACompleteRecording(t *testing.T) {
 	rep.Counts.Sent = 10 // two probes per second: a second without a reply is no outage
 	if got := outages(rep, s); len(got) != 0 {
 		t.Errorf("outages of a slow series: %v", got)
+	}
+}
+
+// A file that has a summary only, or replies without times, does not show when a target stopped answering.
+func TestNoOutagesWithoutTimes(t *testing.T) {
+	r := &report.Report{Metric: report.RoundTrip, Counts: report.Counts{Sent: 50, Received: 50}, Foreign: &report.Foreign{Points: []latency.Percentile{{Quantile: 1, Value: 43000}}},
+		Runs: []latency.Run{{End: 1e9}}, Series: []*latency.Series{{Name: latency.MainSeries, Total: latency.FromValues([]int64{43000})}}}
+	if at, ok := stoppedAt(r); ok {
+		t.Errorf("the target stopped answering after %v s", at)
 	}
 }

@@ -10,8 +10,8 @@ import (
 
 // Anonymize removes from r everything that identifies the machine, and keeps everything that its numbers depend on. It
 // removes the host name, the kernel's command line, the kernel release after its version number, the tool's own command
-// line (it names hosts and folders), the interface's MAC address, and the folder of a simulated device's socket. In the
-// target, the label and all texts, MAC addresses and public IP addresses (see private) become "<mac>" and "<address>".
+// line (it names hosts and folders), the names of threads that had the core, the interface's MAC address, and the folder of a
+// simulated device's socket. In the target, the label and all texts, MAC addresses and public IP addresses (see private) become "<mac>" and "<address>".
 // CPU, hypervisor, settings, interface name, counters, times and other names in a label are kept.
 func (r *Report) Anonymize() {
 	r.Anonymous = true
@@ -21,6 +21,20 @@ func (r *Report) Anonymize() {
 	r.Warnings, r.Notes, r.Clock.Notes, r.Device.Notes = scrubAll(r.Warnings), scrubAll(r.Notes), scrubAll(r.Clock.Notes), scrubAll(r.Device.Notes)
 
 	r.STAMP = r.STAMP.anonymize()
+	if a := r.Attribution; a != nil {
+		a.Direction, a.FarLoop, a.How, a.Causes = Scrub(a.Direction), Scrub(a.FarLoop), Scrub(a.How), slices.Clone(a.Causes)
+		a.FarCauses = Scrub(a.FarCauses)
+		for i := range a.Causes {
+			c := &a.Causes[i]
+			if c.Text = Scrub(c.Text); c.Name != "" {
+				c.Name = "another thread"
+			}
+		}
+	}
+
+	if r.Gaps != nil {
+		r.Gaps.How = Scrub(r.Gaps.How)
+	}
 
 	r.Host.Hostname, r.Host.Cmdline = "", ""
 	r.Host.Kernel = KernelVersion(r.Host.Kernel)

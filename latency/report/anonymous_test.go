@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/latency/attribution"
 	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/check"
@@ -27,6 +28,9 @@ func telling(t *testing.T) *report.Report {
 	r.Device = report.Device{Driver: "mlx5", Device: "vfio-user:/home/jane/nic0", Model: "ConnectX-4 (15b3:1013 rev 00)", MAC: "02:52:62:4e:49:01",
 		Backend: "sim", Notes: []string{"on vfio-user:/home/jane/nic0, group 02:52:62:4E:49:01"}}
 	r.STAMP = &report.STAMP{TLVs: []report.TLV{{Name: "location", Answered: 1, Answers: []string{"from MAC 02:52:62:4e:49:01", "to 8.8.4.4"}}}}
+	r.Attribution = &attribution.Result{Direction: "8.8.4.4 is not synchronised", Causes: []attribution.Count{
+		{Side: "this host", Text: "polling thread descheduled on cpu 3", Name: "janes-job", Probes: 3},
+		{Side: "this host", Text: "interrupts of enx0252624e4901 on cpu 3", Probes: 1}}}
 	return r
 }
 

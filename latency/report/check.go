@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/latency"
-	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/attribution"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // Limits for reports from other machines. Numbers within these bounds can be added and converted without overflow.
@@ -23,7 +24,7 @@ const (
 // check rejects values that no measurement can have, so that users of a report need not. It also escapes texts: a label
 // with a newline could pass for another line of a program's output.
 func (r *Report) check() error {
-	if err := sanitize(reflect.ValueOf(r).Elem()); err != nil {
+	if err := checkAll(reflect.ValueOf(r).Elem()); err != nil {
 		return err
 	}
 	for i, run := range r.Runs {
@@ -61,7 +62,7 @@ func (r *Report) Escape() { escape(reflect.ValueOf(r).Elem()) }
 func escape(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
-		v.SetString(plain.Text(v.String()))
+		v.SetString(sanitize.Text(v.String()))
 	case reflect.Pointer:
 		if !v.IsNil() {
 			escape(v.Elem())
@@ -99,12 +100,12 @@ func ordered(m *latency.Summary) error {
 	return nil
 }
 
-// sanitize escapes the texts in v, and checks that its numbers are in range. An error starts with the path of the
+// checkAll escapes the texts in v, and checks that its numbers are in range. An error starts with the path of the
 // number.
-func sanitize(v reflect.Value) error {
+func checkAll(v reflect.Value) error {
 	switch v.Kind() {
 	case reflect.String:
-		v.SetString(plain.Text(v.String()))
+		v.SetString(sanitize.Text(v.String()))
 	case reflect.Int, reflect.Int64:
 		if v.Int() < 0 || v.Int() > maxTime {
 			return fmt.Errorf(": %d: want 0 to %d", v.Int(), int64(maxTime))
@@ -115,16 +116,16 @@ func sanitize(v reflect.Value) error {
 		}
 	case reflect.Pointer:
 		if !v.IsNil() {
-			return sanitize(v.Elem())
+			return checkAll(v.Elem())
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			if err := sanitize(v.Index(i)); err != nil {
+			if err := checkAll(v.Index(i)); err != nil {
 				return within(fmt.Sprintf("[%d]", i), err)
 			}
 		}
 	case reflect.Map:
-		return sanitizeMap(v)
+		return checkMap(v)
 	case reflect.Struct:
 		if t, ok := v.Interface().(time.Time); ok {
 			if y := t.Year(); !t.IsZero() && (y < 1970 || y > 2200) { // time.Time.UnixNano overflows in 2262
@@ -137,7 +138,15 @@ func sanitize(v reflect.Value) error {
 			if name == "-" || name == "core" && v.Field(i).Int() == -1 {
 				continue // not in the file; set if no core was chosen on the host
 			}
-			if err := sanitize(v.Field(i)); err != nil {
+			if t, ok := v.Field(i).Interface().(attribution.Times); ok {
+				for k, n := range t {
+					if n < attribution.NotKnown || n > maxTime {
+						return fmt.Errorf("%s[%d]: %d: want 0 to %d, or %d for unknown", name, k, n, int64(maxTime), attribution.NotKnown)
+					}
+				}
+				continue
+			}
+			if err := checkAll(v.Field(i)); err != nil {
 				return within(name, err)
 			}
 		}
@@ -153,13 +162,13 @@ func within(place string, err error) error {
 	return fmt.Errorf("%s.%w", place, err)
 }
 
-// sanitizeMap is sanitize for a map from texts to numbers.
-func sanitizeMap(m reflect.Value) error {
+// checkMap is checkAll for a map from texts to numbers.
+func checkMap(m reflect.Value) error {
 	for _, k := range m.MapKeys() {
 		name, v := reflect.New(k.Type()).Elem(), reflect.New(m.Type().Elem()).Elem()
-		name.SetString(plain.Text(k.String()))
+		name.SetString(sanitize.Text(k.String()))
 		v.Set(m.MapIndex(k))
-		if err := sanitize(v); err != nil {
+		if err := checkAll(v); err != nil {
 			return within(fmt.Sprintf("[%q]", k.String()), err)
 		}
 		m.SetMapIndex(k, reflect.Value{})

@@ -33,6 +33,8 @@ func (f *Foreign) Lines() []string {
 	}
 	out := []string{fmt.Sprintf("%s, values in %s", f.Format, f.Unit)}
 	switch {
+	case f.Points != nil && len(f.Points) == 2 && f.Points[0].Quantile == 0 && f.Points[1].Quantile == 1:
+		out = append(out, "only minimum, mean and maximum are known: no verdicts")
 	case f.Points != nil:
 		out = append(out, "only the listed percentiles are known: no verdicts")
 	case f.Single != "":
@@ -41,7 +43,7 @@ func (f *Foreign) Lines() []string {
 		out = append(out, "runs: "+f.Runs)
 	}
 	if f.Beyond > 0 {
-		out = append(out, fmt.Sprintf("%d samples are above the tool's histogram: percentiles among them are unknown", f.Beyond))
+		out = append(out, latency.FormatCount(f.Beyond)+" samples or more are above the tool's histogram: percentiles among them are unknown")
 	}
 	return append(out, f.Limits...)
 }

@@ -64,47 +64,100 @@ var tagPattern = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 // maxLine bounds a line of a log. The largest histogram that this package writes takes under 400 kB.
 const maxLine = 4 << 20
 
-// ReadHlog reads an HdrHistogram log of format 1.x. Lines without a tag become the main series. Relative and absolute
-// timestamps are both made relative to the StartTime line. name is for errors, which give the line.
+// ReadHlog reads an HdrHistogram log of format 1.x that WriteHlog wrote. Lines without a tag become the main series. Relative and
+// absolute timestamps are both made relative to the StartTime line. name is for errors, which give the line.
 func ReadHlog(r io.Reader, name string) (time.Time, []*latency.Series, error) {
+	l, err := readHlog(r, name, false)
+	if err != nil {
+		return time.Time{}, nil, err
+	}
+	return l.began(), l.order, nil
+}
+
+// Hlog is an HdrHistogram log that any program wrote.
+type Hlog struct {
+	Start    time.Time
+	Series   []*latency.Series // by tag; that of lines without a tag has the name ""
+	Restarts []Restart
+	Cut      string // what is wrong with the last line, which was cut off; empty if it is complete
+}
+
+// Restart is a further StartTime line. The intervals after it have their own origin of time, and none of them overlaps those before.
+type Restart struct {
+	Line int
+	At   int64 // ns since the log's Start
+}
+
+// ReadForeignHlog reads an HdrHistogram log of another program: with any tags, with histograms of the encodings V0 to V2, with several
+// starts, and up to the end of its last complete line. Intervals of one tag that overlap belong to several measurements, which is an error.
+func ReadForeignHlog(r io.Reader, name string) (*Hlog, error) {
+	l, err := readHlog(r, name, true)
+	if err != nil {
+		return nil, err
+	}
+	return &Hlog{l.began(), l.order, l.restarts, l.cut}, nil
+}
+
+func readHlog(r io.Reader, name string, foreign bool) (*hlog, error) {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 1<<16), maxLine)
-	l := hlog{room: 1 << 20, series: map[string]*latency.Series{}, counted: map[string]int64{}}
-	line := 0
-	bad := func(err error) (time.Time, []*latency.Series, error) {
-		return time.Time{}, nil, fmt.Errorf("%s:%d: %w log: %w", name, line, ErrFormat, err)
-	}
+	ended := true // the last line has its line break
+	s.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		n, line, err := bufio.ScanLines(data, atEOF)
+		ended = n == 0 || data[n-1] == '\n'
+		return n, line, err
+	})
+	l := &hlog{foreign: foreign, version: foreign, room: 1 << 20, series: map[string]*ofTag{}}
 	for s.Scan() {
-		line++
+		l.at++
 		if err := l.line(s.Text()); err != nil {
-			return bad(err)
+			if foreign && !ended && len(l.order) > 0 {
+				l.cut = fmt.Sprintf("line %d, the last one, is cut off: %v", l.at, err)
+				break
+			}
+			return nil, fmt.Errorf("%s:%d: %w log: %w", name, l.at, ErrFormat, err)
 		}
 	}
 	if err := s.Err(); errors.Is(err, bufio.ErrTooLong) {
-		line++
-		return bad(fmt.Errorf("line is longer than %d MiB", maxLine>>20))
+		return nil, fmt.Errorf("%s:%d: %w log: line is longer than %d MiB", name, l.at+1, ErrFormat, maxLine>>20)
 	} else if err != nil {
-		return time.Time{}, nil, fmt.Errorf("%s:%d: %w", name, line+1, err)
+		return nil, fmt.Errorf("%s:%d: %w", name, l.at+1, err)
 	}
 	if !l.version {
-		return bad(errors.New("no line \"#[Histogram log format version 1.x]\""))
+		return nil, fmt.Errorf("%s:%d: %w log: no line \"#[Histogram log format version 1.x]\"", name, l.at, ErrFormat)
 	}
 	for _, ser := range l.order {
 		ser.Sum()
 	}
-	return time.UnixMilli(int64(math.Round(l.start * 1e3))).UTC(), l.order, nil
+	return l, nil
 }
 
 // hlog is what has been read of a log.
 type hlog struct {
-	version     bool    // its line was read
-	start, base float64 // seconds since the epoch
+	foreign     bool
+	at          int     // line
+	version     bool    // its line was read, or is not needed
+	origin      float64 // the first start, in seconds since the epoch
+	start, base float64 // the last one
 	haveBase    bool
-	series      map[string]*latency.Series
+	series      map[string]*ofTag
 	order       []*latency.Series
-	counted     map[string]int64 // samples by series
-	room, size  int64            // remaining budget of counters, as counted by decodeHDR, and bytes read
+	decoder     hdrDecoder
+	room, size  int64 // remaining budget of counters, as counted by hdrDecoder, and bytes read
+	restarts    []Restart
+	end         float64 // latest end of an interval, in seconds since origin
+	before      float64 // the same when the last restart was read
+	cut         string
 }
+
+// ofTag is a series that is being read.
+type ofTag struct {
+	latency.Series
+	line    int // of its last interval
+	counted int64
+}
+
+func (l *hlog) began() time.Time { return time.UnixMilli(int64(math.Round(l.origin * 1e3))).UTC() }
 
 func (l *hlog) line(text string) error {
 	l.size += int64(len(text)) + 1
@@ -138,24 +191,44 @@ func (l *hlog) comment(text string) error {
 		if err != nil || !(math.Abs(f) < 1e11) {
 			return fmt.Errorf("%q is no time in seconds since the epoch", v)
 		}
+		if to == &l.start {
+			if err := l.started(f); err != nil {
+				return err
+			}
+		}
 		*to = f
 		l.haveBase = l.haveBase || to == &l.base
 	}
 	return nil
 }
 
+// started notes a StartTime line.
+func (l *hlog) started(at float64) error {
+	switch {
+	case len(l.order) == 0:
+		l.origin = at
+		return nil
+	case !l.foreign || l.origin == 0 || !(math.Abs(at-l.origin) < maxSeconds):
+		return errors.New("a second StartTime after the first intervals: several logs in one file (put each into its own file)")
+	}
+	l.restarts = append(l.restarts, Restart{l.at, int64((at - l.origin) * 1e9)})
+	l.before, l.haveBase, l.base = l.end, false, 0
+	return nil
+}
+
 // interval reads a line of four fields: start, length, maximum and histogram, after a tag or none.
 func (l *hlog) interval(text string) error {
 	tag := latency.MainSeries
+	if l.foreign {
+		tag = ""
+	}
+	f := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\r' })
 	if t, ok := strings.CutPrefix(text, "Tag="); ok {
-		if tag, text, ok = strings.Cut(t, ","); !ok {
-			return errors.New("a tag and nothing after it")
-		}
-		if !tagPattern.MatchString(tag) {
+		if tag = strings.TrimPrefix(f[0], "Tag="); !strings.HasPrefix(t, tag) || tag == "" || !l.foreign && !tagPattern.MatchString(tag) {
 			return fmt.Errorf("tag %q", tag)
 		}
+		f = f[1:]
 	}
-	f := strings.Split(text, ",")
 	if len(f) != 4 {
 		return fmt.Errorf("%d fields, expected 4 (start, length, max, histogram)", len(f))
 	}
@@ -166,59 +239,62 @@ func (l *hlog) interval(text string) error {
 			return fmt.Errorf("field %d, %q, is no number in range", i+1, f[i])
 		}
 	}
-	h, counters, err := decodeHDR(f[3])
+	h, counters, err := l.decoder.decode(f[3])
 	if err != nil {
 		return fmt.Errorf("histogram of the interval at %s s: %w", f[0], err)
 	}
 	if l.room -= counters; l.room < 0 {
 		return fmt.Errorf("the histograms so far are much larger than the %d bytes that they were written in: no measurement compresses like that", l.size)
 	}
-	if h.Count > maxCount-l.counted[tag] {
+	ser := l.series[tag]
+	if ser == nil {
+		ser = &ofTag{Series: latency.Series{Name: tag}}
+	}
+	if h.Count > maxCount-ser.counted {
 		return fmt.Errorf("counts of series %s add up to more than %d", tag, int64(maxCount))
 	}
-	l.counted[tag] += h.Count
 	h.RefineMax(int64(math.Round(num[2] * 1e6))) // exact if the writer's Interval_Max has milliseconds with nanosecond precision
 	at := num[0]
 	if !l.haveBase && l.start != 0 && at > l.start-365*86400 || l.haveBase && l.base != l.start {
 		at += l.base - l.start // absolute timestamps, or relative to another time
 	}
+	at += l.start - l.origin
 	if !(math.Abs(at) < maxSeconds) {
 		return fmt.Errorf("starts %v s from the beginning of the log: want less than %g s", at, maxSeconds)
 	}
 	if !(num[1] >= 0 && num[1] < maxSeconds) {
 		return fmt.Errorf("length %v s: want 0 to %g s", num[1], maxSeconds)
 	}
-	ser := l.series[tag]
-	if ser == nil {
-		ser = &latency.Series{Name: tag}
-		l.series[tag], l.order = ser, append(l.order, ser)
-	}
 	from := int64(math.Round(at * 1e9))
-	ser.Intervals = append(ser.Intervals, latency.Interval{Start: from, End: from + int64(math.Round(num[1]*1e9)), Histogram: h})
+	iv := latency.Interval{Start: from, End: from + int64(math.Round(num[1]*1e9)), Histogram: h}
+	if l.foreign {
+		if err := l.inOrder(ser, iv); err != nil {
+			return err
+		}
+	}
+	if ser.line == 0 {
+		l.series[tag], l.order = ser, append(l.order, &ser.Series)
+	}
+	ser.Intervals, ser.line, ser.counted = append(ser.Intervals, iv), l.at, ser.counted+h.Count
+	l.end = max(l.end, at+num[1])
+	return nil
+}
+
+// inOrder returns an error for an interval that overlaps an earlier one of the same tag, or one before the last restart.
+func (l *hlog) inOrder(ser *ofTag, iv latency.Interval) error {
+	const rounding = 2e6 // ns, of the times in a log
+	if n := len(l.restarts); n > 0 && float64(iv.Start) < l.before*1e9-rounding {
+		return fmt.Errorf("it starts before the end of the intervals that were logged before the restart in line %d: several logs in one file (put each into its own file)", l.restarts[n-1].Line)
+	}
+	if len(ser.Intervals) == 0 {
+		return nil
+	}
+	last := ser.Intervals[len(ser.Intervals)-1]
+	if iv.Start < last.Start-rounding || iv.Start < last.End-min(iv.End-iv.Start, last.End-last.Start)/2-rounding {
+		return fmt.Errorf("the interval overlaps that of line %d: several measurements in one file (put each into its own file, or give each a tag)", ser.line)
+	}
 	return nil
 }
 
 // maxSeconds bounds the times of a log: a third of the nanoseconds that fit in an int64.
 const maxSeconds = 3e9
-
-// maxCounters bounds the geometry of a foreign histogram: four digits over any range, or five over a short one.
-const maxCounters = 1 << 20
-
-// decodeHDR decodes a base64 V2 compressed histogram. It also returns the cost of the histogram in memory and time, in
-// counters: a line of a hundred bytes can contain thirty thousand counters of 1, and a file of such lines would exhaust
-// any memory. Measured data has less than one counter per byte; empty counters only cost the time to scan them.
-func decodeHDR(code string) (*latency.Histogram, int64, error) {
-	h, err := hdrhistogram.Decode([]byte(code))
-	if err != nil {
-		return nil, 0, err
-	}
-	empty := h.ByteSize() / 8
-	if empty > maxCounters {
-		return nil, 0, fmt.Errorf("%d counters: want at most %d, by fewer digits or a lower highest value", empty, maxCounters)
-	}
-	out, err := latency.FromHDR(h)
-	if err != nil {
-		return nil, 0, err
-	}
-	return out, int64(max(out.Counters(), empty/64)), nil
-}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/latency"
-	"github.com/rebound-nic/rebound/latency/whole"
+	"github.com/rebound-nic/rebound/latency/atomicfile"
 )
 
 // Unfinished marks a report whose measurement has not ended yet, or whose program ended before it could write the
@@ -28,13 +28,13 @@ func (r *Report) UnfinishedText() string {
 	if u == nil {
 		return ""
 	}
-	text := fmt.Sprintf("unfinished: %d of %d planned runs were measured", len(r.Runs), u.Runs)
+	text := fmt.Sprintf("unfinished: %s of %s planned runs were measured", latency.FormatCount(len(r.Runs)), latency.FormatCount(u.Runs))
 	if u.Run > 0 {
 		measured := int64(0)
 		for _, run := range r.Runs {
 			measured += run.End - run.Start
 		}
-		text += fmt.Sprintf(" (%v of %v)", time.Duration(measured).Round(10*time.Millisecond), time.Duration(u.Runs)*time.Duration(u.Run))
+		text += fmt.Sprintf(" (%s of %s)", latency.FormatNS(float64(measured)), latency.FormatNS(float64(u.Runs)*float64(u.Run)))
 	}
 	return text + "; the " + r.Tool + " is still measuring, or was ended before it wrote the whole report"
 }
@@ -44,6 +44,7 @@ type Part struct {
 	Run      latency.Run       `json:"run"`
 	Counts   Counts            `json:"counts"`          // of all runs so far
 	Drops    []Drop            `json:"drops,omitempty"` // of all runs so far, like the following fields
+	Rejected []Rejection       `json:"rejected,omitempty"`
 	Counters map[string]uint64 `json:"counters,omitempty"`
 	Order    *Order            `json:"order,omitempty"`
 	STAMP    *STAMP            `json:"stamp,omitempty"`
@@ -67,7 +68,7 @@ type Journal struct {
 // the first run.
 func NewJournal(dir string, head *Report) (*Journal, error) {
 	h := *head
-	h.Runs, h.Series, h.Counts, h.Drops, h.Order, h.Tail = nil, nil, Counts{}, nil, nil, nil
+	h.Runs, h.Series, h.Counts, h.Drops, h.Rejected, h.Order, h.Tail = nil, nil, Counts{}, nil, nil, nil, nil
 	var log bytes.Buffer
 	if err := WriteHlogHead(&log, h.Start); err != nil {
 		return nil, err
@@ -122,7 +123,7 @@ func (j *Journal) Close() error { return j.log.Close() }
 
 // loadParts fills an unfinished report with the parts in its log.
 func (r *Report) loadParts(path string) error {
-	f, err := whole.Open(path)
+	f, err := atomicfile.Open(path)
 	if err != nil {
 		return fmt.Errorf("report %s is incomplete: %w", r.Dir, err)
 	}
@@ -131,7 +132,7 @@ func (r *Report) loadParts(path string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	r.Runs, r.Series, r.Counts, r.Drops = nil, nil, Counts{}, nil
+	r.Runs, r.Series, r.Counts, r.Drops, r.Rejected = nil, nil, Counts{}, nil, nil
 	if r.Schedule != nil {
 		r.Schedule.Places = nil
 	}

@@ -12,9 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/must"
-	"github.com/rebound-nic/rebound/proof/synthetic"
-
 	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 	"golang.org/x/sys/unix"
 )
 
@@ -78,7 +77,7 @@ func TestJournal(t *testing.T) {
 		if len(rep.Runs) != n || rep.Counts != want || len(rep.Schedule.Places) != n || n > 0 && rep.Main().Total.Count != want.Received {
 			t.Fatalf("cut at %d of %d: %d runs, %+v, want those of %d parts", cut, len(whole), len(rep.Runs), rep.Counts, n)
 		}
-		if n == 4 && (len(rep.Series) != 2 || !strings.HasPrefix(rep.UnfinishedText(), "unfinished: 4 of 7 planned runs were measured (4s of 7s)")) {
+		if n == 4 && (len(rep.Series) != 2 || !strings.HasPrefix(rep.UnfinishedText(), "unfinished: 4 of 7 planned runs were measured (4.000 s of 7.000 s)")) {
 			t.Errorf("%d series, %q", len(rep.Series), rep.UnfinishedText())
 		}
 	}

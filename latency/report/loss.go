@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/rebound-nic/rebound/latency"
 )
 
 // Place is where a probe or its reply was dropped.
@@ -14,7 +16,24 @@ const (
 	DroppedHere  Place = "dropped here"  // a reply, by this host's receive ring, NIC or kernel
 	RefusedThere Place = "refused there" // by the target, which received the probe and did not answer it
 	DroppedThere Place = "dropped there" // by the target's NIC, ring or kernel
+	// Unknown is a reply that this host's kernel rejected before the bench could see whose it was: it may have been ours.
+	Unknown Place = "unknown"
 )
+
+// Rejection is the number of replies that were rejected for one reason.
+type Rejection struct {
+	Reason string `json:"reason"` // as in docs/use/reports.md: "wrong source"
+	Frames int64  `json:"frames"`
+}
+
+// RejectedText lists the rejected replies by reason; it is empty if there are none.
+func (r *Report) RejectedText() string {
+	var all []string
+	for _, x := range r.Rejected {
+		all = append(all, latency.FormatCount(x.Frames)+" "+x.Reason)
+	}
+	return strings.Join(all, ", ")
+}
 
 // Drop is the number of frames that one counter counted as dropped during a report's runs, warm-ups included.
 type Drop struct {
@@ -40,7 +59,7 @@ type Unanswered struct {
 // returns how many of the probes without a reply were certainly dropped at each place.
 func (c *Counts) Locate(u Unanswered, drops []Drop) map[Place]int64 {
 	limit := func(p Place) int64 {
-		if p == DroppedHere {
+		if p == DroppedHere || p == Unknown {
 			return u.Measured - u.Forward
 		}
 		return u.Measured
@@ -83,6 +102,8 @@ func (c *Counts) at(p Place) (n, uncertain *int64) {
 		return &c.DroppedHere, &c.DroppedHereUncertain
 	case RefusedThere:
 		return &c.RefusedThere, &c.RefusedThereUncertain
+	case Unknown:
+		return &c.Unknown, &c.UnknownUncertain
 	}
 	return &c.DroppedThere, &c.DroppedThereUncertain
 }
@@ -90,7 +111,7 @@ func (c *Counts) at(p Place) (n, uncertain *int64) {
 // Add adds the counts of other probes. The directions of loss of the sum are unknown.
 func (c *Counts) Add(o *Counts) {
 	c.Sent, c.Received, c.Lost, c.LostUncertain = c.Sent+o.Sent, c.Received+o.Received, c.Lost+o.Lost, c.LostUncertain+o.LostUncertain
-	c.CE, c.NotAwaited = c.CE+o.CE, c.NotAwaited+o.NotAwaited
+	c.CE, c.NotAwaited, c.Unparsed = c.CE+o.CE, c.NotAwaited+o.NotAwaited, c.Unparsed+o.Unparsed
 	c.Late, c.Duplicates, c.Reordered, c.Corrupt, c.CorruptOnly = c.Late+o.Late, c.Duplicates+o.Duplicates, c.Reordered+o.Reordered, c.Corrupt+o.Corrupt, c.CorruptOnly+o.CorruptOnly
 	for _, p := range Places {
 		n, uncertain := c.at(p)
@@ -98,7 +119,7 @@ func (c *Counts) Add(o *Counts) {
 		*n, *uncertain = *n+*more, *uncertain+*moreUncertain
 	}
 	c.DroppedHereCounted, c.RefusedThereCounted = c.DroppedHereCounted && o.DroppedHereCounted, c.RefusedThereCounted && o.RefusedThereCounted
-	c.DroppedThereCounted = c.DroppedThereCounted && o.DroppedThereCounted
+	c.DroppedThereCounted, c.UnknownCounted = c.DroppedThereCounted && o.DroppedThereCounted, c.UnknownCounted && o.UnknownCounted
 	c.LostForward, c.LostBackward, c.LostEither = nil, nil, nil
 }
 
@@ -107,16 +128,28 @@ func (c *Counts) LostLeast() int64 { return max(c.Lost-c.LostUncertain, 0) }
 
 // LostText is the number of probes lost between the hosts, or its range.
 func (c *Counts) LostText() string {
-	return Range(c.LostLeast(), c.Lost, func(n int64) string { return fmt.Sprint(n) })
+	return Range(c.LostLeast(), c.Lost, latency.FormatCount[int64])
 }
 
 // LostWhere says where the lost probes were lost, as far as counters show: if those of the target were not read, the
-// target may have dropped or refused them.
+// target may have dropped or refused them. It is empty if this host's kernel may have rejected the replies to all of them.
 func (c *Counts) LostWhere() string {
+	if c.Unknown > 0 && c.LostLeast() == 0 {
+		return ""
+	}
 	if c.DroppedThereCounted && c.RefusedThereCounted {
 		return "between the hosts"
 	}
 	return "on the way or in the target"
+}
+
+// UnknownText explains probes whose outcome is unknown; it is empty if there are none.
+func (c *Counts) UnknownText() string {
+	if c.Unknown == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s unknown: this host's kernel rejected replies with another identifier, address or checksum, which this transport does not show "+
+		"(-transport raw -driver afpacket does)", c.AtText(Unknown))
 }
 
 // Range formats a number known to be from least to most.
@@ -128,7 +161,7 @@ func Range(least, most int64, write func(int64) string) string {
 }
 
 // Places are all places, in the order in which tables list them.
-var Places = []Place{NotSent, DroppedHere, RefusedThere, DroppedThere}
+var Places = []Place{NotSent, DroppedHere, RefusedThere, DroppedThere, Unknown}
 
 // At returns the greatest possible number of probes dropped at a place.
 func (c *Counts) At(p Place) int64 {
@@ -138,16 +171,16 @@ func (c *Counts) At(p Place) int64 {
 
 // counted reports whether counters covered a place during all runs.
 func (c *Counts) counted(p Place) bool {
-	return map[Place]bool{NotSent: true, DroppedHere: c.DroppedHereCounted, RefusedThere: c.RefusedThereCounted, DroppedThere: c.DroppedThereCounted}[p]
+	return map[Place]bool{NotSent: true, DroppedHere: c.DroppedHereCounted, RefusedThere: c.RefusedThereCounted, DroppedThere: c.DroppedThereCounted, Unknown: c.UnknownCounted}[p]
 }
 
 // AtText formats the number of probes dropped at a place, or its range, or that it is unknown.
-func (c *Counts) AtText(p Place, write func(int64) string) string {
+func (c *Counts) AtText(p Place) string {
 	n, uncertain := c.at(p)
 	if *n == 0 && !c.counted(p) {
 		return "unknown"
 	}
-	return Range(max(*n-*uncertain, 0), *n, write)
+	return Range(max(*n-*uncertain, 0), *n, latency.FormatCount[int64])
 }
 
 // Elsewhere describes where probes were dropped other than between the hosts, "" if nowhere.
@@ -155,7 +188,7 @@ func (c *Counts) Elsewhere() string {
 	var out []string
 	for _, p := range Places {
 		if c.At(p) > 0 {
-			out = append(out, fmt.Sprintf("%s %s", c.AtText(p, func(n int64) string { return fmt.Sprint(n) }), p))
+			out = append(out, fmt.Sprintf("%s %s", c.AtText(p), p))
 		}
 	}
 	return strings.Join(out, ", ")
@@ -169,7 +202,7 @@ func (r *Report) ByCounter() (out []string) {
 		for _, d := range r.Drops {
 			if d.Place == place && d.Frames > 0 {
 				sum += d.Frames
-				parts = append(parts, fmt.Sprintf("%d by %s", d.Frames, d.By))
+				parts = append(parts, latency.FormatCount(d.Frames)+" by "+d.By)
 				other = other || !d.Ours
 			}
 		}

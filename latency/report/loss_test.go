@@ -67,7 +67,7 @@ func accounted(t *testing.T, name string, n *report.Counts, unanswered int64, el
 	least, most := n.LostLeast(), n.Lost
 	exact := n.LostUncertain == 0
 	uncertain := map[report.Place]int64{report.NotSent: n.SendFailedUncertain, report.DroppedHere: n.DroppedHereUncertain,
-		report.RefusedThere: n.RefusedThereUncertain, report.DroppedThere: n.DroppedThereUncertain}
+		report.RefusedThere: n.RefusedThereUncertain, report.DroppedThere: n.DroppedThereUncertain, report.Unknown: n.UnknownUncertain}
 	for _, p := range report.Places {
 		if n.At(p) > unanswered || n.At(p)-uncertain[p] != elsewhere[p] {
 			t.Errorf("%s: %d %s, %d of them uncertain, of %d without a reply; certain %d", name, n.At(p), p, uncertain[p], unanswered, elsewhere[p])

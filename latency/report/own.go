@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/latency"
-	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // OwnTail returns a sentence if the bench itself could have caused at least half of the tail of the round trips: by
@@ -34,6 +34,50 @@ func (r *Report) OwnTail() string {
 	} else {
 		return late + "; " + away
 	}
+}
+
+// ownPercentiles are the percentiles that OwnPercentiles looks at.
+var ownPercentiles = []struct {
+	name string
+	q    float64
+}{{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}, {"p99.99", 0.9999}}
+
+// OwnPercentiles names the percentiles of the round trips that this host's own lag accounts for.
+func (r *Report) OwnPercentiles() (names []string) {
+	for _, p := range ownPercentiles {
+		if r.OwnAt(p.q) {
+			names = append(names, p.name)
+		}
+	}
+	return names
+}
+
+// OwnAt reports whether this host's own lag accounts for a percentile: for at least half of what it lies above the median from the actual
+// send, and for 5 % of its value. The host sent probes late, or the measuring thread was descheduled.
+func (r *Report) OwnAt(q float64) bool {
+	return r.LateAt(q) || r.awayAt(q)
+}
+
+// LateAt is OwnAt for probes that were sent late: without that, the percentile would be that from the actual send.
+func (r *Report) LateAt(q float64) bool {
+	sent := r.Find(latency.UncorrectedSeries)
+	if r.Metric != RoundTrip || r.Foreign != nil || !r.Measured() || sent == nil || sent.Total.Count == 0 {
+		return false
+	}
+	v := r.Main().Total.Quantile(q)
+	own, above := v-sent.Total.Quantile(q), v-sent.Total.Quantile(0.5)
+	return own > 0 && own >= above/2 && own >= v/20
+}
+
+// awayAt is OwnAt for a descheduled thread.
+func (r *Report) awayAt(q float64) bool {
+	if r.Metric != RoundTrip || r.Foreign != nil || !r.Measured() || q <= 0.5 {
+		return false
+	}
+	h := r.Main().Total
+	typical := h.Quantile(0.5)
+	tail := h.Quantile(q) - typical
+	return tail > 0 && tail >= h.Quantile(q)/20 && r.coreAway(typical, tail, max(1-q, 1/float64(h.Count))) != ""
 }
 
 // coreAway is the part of OwnTail about gaps of the measuring thread.
@@ -71,7 +115,7 @@ func (r *Report) coreAway(typical, tail int64, thin float64) string {
 		}
 		if met >= thin/2 {
 			return fmt.Sprintf("the measuring thread was descheduled %s for %s or longer, at most %s, %s: these pauses alone account for p99.99 (%s of round trips)",
-				plain.Count(gaps, "time"), latency.FormatNS(float64(tail)), latency.FormatNS(float64(s.Total.Max)), watch.when, latency.FormatShare(min(met, 1)))
+				sanitize.Count(gaps, "time"), latency.FormatNS(float64(tail)), latency.FormatNS(float64(s.Total.Max)), watch.when, latency.FormatShare(min(met, 1)))
 		}
 	}
 	return ""

@@ -106,3 +106,25 @@ func TestOwnTailOfABusyMachine(t *testing.T) {
 	rep := ended("closed", 1_700_000_000, spread(20_000, 5000, 5000, 400_005_000), latency.GapSeries, gaps)
 	check.Contains(t, rep.OwnTail(), "descheduled 4 times")
 }
+
+// Every percentile that this host's lag accounts for is named, not the highest only. A target that is slow explains itself.
+func TestOwnPercentiles(t *testing.T) {
+	for _, c := range []struct {
+		name                string
+		intended, sent, gap []int64
+		want                []string
+	}{
+		{"a sender ever later", spread(1000, 2, 2_000_000_000, 1_900_000_000), spread(1000, 0, 10_000, 0), nil, []string{"p50", "p90", "p99", "p99.9", "p99.99"}},
+		{"late in one of fifty", spread(100_000, 50, 10_000, 500_000), spread(100_000, 50, 10_000, 11_000), nil, []string{"p99", "p99.9", "p99.99"}},
+		{"a slow target", spread(100_000, 50, 10_000, 500_000), spread(100_000, 50, 10_000, 500_000), nil, nil},
+		{"pauses of the thread", spread(100_000, 50, 10_000, 500_000), spread(100_000, 50, 10_000, 500_000), spread(2000, 0, 600_000, 0), []string{"p99", "p99.9", "p99.99"}},
+	} {
+		rep := ended("open", 10e9, c.intended, latency.UncorrectedSeries, latency.FromValues(c.sent))
+		if c.gap != nil {
+			rep.Add(latency.GapSeries, latency.FromValues(c.gap))
+		}
+		if got := rep.OwnPercentiles(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/rebound-nic/rebound/latency"
-	"github.com/rebound-nic/rebound/latency/whole"
+	"github.com/rebound-nic/rebound/latency/atomicfile"
 )
 
 // ErrSchema is returned for a report that a newer version of this program wrote.
@@ -17,7 +17,7 @@ var ErrSchema = errors.New("newer report schema")
 // Read loads a report from its folder. Every error names the file, and the line if known.
 func Read(dir string) (*Report, error) {
 	path := filepath.Join(dir, ReportFile)
-	f, err := whole.Open(path)
+	f, err := atomicfile.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s is no report: %w", dir, err)
 	}
@@ -101,7 +101,7 @@ func countLines(b []byte, to int64) int {
 // loadLog fills the series with their intervals, and compares the log with the counts in report.json, to detect a log
 // that was truncated at a line break.
 func (r *Report) loadLog(path string) error {
-	f, err := whole.Open(path)
+	f, err := atomicfile.Open(path)
 	if err != nil {
 		return fmt.Errorf("report %s is incomplete: %w", r.Dir, err)
 	}

@@ -11,8 +11,9 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/attribution"
 	"github.com/rebound-nic/rebound/latency/host"
-	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // Schema is the version of report.json that this package writes. It reads this version and all earlier ones.
@@ -32,6 +33,7 @@ const (
 	Delay     Metric = "one-way delay"       // by two clocks
 	Smoothed  Metric = "smoothed round trip" // a TCP sender's average
 	WakeUp    Metric = "wake-up latency"     // from a timer's expiry to its thread
+	RunTime   Metric = "run time"            // of a command
 	Unlabeled Metric = "latency"             // the file does not name the quantity
 )
 
@@ -62,9 +64,17 @@ type Report struct {
 	Clock   latency.ClockInfo `json:"clock"`
 	Counts  Counts            `json:"counts"`
 	Drops   []Drop            `json:"drops,omitempty"` // counters above zero that show where frames were dropped
-	Order   *Order            `json:"order,omitempty"` // bench only
-	Tail    *Tail             `json:"tail,omitempty"`  // bench only
-	STAMP   *STAMP            `json:"stamp,omitempty"` // STAMP only
+	// Rejected has the replies that the bench did not accept, by the first thing that is wrong in them: counts.corrupt is their sum.
+	// Older versions wrote none.
+	Rejected []Rejection `json:"rejected,omitempty"`
+	Order    *Order      `json:"order,omitempty"` // bench only
+	Tail     *Tail       `json:"tail,omitempty"`  // bench only
+	// Attribution divides the slowest round trips between the hosts and the network. Older versions wrote none.
+	Attribution *attribution.Result `json:"attribution,omitempty"` // bench only
+	STAMP       *STAMP              `json:"stamp,omitempty"`       // STAMP only
+	Gaps        *Gaps               `json:"gaps,omitempty"`        // responder only; nil if its driver has no loop. Older versions wrote none
+	// Own names the percentiles of the round trips that this host's own lag accounts for, such as "p99.9". Older versions wrote none.
+	Own []string `json:"own_percentiles,omitempty"`
 	// Warnings are what a reader must know before using the numbers, such as an interruption.
 	Warnings []string `json:"warnings,omitempty"`
 	Notes    []string `json:"notes,omitempty"` // how it was measured, fallbacks included
@@ -172,9 +182,10 @@ type Counts struct {
 	Duplicates  int64 `json:"duplicates"`
 	Reordered   int64 `json:"reordered"`
 	CE          int64 `json:"ce_marked,omitempty"`             // replies marked Congestion Experienced (RFC 3168)
-	Corrupt     int64 `json:"corrupt"`                         // replies with a wrong header, checksum or payload
-	CorruptOnly int64 `json:"answered_corrupt_only,omitempty"` // probes with only corrupt replies
+	Corrupt     int64 `json:"corrupt"`                         // rejected replies: from another address, or with a wrong header, identifier, number, length, checksum or payload; Report.Rejected has the reasons
+	CorruptOnly int64 `json:"answered_corrupt_only,omitempty"` // probes with only rejected replies
 	SendFailed  int64 `json:"send_failed,omitempty"`           // not sent: this host's transmit path was full or failed
+	Unparsed    int64 `json:"unparsed,omitempty"`              // lines of another tool's output that may be outcomes of probes and were not understood
 	NotAwaited  int64 `json:"not_awaited,omitempty"`           // probes whose timeout had not passed when the run was interrupted or the port failed; not in Sent
 
 	// The greatest number of probes without a reply that may have been dropped elsewhere than between the hosts: by
@@ -183,17 +194,22 @@ type Counts struct {
 	DroppedHere  int64 `json:"dropped_here,omitempty"`
 	RefusedThere int64 `json:"refused_there,omitempty"`
 	DroppedThere int64 `json:"dropped_there,omitempty"`
-	// How many of SendFailed and of the three above may have been lost elsewhere: the counters may include other
+	// The greatest number of probes without a reply whose replies this host's kernel may have rejected before the bench
+	// could see them: for a wrong identifier, address or checksum. It is unknown whether these probes were lost.
+	Unknown int64 `json:"unknown,omitempty"`
+	// How many of SendFailed and of the four above may have been lost elsewhere: the counters may include other
 	// traffic, the warm-up, or probes whose replies were not awaited. If these and LostUncertain are 0, Sent is the sum
-	// of Received, Late, CorruptOnly, SendFailed, Lost and those three.
+	// of Received, Late, CorruptOnly, SendFailed, Lost and those four.
 	SendFailedUncertain   int64 `json:"send_failed_uncertain,omitempty"`
 	DroppedHereUncertain  int64 `json:"dropped_here_uncertain,omitempty"`
 	RefusedThereUncertain int64 `json:"refused_there_uncertain,omitempty"`
 	DroppedThereUncertain int64 `json:"dropped_there_uncertain,omitempty"`
+	UnknownUncertain      int64 `json:"unknown_uncertain,omitempty"`
 	// Whether counters covered the frames dropped at a place during all runs. If not, 0 means unknown.
 	DroppedHereCounted  bool `json:"dropped_here_counted,omitempty"`
 	RefusedThereCounted bool `json:"refused_there_counted,omitempty"`
 	DroppedThereCounted bool `json:"dropped_there_counted,omitempty"`
+	UnknownCounted      bool `json:"unknown_counted,omitempty"` // also set if the bench sees every reply itself
 
 	// The direction in which probes were lost, if the protocol numbers both directions (stateful STAMP), otherwise nil.
 	// The direction of those lost before the first reply of a run, or after its last, is unknown.
@@ -289,7 +305,7 @@ func (r *Report) Name() string {
 	case r.Label != "":
 		return r.Label
 	case r.Dir != "":
-		return plain.Text(filepath.Base(r.Dir))
+		return sanitize.Text(filepath.Base(r.Dir))
 	}
 	return r.Title()
 }
@@ -313,3 +329,6 @@ func (r *Report) PerReply(kind string) float64 {
 	}
 	return float64(r.Transfers[kind]) / float64(max(replies, 1))
 }
+
+// NotOffered starts the warning of a report whose host could not send at the requested rate.
+const NotOffered = "this host could not keep the requested rate"

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/attribution"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
@@ -35,6 +36,11 @@ func TestWriteAndRead(t *testing.T) {
 	rep.Counts.LostForward = &forward
 	rep.Transfers = map[string]int64{"mmio write": 12}
 	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 21, 900}))
+	usual := attribution.Probe{Sent: 1, Left: 2, Looked: 40, Seen: 50, Residence: -1, FarWait: -1, ClockError: -1}
+	slow := usual
+	slow.Seen = 9000
+	rep.Attribution = attribution.Explain([]attribution.Probe{slow}, []attribution.Probe{usual}, attribution.About{Total: 2}, nil)
+	must.Equal(t, rep.Attribution.Rows[0].Times[2], attribution.NotKnown, "the time of leaving the NIC: %d")
 	dir := filepath.Join(t.TempDir(), "deep", "report")
 	for range 2 { // the second write replaces the first
 		must.OK(t, report.Write(dir, rep, page))
@@ -171,7 +177,7 @@ func TestReadErrors(t *testing.T) {
 		{"year", edit(report.ReportFile, `"start": "`, `"start": "0001-02-03T04:05:06Z", "x": "`), report.ErrFormat, "start: 0001"},
 		{"big json", func(dir string) error { return os.Truncate(filepath.Join(dir, report.ReportFile), 65<<20) }, report.ErrFormat, "larger than 64 MiB"},
 		{"crowded json", edit(report.ReportFile, `"series": [`, `"notes": [`+strings.Repeat(`"",`, 1<<20)+`""], "series": [`), report.ErrFormat, "besides runs"},
-		{"counts of two intervals overflow", hlog(hdrLine(t, 3, 1, 3_600_000_000_000, 1), hdrLine(t, 3, 1, 3_600_000_000_000, math.MaxInt64)), report.ErrFormat, "rtt.hlog:3: malformed log: count"},
+		{"counts of two intervals overflow", hlog(hdrLine(t, 3, 1, 3_600_000_000_000, 1), hdrLine(t, 3, 1, 3_600_000_000_000, 1<<53)), report.ErrFormat, "rtt.hlog:3: malformed log: count"},
 		{"time out of range", hlog("1e10,1.0,0.1," + hdrLine(t, 3, 1, 3_600_000_000_000, 1)[len("0,1,0,"):]), report.ErrFormat, "rtt.hlog:2: malformed log: starts"},
 		{"negative length", hlog("0,-1,0.1," + hdrLine(t, 3, 1, 3_600_000_000_000, 1)[len("0,1,0,"):]), report.ErrFormat, "rtt.hlog:2: malformed log: length"},
 		{"huge geometry", hlog(hdrLine(t, 5, 1, math.MaxInt64, 1)), report.ErrFormat, "rtt.hlog:2: malformed log: histogram"},

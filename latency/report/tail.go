@@ -34,23 +34,22 @@ type Cause struct {
 	Base *float64 `json:"base,omitempty"`
 }
 
-// Lines describes the notable causes, the bench's own part first; none for a nil Tail. Causes that are as frequent
+// Lines describes what was observed around the slowest, which hints at a cause; none for a nil Tail. Causes that are as frequent
 // elsewhere, or explain almost nothing, are left out.
 func (t *Tail) Lines() []string {
 	if t == nil || t.Probes == 0 {
 		return nil
 	}
-	out := []string{fmt.Sprintf("the slowest %d round trips (%s and more): this host's own part of what they lie above the median is %.0f %%",
-		t.Probes, latency.FormatNS(float64(t.From)), 100*t.Own)}
+	var out []string
 	for _, c := range t.Causes {
 		share := float64(c.Probes) / float64(t.Probes)
 		if c.Explains != nil && *c.Explains < 0.01 || c.Base != nil && share < 1.2**c.Base+0.01 {
 			continue
 		}
 		var b strings.Builder
-		fmt.Fprintf(&b, "%s: around %.0f %% of them", c.What, 100*share)
+		fmt.Fprintf(&b, "around %.0f %% of the slowest %s: %s", 100*share, latency.FormatCount(t.Probes), c.What)
 		if c.Explains != nil {
-			fmt.Fprintf(&b, ", and may explain %.0f %% of it", 100**c.Explains)
+			fmt.Fprintf(&b, ", up to %.0f %% of their time above the median", 100**c.Explains)
 		}
 		if c.Within > 0 {
 			fmt.Fprintf(&b, ", within %s", latency.FormatNS(float64(c.Within)))

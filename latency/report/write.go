@@ -17,7 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
-	"github.com/rebound-nic/rebound/latency/whole"
+	"github.com/rebound-nic/rebound/latency/atomicfile"
 )
 
 // The files of a report's folder.
@@ -26,10 +26,11 @@ const (
 	HgrmFile   = "rtt.hgrm"
 	HlogFile   = "rtt.hlog"
 	RawFile    = "raw.csv.zst"
+	GapsFile   = "gaps.csv.zst" // of a responder
 	HTMLFile   = "report.html"
 )
 
-var names = []string{ReportFile, HgrmFile, HlogFile, RawFile, HTMLFile}
+var names = []string{ReportFile, HgrmFile, HlogFile, RawFile, GapsFile, HTMLFile}
 
 // ErrExists is returned if a report's folder contains something other than a report.
 var ErrExists = errors.New("folder holds something else")
@@ -50,6 +51,9 @@ func (rep *Report) files(page Page) []file {
 	files = append(files, file{HlogFile, func(w io.Writer) error { return WriteHlog(w, rep.Start, rep.Series) }})
 	if len(rep.Raw) > 0 {
 		files = append(files, file{RawFile, rep.writeRaw})
+	}
+	if rep.Gaps != nil {
+		files = append(files, file{GapsFile, rep.writeGaps})
 	}
 	return append(files, file{HTMLFile, func(w io.Writer) error { return page(w, rep) }})
 }
@@ -108,6 +112,14 @@ func (r *Report) Rewrite(page Page) error {
 	if err := r.replaceFile(ReportFile, func(w io.Writer) error { return WriteJSON(w, r) }); err != nil {
 		return err
 	}
+	if r.Gaps != nil && r.Anonymous {
+		if err := r.ReadGaps(); err != nil {
+			return err
+		}
+		if err := r.replaceFile(GapsFile, r.writeGaps); err != nil {
+			return err
+		}
+	}
 	return r.RewritePage(page)
 }
 
@@ -127,7 +139,7 @@ func (r *Report) replaceFile(name string, to func(io.Writer) error) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, b.Bytes()) {
 		return nil
 	}
-	return whole.WriteFile(path, b.Bytes())
+	return atomicfile.WriteFile(path, b.Bytes())
 }
 
 // replaceable reports whether dir exists and may be replaced: it may if it is empty or contains a report.
@@ -146,7 +158,7 @@ func replaceable(dir string) (bool, error) {
 // file that it was writing.
 func ours(dir string, entries []os.DirEntry) error {
 	for _, e := range entries {
-		if !slices.Contains(names, e.Name()) && e.Name() != unfinished && !strings.HasPrefix(e.Name(), whole.Prefix) {
+		if !slices.Contains(names, e.Name()) && e.Name() != unfinished && !strings.HasPrefix(e.Name(), atomicfile.Prefix) {
 			return fmt.Errorf("report %s: %w: %s", dir, ErrExists, e.Name())
 		}
 	}

@@ -6,14 +6,13 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
-	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
 )
 
 // Card is the common part of an open device. A driver's Device contains one, fills in what it learns from the device,
@@ -25,7 +24,7 @@ type Card struct {
 	Log     *slog.Logger
 	Gate    Gate
 	Totals  Totals
-	Trace   trace.Ring // the last commands
+	Trace   cmdtrace.Ring // the last commands
 
 	Arena       *dma.Arena
 	AddressBits uint32 // address width of the device; 0 for no limit
@@ -35,15 +34,12 @@ type Card struct {
 
 	driver    string
 	hooks     Hooks
-	observed  *trace.Observed // nil unless somebody follows
+	observed  *cmdtrace.Observed // nil unless somebody follows
 	fallbacks fallbacks
-	endWatch  chan struct{} // nil while no watchdog runs
+	endWatch  chan struct{}
 	ended     chan struct{}
 	lifeMutex Lock // held to restart the device, and shared by all that send it commands
 	counting  Lock // held to read the device's counters
-
-	resting, left atomic.Bool // another process still has the device, or has it now
-	restarts      int         // how often the watchdog restarted it
 }
 
 // Hooks are the driver's parts of what the kit does.
@@ -68,40 +64,23 @@ type Hooks struct {
 
 	// Release stops the device's DMA and frees its memory. It is called once, after Open, even if that failed half-way.
 	Release func() error
-
-	// Heir is nil for a driver that starts the device of another process again.
-	Heir *Heir
 }
 
 // Open opens a function with a driver. It takes fn over: Close closes it, and so does an Open that fails.
 func (c *Card) Open(fn pci.Function, o nic.Options, l Limits, h Hooks) error {
 	c.Fn, c.Name, c.driver, c.hooks = fn, l.Driver+" "+fn.Name(), l.Driver, h
-	if c.observed = trace.Of(fn); c.observed != nil {
+	if c.observed = cmdtrace.Of(fn); c.observed != nil {
 		c.Trace.Follow(c.observed.Seen)
 	}
 	if err := c.open(o, l); err != nil {
-		if o.Inherited == nil && pci.Gone(fn) && !errors.Is(err, nic.ErrGone) {
+		if pci.Gone(fn) && !errors.Is(err, nic.ErrGone) {
 			err = c.Errorf("%w: %w", nic.ErrGone, err)
 		}
 		return errors.Join(err, fn.Close())
 	}
-	if !c.resting.Load() {
-		c.startWatch()
-	}
-	return nil
-}
-
-func (c *Card) startWatch() {
 	c.endWatch, c.ended = make(chan struct{}), make(chan struct{})
 	go c.watch()
-}
-
-func (c *Card) stopWatch() {
-	if c.endWatch != nil {
-		close(c.endWatch)
-		<-c.ended
-		c.endWatch = nil
-	}
+	return nil
 }
 
 func (c *Card) open(o nic.Options, l Limits) (err error) {
@@ -110,17 +89,6 @@ func (c *Card) open(o nic.Options, l Limits) (err error) {
 	}
 	c.MAC, c.MTU = c.Options.MAC, c.Options.MTU
 	c.Log = c.Options.Log.With("device", c.Fn.Name())
-	if in := c.Options.Inherited; in != nil {
-		why := c.adopt(in)
-		if why == nil {
-			return nil
-		}
-		c.Log.Warn("the device is started again, and loses the frames that arrive meanwhile", "reason", why)
-		if err := in.Afresh(); err != nil {
-			return c.Errorf("%w", err)
-		}
-		c.Fn.(pci.Heritable).Arrive()
-	}
 	if err := c.hooks.Open(); err != nil {
 		if c.observed == nil { // an observer has seen everything already
 			c.showTrace("open failed: the last accesses to the device")
@@ -161,13 +129,13 @@ func (c *Card) Do(name string, f func() error) error {
 	c.Log.Debug("open", "step", name)
 	began := time.Now()
 	err := f()
-	e := trace.Entry{Kind: trace.Step, Name: name, Took: time.Since(began)}
+	e := cmdtrace.Entry{Kind: cmdtrace.Step, Name: name, Took: time.Since(began)}
 	if err != nil {
 		e.Err = err.Error()
 	}
 	c.Trace.Add(e)
 	if c.observed != nil && c.MAC != [6]byte{} {
-		c.Trace.Add(trace.Entry{Kind: trace.Config, Name: trace.Address, In: c.MAC[:]})
+		c.Trace.Add(cmdtrace.Entry{Kind: cmdtrace.Config, Name: cmdtrace.Address, In: c.MAC[:]})
 	}
 	c.Log.Debug("open", "done", name, "took", e.Took, "err", e.Err)
 	return err
@@ -203,7 +171,7 @@ func (c *Card) ReadStats(out *nic.Stats) error {
 		return nil
 	}
 	defer c.lifeMutex.rUnlock()
-	if err := c.answers(); err != nil {
+	if err := c.Gate.Err(); err != nil {
 		return err
 	}
 	return c.readStats(out)
@@ -232,15 +200,10 @@ func (c *Card) Stats() (nic.Stats, error) {
 	return c.Totals.Read(now), nil
 }
 
-// Close ends the watchdog, stops the device and releases everything, unless another process has the device.
+// Close ends the watchdog, stops the device and releases everything.
 func (c *Card) Close() error {
-	c.stopWatch()
-	switch {
-	case c.left.Load():
-		return nil
-	case c.resting.Load():
-		return errors.Join(c.Arena.Leave(), c.Fn.Close())
-	}
+	close(c.endWatch)
+	<-c.ended
 	return errors.Join(c.hooks.Release(), c.Fn.Close())
 }
 
@@ -301,23 +264,10 @@ func (c *Card) BetweenRestarts(f func()) {
 func (c *Card) Ask(f func() error) error {
 	c.lifeMutex.rLock()
 	defer c.lifeMutex.rUnlock()
-	if err := c.answers(); err != nil {
+	if err := c.Gate.Err(); err != nil {
 		return err
 	}
 	return f()
-}
-
-// answers returns why the device takes no commands from this process.
-func (c *Card) answers() error {
-	switch err := c.Gate.Err(); {
-	case err != nil:
-		return err
-	case c.resting.Load():
-		return c.Errorf("%w", errResting)
-	case c.left.Load():
-		return c.Errorf("%w", errLeft)
-	}
-	return nil
 }
 
 // Enter starts Serve: it checks the queue number, and admits the loop. Gate.Leave ends it.

@@ -11,7 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit"
-	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
@@ -35,7 +35,7 @@ func stages(t *testing.T, fn pci.Function, level slog.Level) string {
 	var c kit.Card
 	err := c.Open(fn, nic.Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))}, limits, kit.Hooks{
 		Open: func() error {
-			c.Trace.Add(trace.Entry{Kind: trace.Command, Name: "ENABLE", Opcode: 0x104, Status: 3, In: trace.Bytes{0xAB, 0xCD}})
+			c.Trace.Add(cmdtrace.Entry{Kind: cmdtrace.Command, Name: "ENABLE", Opcode: 0x104, Status: 3, In: cmdtrace.Bytes{0xAB, 0xCD}})
 			return c.Stages(kit.Stage{Name: "first", Do: func() error { return nil }}, kit.Stage{Name: "second", Do: func() error { return errNo }})
 		},
 		Release: func() error { return nil },
@@ -59,8 +59,8 @@ func TestFailedOpenShowsItsTrace(t *testing.T) {
 func TestObserverEndsOpen(t *testing.T) {
 	var seen []string
 	stop := errors.New("far enough")
-	fn := trace.Observe(toy(t), trace.Observer{
-		Seen: func(e trace.Entry) { seen = append(seen, e.Kind+" "+e.Name) },
+	fn := cmdtrace.Observe(toy(t), cmdtrace.Observer{
+		Seen: func(e cmdtrace.Entry) { seen = append(seen, e.Kind+" "+e.Name) },
 		Before: func(step string) error {
 			if step == kit.Learned.Name {
 				return stop

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
-	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
 )
 
 // fallbacks describe what a card refused, in the order of occurrence.
@@ -65,6 +65,6 @@ func (c *Card) FallBack(from, to, format string, args ...any) {
 	if known {
 		return
 	}
-	c.Trace.Add(trace.Entry{Kind: trace.Fallback, Name: from + " to " + to, Err: reason})
+	c.Trace.Add(cmdtrace.Entry{Kind: cmdtrace.Fallback, Name: from + " to " + to, Err: reason})
 	c.Log.Warn("fell back", "from", from, "to", to, "reason", reason)
 }

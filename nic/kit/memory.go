@@ -10,11 +10,8 @@ import (
 )
 
 // Allocate creates the arena for Block, with an initial size in bytes, and frees the previous one. The device must do
-// no DMA. It keeps an arena that another process handed over.
+// no DMA.
 func (c *Card) Allocate(size int) (err error) {
-	if c.resting.Load() {
-		return nil
-	}
 	if err := c.Deallocate(); err != nil {
 		return err
 	}
@@ -43,19 +40,10 @@ func (c *Card) Release() error {
 // Block returns size zeroed bytes of DMA memory that are contiguous for the device too, aligned to align. It grows the
 // arena if needed.
 func (c *Card) Block(size, align int) (dma.Block, error) {
-	return c.block(c.Arena.Alloc, size, align)
-}
-
-// BlockApart is Block for memory that only the device uses: a process that takes over the device does not allocate it again.
-func (c *Card) BlockApart(size, align int) (dma.Block, error) {
-	return c.block(c.Arena.AllocApart, size, align)
-}
-
-func (c *Card) block(alloc func(size, align int) (dma.Block, error), size, align int) (dma.Block, error) {
-	b, err := alloc(size, align)
+	b, err := c.Arena.Alloc(size, align)
 	if errors.Is(err, dma.ErrNoRoom) { // pages that are not contiguous for the device leave gaps
 		if err = c.Arena.Grow(size + align); err == nil {
-			b, err = alloc(size, align)
+			b, err = c.Arena.Alloc(size, align)
 		}
 	}
 	switch {
@@ -103,8 +91,7 @@ func (r *Rings) Block(size, align int) (b dma.Block) {
 // Pointer returns the start of b as the processor sees it. The arena keeps it mapped.
 func Pointer(b dma.Block) unsafe.Pointer { return unsafe.Pointer(&b.Bytes[0]) }
 
-// Table returns size zeroed bytes that only the processor uses. They are in DMA memory, so that a process that takes over the device
-// has them too.
+// Table returns size zeroed bytes that only the processor uses. They are in the arena, which is pinned and uses huge pages if it can.
 func (r *Rings) Table(size int) unsafe.Pointer {
 	p, _ := r.aligned(size, 64)
 	return p

@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
@@ -97,7 +98,7 @@ func (c *Card) recover(s *Symptom) error {
 	if s.Recover != nil {
 		err := s.Recover()
 		if err == nil {
-			c.Log.Info("the device recovered without a restart", "reason", s.Reason)
+			c.Log.Log(context.Background(), nic.Notice, "the device recovered without a restart", "reason", s.Reason)
 			return nil
 		}
 		c.Log.Warn("the device did not recover: restarting it", "reason", s.Reason, "err", err)
@@ -105,7 +106,6 @@ func (c *Card) recover(s *Symptom) error {
 	if pci.Gone(c.Fn) {
 		return c.Gone("configuration space")
 	}
-	c.restarts++
 	c.Totals.countReset(s.Reason)
 	if c.Alive() == nil { // a function that was reset executes no commands: each would wait for its time-out
 		_ = c.readStats(new(nic.Stats)) // the last that it counted, if it still answers
@@ -121,7 +121,7 @@ func (c *Card) recover(s *Symptom) error {
 		}
 	}
 	c.Totals.countRestart()
-	c.Log.Info("the device was restarted", "reason", s.Reason)
+	c.Log.Log(context.Background(), nic.Notice, "the device was restarted", "reason", s.Reason)
 	return nil
 }
 

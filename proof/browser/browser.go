@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -251,4 +252,24 @@ func (b *Browser) Console() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return strings.Join(b.console, "\n")
+}
+
+// Saved writes a page into a file of the test, and returns its address.
+func Saved(t testing.TB, page string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "page.html")
+	must.OK(t, os.WriteFile(path, []byte(page), 0o644))
+	return "file://" + path
+}
+
+// ExportButton is an expression for the nth button below the plot with a title, which exports the plot.
+func ExportButton(title string, n int) string {
+	return fmt.Sprintf(`[...document.querySelectorAll("section.plot")].find(p => p.querySelector("h2").textContent == %q).querySelectorAll(".export button")[%d]`, title, n)
+}
+
+// Copied clicks an export button that copies, and returns what the clipboard has then.
+func (b *Browser) Copied(title string, n int) string {
+	b.Click(ExportButton(title, n))
+	b.Until(ExportButton(title, n) + `.closest(".export").querySelector("span").textContent == "Copied."`)
+	return b.Clipboard()
 }

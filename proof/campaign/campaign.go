@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
-	"github.com/rebound-nic/rebound/internal/host/exit"
-	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/internal/host/process"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 	"github.com/rebound-nic/rebound/nic"
 )
 
@@ -28,9 +28,9 @@ type campaign struct {
 	work   string             // folder for sockets and the small disk, removed at the end
 	space  *testbed.Namespace // the responder's namespace
 	simLog *slog.Logger
-	log    *os.File      // log of the responders
-	steps  *plain.Writer // a line for each fault
-	models *plain.Writer // log of the models
+	log    *os.File         // log of the responders
+	steps  *sanitize.Writer // a line for each fault
+	models *sanitize.Writer // log of the models
 	parts  int
 	proc   *supervisor // supervisor of the current part
 
@@ -47,12 +47,12 @@ func newCampaign(o options, w io.Writer) (c *campaign, err error) {
 	if c.log, err = os.Create(filepath.Join(o.out, "responder.log")); err != nil {
 		return nil, err
 	}
-	for name, to := range map[string]**plain.Writer{"steps.log": &c.steps, "models.log": &c.models} {
+	for name, to := range map[string]**sanitize.Writer{"steps.log": &c.steps, "models.log": &c.models} {
 		f, err := os.Create(filepath.Join(o.out, name))
 		if err != nil {
 			return nil, err
 		}
-		*to = plain.NewWriter(f)
+		*to = sanitize.NewWriter(f)
 	}
 	c.simLog = slog.New(slog.NewTextHandler(c.models, nil))
 	if c.work, err = os.MkdirTemp("", "rebound-campaign-"); err != nil {
@@ -104,7 +104,7 @@ func (c *campaign) run(ctx context.Context) error {
 	for ctx.Err() == nil && (c.parts == 0 || time.Since(c.start) < c.duration) {
 		next := p.next()
 		if len(next.faults) == 0 {
-			return exit.Usagef("no fault matches -only %v (-list prints all)", c.only)
+			return process.Usagef("no fault matches -only %v (-list prints all)", c.only)
 		}
 		if err := c.part(ctx, next); err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
-	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/catalogue"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
@@ -72,7 +72,7 @@ func (p *probes) judge(frame []byte) (seq uint32, wrong string, ours bool) {
 // served is a device model served over vfio-user.
 type served struct {
 	model    sim.Model
-	firmware *cards.Firmware // nil if the model has no such switches
+	firmware *catalogue.Firmware // nil if the model has no such switches
 	faulty   *sim.Faulty
 	port     *sim.Port
 	wire     *sim.Impaired
@@ -139,13 +139,13 @@ type card struct {
 	driver string
 }
 
-func openCard(row *cards.Card) func(*campaign, *rand.Rand) (target, error) {
+func openCard(row *catalogue.Card) func(*campaign, *rand.Rand) (target, error) {
 	return func(c *campaign, r *rand.Rand) (target, error) {
 		p, err := newProbes(r, ourMAC, 1514)
 		if err != nil {
 			return nil, err
 		}
-		f := &cards.Firmware{}
+		f := &catalogue.Firmware{}
 		s, err := serve(c, row.Name, row.Make(ourMAC, r, f), r)
 		if err != nil {
 			return nil, err

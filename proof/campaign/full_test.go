@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 	"github.com/rebound-nic/rebound/proof/disk"
 )
 
@@ -24,7 +24,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	defer full.Close()
 	var out strings.Builder
-	c := &campaign{options: options{out: small}, w: &out, steps: plain.NewWriter(io.Discard), models: plain.NewWriter(full)}
+	c := &campaign{options: options{out: small}, w: &out, steps: sanitize.NewWriter(io.Discard), models: sanitize.NewWriter(full)}
 	c.report.init()
 	io.WriteString(c.models, "x")
 	err = c.save()

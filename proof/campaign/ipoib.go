@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/catalogue"
 	"github.com/rebound-nic/rebound/sim/fabric"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
@@ -31,8 +31,8 @@ func openInfiniBand(c *campaign, r *rand.Rand) (target, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &cards.Firmware{}
-	s, err := serve(c, "mlx4-ib", cards.RandomMlx4(ourMAC, mlx4sim.InfiniBand, r, f), r)
+	f := &catalogue.Firmware{}
+	s, err := serve(c, "mlx4-ib", catalogue.RandomMlx4(ourMAC, mlx4sim.InfiniBand, r, f), r)
 	if err != nil {
 		return nil, err
 	}

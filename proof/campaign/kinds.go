@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	product "github.com/rebound-nic/rebound/internal/cards"
-	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/catalogue"
 )
 
 // kinds are all devices and interfaces that the responder runs on: the cards with a driver, and kernel interfaces. The
@@ -20,8 +20,8 @@ var kinds = slices.Concat(modelled(), []kind{
 
 // modelled are the cards with a driver.
 func modelled() (all []kind) {
-	for i := range cards.All {
-		c := &cards.All[i]
+	for i := range catalogue.All {
+		c := &catalogue.All[i]
 		if c.Driver == "" {
 			continue
 		}

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/catalogue"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -87,8 +87,10 @@ var knobs = map[string]string{
 	"- what the server does when its client leaves: SIGKILL does it":  "sim.Port.Drop",
 	"- a register of the PHY, for tests of what a driver reads of it": "ixgbesim.Model.SetPHY",
 	"- what the driver wrote":                                         "ixgbesim.Model.PHY amazon.Controller.Resets",
-	"- a board, set at its start: nic/drivers/ixgbe's tests":          "ixgbesim.Options.OtherLink",
-	"- a start: proof/cards' ladder":                                  "virtiosim.Model.RefusePairs",
+	"- a board, set at its start: nic/drivers/ixgbe's tests": `
+		ixgbesim.Options.OtherLink ixgbesim.Options.Veto ixgbesim.Options.Pipeline ixgbesim.Options.NoRelaxed`,
+	"- a module that is plugged in later: nic/drivers/ixgbe's tests": "ixgbesim.Model.Plug",
+	"- a start: proof/catalogue' ladder":                             "virtiosim.Model.RefusePairs",
 	"- a recorded card: proof/replay": `
 		ixgbesim.Model.SetEEPROM enasim.Options.Recorded mlx5sim.Options.Recorded mlx5sim.Options.Firmware mlx4sim.Options.Recorded
 		efasim.Options.Recorded virtiosim.Options.Offered virtiosim.Options.MTU virtiosim.Options.Pairs`,
@@ -98,11 +100,11 @@ var knobs = map[string]string{
 	"- AskPages for a model that stalls":                           "mlx5sim.Model.RequestPages",
 	"- no driver of ours arms an event queue, so none is raised":   "mlx5sim.Options.LoseInterrupt mlx4sim.Options.LoseInterrupt",
 	"- a kind of card, set at its start: nic/drivers/mlx5's tests": "mlx5sim.Options.RefuseRegister mlx5sim.Options.NoLoopback",
-	"- a kind of card: nic/drivers/ixgbe's tests":                  "ixgbesim.Options.Module ixgbesim.Options.Crosstalk ixgbesim.Model.SetModule",
+	"- a kind of card: the drivers' tests":                         "ixgbesim.Options.Module ixgbesim.Options.Crosstalk ixgbesim.Model.SetModule ixgbesim.Model.Exchange mlx5sim.Options.Module",
 	"- a register's value":                                         "ixgbesim.Model.Core",
-	"- a version of the firmware: nic/drivers/ena's tests":         "enasim.Options.Overruns enasim.Options.Lasting",
+	"- a version of the firmware: nic/drivers/ena's tests":         "enasim.Options.Overruns enasim.Options.Lasting enasim.Options.WideDepth enasim.Options.ShortCQ enasim.Options.Parts",
 	"- a kind of device: nic/drivers/virtio's tests":               "virtiosim.Options.Fixed",
-	"- a setting of the firmware: nic/drivers/mlx5's tests":        "mlx5sim.Options.UCTX mlx5sim.Options.ICMP",
+	"- a setting of the firmware: nic/drivers/mlx5's tests":        "mlx5sim.Options.NoUCTX mlx5sim.Options.ICMP",
 	"- a start: nic/drivers/mlx4's tests": `
 		mlx4sim.Options.InterfaceRev mlx4sim.Options.Owned mlx4sim.Options.SemaphoreHeld mlx4sim.Options.BootReads mlx4sim.Options.Abandoned
 		mlx4sim.Options.NoICM`,
@@ -192,7 +194,7 @@ func rowFaults(what string) []string {
 
 func TestKnobs(t *testing.T) {
 	var sources strings.Builder
-	for _, file := range append(sourceFiles(t, "."), sourceFiles(t, "../cards")...) {
+	for _, file := range append(sourceFiles(t, "."), sourceFiles(t, "../catalogue")...) {
 		sources.Write(must.Get(os.ReadFile(file))(t))
 	}
 	done := map[string]bool{}
@@ -203,8 +205,8 @@ func TestKnobs(t *testing.T) {
 	}
 	var all []string
 	dirs := []string{"", "fabric", "amazon"}
-	for i := range cards.All {
-		if c := &cards.All[i]; c.Driver != "" {
+	for i := range catalogue.All {
+		if c := &catalogue.All[i]; c.Driver != "" {
 			dirs = append(dirs, path.Base(reflect.TypeOf(c.New(ourMAC)).Elem().PkgPath()))
 		}
 	}

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
-	"github.com/rebound-nic/rebound/internal/host/exit"
-	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/internal/host/process"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 const help = `usage: prove campaign [flags]
@@ -40,7 +40,7 @@ func IsClockGuard() bool { return os.Getenv(inGuard) != "" }
 // GuardClock waits for the campaign to end, restores the time of day, and returns the exit status.
 func GuardClock() int {
 	if err := guard(machine{}, os.Stdin, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "campaign:", plain.Error(err))
+		fmt.Fprintln(os.Stderr, "campaign:", sanitize.Error(err))
 		return 1
 	}
 	return 0
@@ -48,13 +48,13 @@ func GuardClock() int {
 
 // Main runs a campaign with the arguments after the command name and returns the exit status.
 func Main(args []string) int {
-	stdout := plain.NewWriter(os.Stdout)
+	stdout := sanitize.NewWriter(os.Stdout)
 	err := campaignCommand(args, stdout)
-	code, say := exit.Code(err)
+	code, say := process.ExitCode(err)
 	if say {
-		fmt.Fprintln(os.Stderr, "campaign:", plain.Error(err))
+		fmt.Fprintln(os.Stderr, "campaign:", sanitize.Error(err))
 	}
-	return exit.Printed(code, "campaign", stdout, os.Stderr)
+	return process.Printed(code, "campaign", stdout, os.Stderr)
 }
 
 // options are the command-line options.
@@ -89,14 +89,14 @@ func parse(args []string, w io.Writer) (o options, err error) {
 		fs.PrintDefaults()
 		return o, err
 	case err != nil:
-		return o, exit.Usagef("%w (-h lists the flags)", err)
+		return o, process.Usagef("%w (-h lists the flags)", err)
 	case fs.NArg() > 0:
-		return o, exit.Usagef("%q is left over", fs.Arg(0))
+		return o, process.Usagef("%q is left over", fs.Arg(0))
 	case o.duration <= 0 || o.patience <= 0:
-		return o, exit.Usagef("-duration and -patience have to be above zero")
+		return o, process.Usagef("-duration and -patience have to be above zero")
 	}
 	if o.only, err = regexp.Compile(*only); err != nil {
-		return o, exit.Usagef("-only: %w", err)
+		return o, process.Usagef("-only: %w", err)
 	}
 	if o.seed == 0 {
 		o.seed = rand.Uint64()
@@ -124,7 +124,7 @@ func campaignCommand(args []string, w io.Writer) error {
 		return nil
 	}
 	if os.Geteuid() != 0 {
-		return exit.Usagef("namespaces, XDP and limits of memory take root")
+		return process.Usagef("namespaces, XDP and limits of memory take root")
 	}
 	if o.program == "" {
 		if o.program, err = testbed.FindResponder(); err != nil {
@@ -165,7 +165,7 @@ func again(args []string) error {
 	}()
 	var ended *exec.ExitError
 	if err := c.Wait(); errors.As(err, &ended) {
-		return exit.Status(max(ended.ExitCode(), 1))
+		return process.Status(max(ended.ExitCode(), 1))
 	} else if err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rebound-nic/rebound/internal/host/version"
-	"github.com/rebound-nic/rebound/latency/whole"
+	"github.com/rebound-nic/rebound/internal/host/process"
+	"github.com/rebound-nic/rebound/latency/atomicfile"
 )
 
 // step is an injected fault and its result.
@@ -51,7 +51,7 @@ func (c *campaign) save() error {
 	path := filepath.Join(c.out, "campaign.md")
 	var text bytes.Buffer
 	c.write(&text)
-	failed := errors.Join(whole.WriteFile(path, text.Bytes()), c.steps.Err(), c.models.Err())
+	failed := errors.Join(atomicfile.WriteFile(path, text.Bytes()), c.steps.Err(), c.models.Err())
 	fmt.Fprintf(c.w, "campaign: %d faults in %d parts, %v: %d requests, %d answered, %d lost; %d failures; %s\n", len(r.steps), c.parts,
 		c.finish.Sub(c.start).Round(time.Second), r.counts.Sent, r.counts.Answered+r.counts.Late, r.counts.Lost, len(r.failures), path)
 	return failed
@@ -59,7 +59,7 @@ func (c *campaign) save() error {
 
 func (c *campaign) write(w io.Writer) {
 	r := &c.report
-	stamp, _ := version.Stamp()
+	stamp, _ := process.BuildStamp()
 	load, _ := os.ReadFile("/proc/loadavg")
 	fmt.Fprintf(w, "# A campaign of faults\n\n`bin/prove campaign -seed %d -duration %v`, version %s, %s, %d CPUs, kernel %s, load at the end %s\n\n", c.seed, c.duration, stamp,
 		c.start.UTC().Format("2006-01-02 15:04 UTC"), runtime.NumCPU(), kernelRelease(), strings.Join(strings.Fields(string(load))[:3], " "))

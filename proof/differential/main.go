@@ -25,22 +25,22 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
-	"github.com/rebound-nic/rebound/internal/host/exit"
-	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/internal/host/process"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // Main runs the comparison with the arguments after the command name and returns the exit status.
 func Main(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	stdout, code := plain.NewWriter(os.Stdout), exit.Done
+	stdout, code := sanitize.NewWriter(os.Stdout), process.Done
 	if err := run(ctx, args, stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "oracle:", plain.Error(err))
-		if code = exit.Failed; errors.Is(err, errUsage) {
-			code = exit.Usage
+		fmt.Fprintln(os.Stderr, "oracle:", sanitize.Error(err))
+		if code = process.Failed; errors.Is(err, errUsage) {
+			code = process.Usage
 		}
 	}
-	return exit.Printed(code, "oracle", stdout, os.Stderr)
+	return process.Printed(code, "oracle", stdout, os.Stderr)
 }
 
 var errUsage = errors.New("used wrongly")

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/await"
-	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/catalogue"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
@@ -16,7 +16,7 @@ import (
 
 func efaModel(p efasim.Profile) func([6]byte) sim.Model {
 	return func(mac [6]byte) sim.Model {
-		return efasim.New(efasim.Options{MAC: mac, Profile: p, Timeout: 30 * time.Second}) // the other model may not run for a second
+		return efasim.New(efasim.Options{MAC: mac, Profile: p})
 	}
 }
 
@@ -350,7 +350,7 @@ func (l *efaLab) hwCounters(i int, lines []string) (wrong []string) {
 			want[name] = v
 		}
 	}
-	for _, d := range cards.Differ(numbers(lines), want) {
+	for _, d := range catalogue.Differ(numbers(lines), want) {
 		wrong = append(wrong, fmt.Sprintf("function %d: %s", i, d))
 	}
 	return wrong

@@ -61,7 +61,7 @@ say stopped
 ulimit -l unlimited
 chmod 666 /tmp/out /tmp/err
 rm -f /tmp/out
-su -s /bin/sh nobody -c "exec responder -set cpu.lock_memory=false -set nic.driver=efa -set nic.device=$ibfar -set respond.handover=127.0.0.1:18515" >/tmp/out 2>/tmp/err &
+su -s /bin/sh nobody -c "exec responder -v -set cpu.lock_memory=false -set nic.driver=efa -set nic.device=$ibfar -set respond.handover=127.0.0.1:18515" >/tmp/out 2>/tmp/err &
 pid=$!
 await_ready
 show unprivileged cat /tmp/err

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/await"
-	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/catalogue"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
@@ -92,7 +92,7 @@ func TestLabFaults(t *testing.T) {
 	// at an offset.
 	odd := *enaCard
 	odd.model = func(mac [6]byte) sim.Model {
-		return cards.ENAWithAllowance(mac, enasim.Options{Device: 0xec21, NoMeta: true, Burst: 512, NoReadless: true, RxOffset: 2,
+		return catalogue.ENAWithAllowance(mac, enasim.Options{Device: 0xec21, NoMeta: true, Burst: 512, NoReadless: true, RxOffset: 2,
 			AdminOutOfOrder: true, AdminDelay: time.Millisecond, TxOutOfOrder: true, RxOutOfOrder: true})
 	}
 	beside(t, "ena/odd", odd.f2)

@@ -23,26 +23,6 @@ need ip addr add 10.9.0.2/24 dev $dev
 
 # start MORE ARGUMENTS...
 start() { respond -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]" "$@"; }
-takes_over() { # the next responder, which gets the device from $pid while pings run
-  local before=$(replies)
-  ping -q -i 0.01 -c 500 -W 20 $peer >/tmp/pinged 2>&1 & pinger=$!
-  responder -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]" -set nic.take_over=true >/tmp/out2 2>/tmp/err2 &
-  second=$!
-  until_true 600 grep -q '^ready' /tmp/out2
-  wait $pid || { show failed cat /tmp/err /tmp/err2; fail "the responder that ran ended with $?"; }
-  grep -q 'another responder took over' /tmp/err || { show failed cat /tmp/err /tmp/err2; fail "no hand-over"; }
-  wait $pinger
-  show bench grep -e loss -e rtt /tmp/pinged
-  ! grep -q 'started again' /tmp/err2 || { show failed cat /tmp/err2; fail "the device was started again"; }
-  pid=$second
-  # ping gives up some replies that come, so the kernel's count decides.
-  local n=0
-  while [ $(replies) -lt $((before+500)) ]; do
-    n=$((n+1)); [ $n -lt 300 ] || { mv /tmp/out2 /tmp/out; show failed counters; show failed cat /tmp/pinged /tmp/err2; fail "$(($(replies)-$before)) replies to 500 pings while the device was handed over"; }
-    sleep 0.1
-  done
-  mv /tmp/err2 /tmp/err
-}
 traffic() {
   ip neigh flush dev $dev
   up
@@ -66,9 +46,6 @@ say killed
 start
 traffic 20 200
 say again
-takes_over
-traffic 20 200
-say taken over
 stop
 say stopped
 need ip link set $dev mtu 9000

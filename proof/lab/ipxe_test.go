@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/catalogue"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 )
@@ -23,7 +23,7 @@ import (
 // it, and requests a file whose name it can compute only if every byte of the script arrived.
 func TestLabIPXE(t *testing.T) {
 	guests(t)
-	for _, c := range running(cards.IPXE) {
+	for _, c := range running(catalogue.IPXE) {
 		beside(t, c.name, c.ipxe)
 	}
 }

@@ -62,7 +62,7 @@ restored() { # soon: the kernel may do a part of it later
 begin() { # CGROUP ARGUMENTS...
   local group=$1; shift
   : >/tmp/out # or what the one before wrote is taken for this one's
-  sh -c 'echo $$ >'$group'/cgroup.procs; exec responder -set nic.driver=afpacket -set nic.device=eth0 -set respond.addresses=10.9.0.7 -set cpu.cores=1 "$@"' sh "$@" \
+  sh -c 'echo $$ >'$group'/cgroup.procs; exec responder -v -set nic.driver=afpacket -set nic.device=eth0 -set respond.addresses=10.9.0.7 -set cpu.cores=1 "$@"' sh "$@" \
     >/tmp/out 2>/tmp/err &
   pid=$!
   await_ready
@@ -164,7 +164,7 @@ stop
 restored "remote partition"
 say remote
 
-responder -set nic.driver=afpacket -set nic.device=eth0 -set respond.addresses=10.9.0.7 -set cpu.cores=1 -set cpu.priority=50 >/tmp/out 2>/tmp/err
+responder -v -set nic.driver=afpacket -set nic.device=eth0 -set respond.addresses=10.9.0.7 -set cpu.cores=1 -set cpu.priority=50 >/tmp/out 2>/tmp/err
 [ $? = 1 ] && grep -q 'responder: cpu.priority = 50: .*fair server of CPU 1: 50ms of each 1s.*echo 0 > /sys/kernel/debug/sched/fair_server/cpu1/runtime' /tmp/err ||
   { show failed cat /tmp/err; fail "cpu.priority is not refused"; }
 before
@@ -184,7 +184,7 @@ say guarded
 
 need ip addr add 10.9.0.2/24 dev eth0
 before
-bench run -isolate -core 1 -target 10.9.0.1 -iface eth0 -driver afpacket -closed -count 300 -timeout 60s -warmup 0s -self-test 0s -out /tmp/report >/tmp/out 2>/tmp/err ||
+bench run -v -isolate -core 1 -target 10.9.0.1 -iface eth0 -driver afpacket -closed -count 300 -timeout 60s -warmup 0s -self-test 0s -out /tmp/report >/tmp/out 2>/tmp/err ||
   { show failed cat /tmp/err; fail "the bench ended with $?"; }
 grep -q 'received 300' /tmp/out || { show failed cat /tmp/out; fail "the bench lost replies"; }
 step partition "CPUs 1 are an isolated partition"

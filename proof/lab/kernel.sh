@@ -3,7 +3,7 @@
 # TestLabKernels loads, as a layer over the guest's root. setup.sh ran before. Exit 3: this host cannot, and stderr says why.
 set -euo pipefail
 dir=$(realpath -m "$1") suite=$2
-modules="ixgbe mlx5_core mlx4_core mlx4_en ena virtio_net virtio_pci virtio_blk vfio-pci vfio_iommu_type1 veth af_packet"
+modules="ixgbe mlx5_core mlx5_ib mlx4_core mlx4_en mlx4_ib ib_uverbs ena virtio_net virtio_pci virtio_blk vfio-pci vfio_iommu_type1 veth af_packet"
 cannot() { echo "$*" >&2; exit 3; }
 root=$dir/root lib=$dir/root/usr/lib/x86_64-linux-gnu apt=$dir/apt-$suite
 run() { "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$lib" --argv0 "$(basename "$1")" "$@"; }

@@ -7,10 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/catalogue"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
+	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
 // kernelHelpers run the responder in several modes, and report "NAME answered" for each, or the reason why it did not
@@ -38,10 +39,10 @@ answered() {
   local n=$1
   until /bin/ping -q -c 1 -W 1 $peer >/dev/null 2>&1; do n=$((n-1)); [ $n -gt 0 ] || return 1; sleep 0.1; done
 }
-# way NAME NAMESPACE ARGUMENTS...: starts the responder, pings it from $dev, and ends it
+# way NAME here|there|COMMAND ARGUMENTS...: starts the responder, pings it from $dev, and ends it
 way() {
   local name=$1 in=$2 again=$restarts; shift 2
-  [ $in = here ] && in= || in="nsenter -t $ns -n"
+  case $in in here) in= ;; there) in="nsenter -t $ns -n" ;; esac # or a command
   while :; do
     start "$name" $in responder -config /lab/config.toml -set respond.addresses=[\"$peer/24\"] "$@" ||
       { say refused "$name: $(tail -n 1 /tmp/err)"; return; }
@@ -126,6 +127,44 @@ need responder bind $efa
 if responder probe -stage loop -o /tmp/probe $efa >/tmp/need 2>&1; then say way "efa vfio"; else say refused "efa vfio: $(tail -n 1 /tmp/need)"; show failed cat /tmp/need; fi
 `
 
+// sharedScript runs the responder beside Linux's driver of a card, in the namespace.
+const sharedScript = kernelHelpers + `
+peer=10.9.0.1
+cat >/tmp/far <<END
+#!/bin/sh
+exec nsenter -t $ns -n unshare -m sh -c 'mount -t sysfs sys /sys; exec "\$@"' sh "\$@"
+END
+chmod +x /tmp/far
+modprobe ib_uverbs || fail modprobe ib_uverbs
+ready() { [ -n "$(having $near)" ] && [ -n "$(having $far)" ] && [ -e /dev/infiniband/$(basename /sys/class/net/$(having $far)/device/infiniband_verbs/*) ]; }
+# shared NAME CARD NEAR FAR: the last digit of each function's MAC address
+shared() {
+  near=$3 far=$4
+  until_true 300 ready
+  dev=$(having $near) far=$(having $far)
+  need ip link set $far netns $ns
+  need there ip link set $far up
+  need ip addr add 10.9.0.2/24 dev $dev
+  up
+  way "$1" /tmp/far -set nic.driver=$2 -set nic.device=$far
+  need there ip link set $far netns 1
+  need ip addr flush dev $dev
+  need ip link set $dev down
+}
+need modprobe mlx4_core log_num_mgm_entry_size=-1
+need modprobe -a mlx4_en mlx4_ib
+shared "mlx4 beside" mlx4 5 6
+need rmmod mlx4_ib
+need rmmod mlx4_en
+need rmmod mlx4_core
+need modprobe mlx4_core log_num_mgm_entry_size=-1 enable_64b_cqe_eqe=0
+need modprobe -a mlx4_en mlx4_ib
+shared "mlx4 beside, version 3" mlx4 5 6
+need modprobe -a mlx5_core mlx5_ib
+shared "mlx5 beside, DEVX" mlx5 1 2
+shared "mlx5 beside, raw packets" mlx5 3 4
+`
+
 // physicalScript is for a machine without an IOMMU: ixgbe through sysfs, and through VFIO's no-IOMMU mode. If $over is
 // set, the modes over its interface come first.
 const physicalScript = `
@@ -185,6 +224,9 @@ func TestLabKernels(t *testing.T) {
 		if r.suite != ubuntu { // with the lab's IOMMU, that kernel fails to set up MSI-X (a warning in msix_capability_init)
 			beside(t, "kernel/"+r.version, func(t *testing.T) { kernelWays(t, r.suite, r.refused) })
 		}
+		if r.version == "6.1" { // five minutes, so not for each
+			beside(t, "kernel/"+r.version+" beside its drivers", func(t *testing.T) { sharedWays(t, r.suite) })
+		}
 		beside(t, "kernel/"+r.version+" without IOMMU", func(t *testing.T) { physicalWays(t, r.suite, r.refused) })
 	}
 }
@@ -194,7 +236,7 @@ func kernelWays(t *testing.T, suite string, refused map[string]string) {
 	ways := append([]string{"efa vfio"}, overInterfaces...)
 	var script strings.Builder
 	script.WriteString("cards() {\n")
-	for _, c := range running(cards.Smoke) {
+	for _, c := range running(catalogue.Smoke) {
 		n := len(s.functions)
 		s.pair(c, c.model, c.model)
 		ways = append(ways, c.name+" vfio")
@@ -204,6 +246,17 @@ func kernelWays(t *testing.T, suite string, refused map[string]string) {
 	s.serve(efaCard, wire, efaModel(efasim.EFA1))
 	fmt.Fprintf(&script, "}\nefa=$(basename $(dirname $(grep -l 0xefa /sys/bus/pci/devices/*/device)))\n")
 	s.runWays(suite, Machine{IOMMU: true, Script: script.String() + behindScript}, ways, refused)
+}
+
+// sharedWays are ours beside Linux's drivers: mlx5 by DEVX and by queue pairs for raw packets, and mlx4 with both
+// versions of its interface. Version 3 is that of a card without completions of 64 bytes.
+func sharedWays(t *testing.T, suite string) {
+	s := newScene(t)
+	s.pair(mlx5Card, connectX5, connectX5)
+	s.pair(mlx5Card, connectX(mlx5sim.ConnectX4), connectX(mlx5sim.ConnectX5))
+	s.pair(mlx4Card, mlx4Card.model, mlx4Card.model)
+	ways := []string{"mlx5 beside, DEVX", "mlx5 beside, raw packets", "mlx4 beside", "mlx4 beside, version 3"}
+	s.runWays(suite, Machine{Script: sharedScript}, ways, nil)
 }
 
 func physicalWays(t *testing.T, suite string, refused map[string]string) {

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/catalogue"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
@@ -41,7 +41,7 @@ var (
 )
 
 func cardOf(name string) *card {
-	row := cards.Find(name)
+	row := catalogue.Find(name)
 	l := row.Lab
 	c := &card{name: row.Driver, module: l.Module, model: l.Model, other: l.Other, jumbo: l.Jumbo, physical: l.Physical, agree: l.Agree}
 	if c.model == nil {
@@ -51,9 +51,9 @@ func cardOf(name string) *card {
 }
 
 func running(scenario string) (all []*card) {
-	for i := range cards.All {
-		if cards.All[i].Runs(scenario) {
-			all = append(all, cardOf(cards.All[i].Name))
+	for i := range catalogue.All {
+		if catalogue.All[i].Runs(scenario) {
+			all = append(all, cardOf(catalogue.All[i].Name))
 		}
 	}
 	return all
@@ -129,7 +129,7 @@ func (s *scene) programs(names ...string) map[string][]byte {
 	files := map[string][]byte{"config.toml": nil}
 	for _, name := range names {
 		folder := "cmd/"
-		if !slices.Contains([]string{"bench", "prove", "responder"}, name) {
+		if !slices.Contains([]string{"bench", "prove", "responder", "watch"}, name) {
 			folder = "proof/lab/"
 		}
 		files[name] = build(s.T, s.dir, "github.com/rebound-nic/rebound/"+folder+name)
@@ -162,8 +162,8 @@ func build(t *testing.T, dir, pkg string) []byte {
 // TestLab runs rungs F2 and F3 for each card: "go test ./proof/lab -run Lab/ixgbe -v", or make lab NIC=ixgbe.
 func TestLab(t *testing.T) {
 	guests(t)
-	for i := range cards.All {
-		row := &cards.All[i]
+	for i := range catalogue.All {
+		row := &catalogue.All[i]
 		if row.Lab == nil {
 			continue
 		}
@@ -171,14 +171,14 @@ func TestLab(t *testing.T) {
 		for _, s := range []struct {
 			name string
 			run  func(*testing.T)
-		}{{cards.F2, c.f2}, {cards.F2Pair, c.f2pair}, {cards.F3, c.f3}} {
+		}{{catalogue.F2, c.f2}, {catalogue.F2Pair, c.f2pair}, {catalogue.F3, c.f3}} {
 			if row.Runs(s.name) {
 				beside(t, c.name+"/"+s.name, s.run)
 			}
 		}
 	}
 	beside(t, "afxdp", func(t *testing.T) {
-		for _, c := range running(cards.AFXDP) {
+		for _, c := range running(catalogue.AFXDP) {
 			beside(t, c.name, c.afxdp)
 		}
 	})
@@ -299,7 +299,7 @@ await_ready() { # the responder $pid, which writes to /tmp/out and /tmp/err
 # respond ARGUMENTS...: starts a responder, by the command $in if there is one, and waits until it is ready
 respond() {
   : >/tmp/out # or what the one before wrote is taken for this one's
-  $in responder "$@" >/tmp/out 2>/tmp/err &
+  $in responder -v "$@" >/tmp/out 2>/tmp/err &
   pid=$!
   await_ready
 }

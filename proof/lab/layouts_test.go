@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/must"
-	simkit "github.com/rebound-nic/rebound/sim/kit"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // header returns the text of a header file that a vendor published, or skips the test with instructions. None is part
@@ -73,7 +73,7 @@ var other = map[string]string{
 }
 
 // bigEndian is where a field is in a structure whose bits are counted from the highest one.
-func bigEndian(f simkit.Field) span {
+func bigEndian(f parts.Field) span {
 	if f.N > 0 {
 		return span{8 * f.Off, 32 * f.N}
 	}

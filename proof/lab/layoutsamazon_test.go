@@ -9,7 +9,7 @@ import (
 
 	"github.com/rebound-nic/rebound/sim/efasim"
 	"github.com/rebound-nic/rebound/sim/enasim"
-	simkit "github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // TestLayoutsAmazonCommands compares the fields of the ENA and EFA models' admin commands with the vendor's headers.
@@ -17,7 +17,7 @@ func TestLayoutsAmazonCommands(t *testing.T) {
 	for _, c := range []struct {
 		name, before string
 		headers      []string
-		layouts      map[string]*simkit.Layout
+		layouts      map[string]*parts.Layout
 		other        map[string]string // the vendor's name of a field, or "" if it has none
 		least        int
 	}{

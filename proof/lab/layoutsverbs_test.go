@@ -29,7 +29,7 @@ var verbsStructs = map[string]any{
 	"ib_uverbs_create_flow_resp": abi.CreateFlowResp{}, "ib_uverbs_flow_eth_filter": abi.FlowEthFilter{}, "ib_uverbs_flow_spec_eth": abi.FlowSpecEth{},
 	"ib_uverbs_flow_ipv4_filter": abi.FlowIPv4Filter{}, "ib_uverbs_flow_spec_ipv4": abi.FlowSpecIPv4{}, "ib_uverbs_flow_tcp_udp_filter": abi.FlowTCPUDPFilter{},
 	"ib_uverbs_flow_spec_tcp_udp": abi.FlowSpecTCPUDP{},
-	"mlx4_ib_alloc_ucontext_resp": abi.MLX4IBAllocUcontextResp{}, "mlx4_ib_alloc_pd_resp": abi.MLX4IBAllocPDResp{}, "mlx4_ib_create_cq": abi.MLX4IBCreateCQ{},
+	"mlx4_ib_alloc_ucontext_resp": abi.MLX4IBAllocUcontextResp{}, "mlx4_ib_alloc_ucontext_resp_v3": abi.MLX4IBAllocUcontextRespV3{}, "mlx4_ib_alloc_pd_resp": abi.MLX4IBAllocPDResp{}, "mlx4_ib_create_cq": abi.MLX4IBCreateCQ{},
 	"mlx4_ib_create_cq_resp": abi.MLX4IBCreateCQResp{}, "mlx4_ib_create_qp": abi.MLX4IBCreateQP{},
 	"efa_ibv_alloc_ucontext_cmd": abi.EFAAllocUcontextCmd{}, "efa_ibv_alloc_ucontext_resp": abi.EFAAllocUcontextResp{}, "efa_ibv_alloc_pd_resp": abi.EFAAllocPDResp{},
 	"efa_ibv_create_cq": abi.EFACreateCQ{}, "efa_ibv_create_cq_resp": abi.EFACreateCQResp{}, "efa_ibv_create_qp": abi.EFACreateQP{},

@@ -3,11 +3,11 @@ package lab
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
@@ -26,7 +26,7 @@ started() { # SETTINGS..., with $rights
   local a= s
   for s in "$@"; do a="$a -set $s"; done
   : >/tmp/out
-  nsenter -t $ns -n unshare -m sh -c "mount -t sysfs sys /sys && exec $rights responder -set nic.device=$far $a" >/tmp/out 2>/tmp/err &
+  nsenter -t $ns -n unshare -m sh -c "mount -t sysfs sys /sys && exec $rights responder -v -set nic.device=$far $a" >/tmp/out 2>/tmp/err &
   pid=$!
 }
 responds() { started "$@"; await_ready; }
@@ -64,7 +64,7 @@ kills() {
   local n=0 all=$1 a= s; shift
   for s in "$@"; do a="$a -set $s"; done
   while [ $n -lt $all ]; do
-    nsenter -t $ns -n unshare -m sh -c "mount -t sysfs sys /sys && exec responder -set nic.device=$far $a" >/tmp/out 2>/tmp/err &
+    nsenter -t $ns -n unshare -m sh -c "mount -t sysfs sys /sys && exec responder -v -set nic.device=$far $a" >/tmp/out 2>/tmp/err &
     pid=$!
     sleep $((RANDOM%3)).$((RANDOM%10))$((RANDOM%10))
     kill -9 $pid; wait $pid
@@ -170,7 +170,7 @@ fi
 targets="-target udp:10.9.0.4 -target stamp:10.9.0.4"
 [ -z "$icmp" ] || targets="$targets -target 10.9.0.2"
 # not by a function, whose shell would get the signal below
-nsenter -t $ns -n unshare -m sh -c 'mount -t sysfs sys /sys; exec "$@"' sh bench watch -iface $far -driver mlx5 $targets -rate 5 -timeout 10s -listen 127.0.0.1:9470 >/tmp/watch 2>&1 &
+nsenter -t $ns -n unshare -m sh -c 'mount -t sysfs sys /sys; exec "$@"' sh /lab/watch -iface $far -driver mlx5 $targets -rate 5 -timeout 10s -listen 127.0.0.1:9470 >/tmp/watch 2>&1 &
 watch=$!
 watched() {
   kill -0 $watch || { show failed cat /tmp/watch; fail the watch ended; }
@@ -193,7 +193,9 @@ say gone
 // datagrams reports a summary in which the responder did not answer exactly n datagrams: it answered one twice, or one of the kernel's. (The
 // number of pings varies, for a guest repeats them.)
 func (r Result) datagrams(n int) error {
-	if !slices.ContainsFunc(r["summary"], func(line string) bool { return slices.Equal(strings.Fields(line), []string{"udpv4", strconv.Itoa(n)}) }) {
+	if !slices.ContainsFunc(r["summary"], func(line string) bool {
+		return slices.Equal(strings.Fields(line), []string{"udpv4", latency.FormatCount(n)})
+	}) {
 		return fmt.Errorf("the responder did not answer %d datagrams: %q", n, r["summary"])
 	}
 	return nil
@@ -205,16 +207,16 @@ func (r Result) datagrams(n int) error {
 func TestLabMlx5Verbs(t *testing.T) {
 	guests(t)
 	beside(t, "mlx5/F3verbs", func(t *testing.T) {
-		mlx5Verbs(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, UCTX: true, ICMP: true})
+		mlx5Verbs(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, ICMP: true})
 	})
-	beside(t, "mlx5/F3verbsDedicated", func(t *testing.T) { mlx5Verbs(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5, UCTX: true}) })
-	beside(t, "mlx5/F3verbsRawPackets", func(t *testing.T) { mlx5Verbs(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5}) })
+	beside(t, "mlx5/F3verbsDedicated", func(t *testing.T) { mlx5Verbs(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5}) })
+	beside(t, "mlx5/F3verbsRawPackets", func(t *testing.T) { mlx5Verbs(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5, NoUCTX: true}) })
 }
 
 func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 	s := newScene(t)
 	peer := mlx5sim.ConnectX5
-	if !o.UCTX { // with the recorded firmware, whose flow tables cannot be chained
+	if o.NoUCTX { // with the recorded firmware, whose flow tables cannot be chained
 		peer = mlx5sim.ConnectX4
 	}
 	_, g := s.pair(mlx5Card, connectX(peer), func(mac [6]byte) sim.Model {
@@ -225,14 +227,14 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 	objects := func() (contexts, objects int) {
 		g.port.Hold(func() {
 			m := g.model.(*mlx5sim.Model)
-			if contexts, objects = m.UserObjects(); !o.UCTX {
+			if contexts, objects = m.UserObjects(); o.NoUCTX {
 				objects = m.Queues()
 			}
 		})
 		return contexts, objects
 	}
 	how := "by queue pairs for raw packets, because the firmware has no user contexts"
-	if o.UCTX {
+	if !o.NoUCTX {
 		how = "by DEVX"
 	}
 	idle, base, most := 0, 0, 0
@@ -240,12 +242,12 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 	script := fmt.Sprintf("module=mlx5_core driver=mlx5 peer=10.9.0.1 kills=%d frames=%d\n", kills, frames) + mlx5VerbsScript
 	if o.ICMP {
 		script = "icmp=1 " + script
-	} else if o.UCTX {
+	} else if !o.NoUCTX {
 		script = "brief=1 " + script // the others show the rest
 	}
 	_, err := s.play(Machine{
 		Limit: 600*time.Second + time.Duration(kills)*3*time.Second + time.Duration(frames)*5*time.Millisecond,
-		Files: s.programs("responder", "flood", "bench", "rights"), Script: script,
+		Files: s.programs("responder", "flood", "bench", "watch", "rights"), Script: script,
 		Say: func(key, text string, r Result) error {
 			switch key {
 			case "idle":
@@ -262,7 +264,7 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 			case "answered": // nics has shown how
 				if all := strings.Join(r["nics"], "\n"); !strings.Contains(all, how) {
 					return fmt.Errorf("rebound-responder nics does not say %q", how)
-				} else if !o.UCTX && !strings.Contains(all, "nor can it chain flow tables") {
+				} else if o.NoUCTX && !strings.Contains(all, "nor can it chain flow tables") {
 					return fmt.Errorf("rebound-responder nics does not refuse the recorded firmware beside Linux's driver")
 				}
 			case "probing", "watching": // objects come while the guest runs

@@ -17,7 +17,7 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
-	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/catalogue"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/enasim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
@@ -395,7 +395,7 @@ func xstats(port int) func(p *pmdRun) error {
 			want["rx_phy_packets"], want["tx_phy_packets"], want["rx_phy_bytes"], want["tx_phy_bytes"] = rx, tx, rxBytes+4*rx, txBytes+4*tx       // with FCS
 			want["rx_out_of_buffer"] = k.OutOfBuffer - was.OutOfBuffer
 		}
-		if d := cards.Differ(shown, want); len(d) > 0 {
+		if d := catalogue.Differ(shown, want); len(d) > 0 {
 			return fmt.Errorf("xstats and model disagree: %s", strings.Join(d, "; "))
 		}
 		p.Logf("%d statistics of function %d agree with the model: %d frames in, %d out", len(want), port, want["rx_good_packets"], want["tx_good_packets"])

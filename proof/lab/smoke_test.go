@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/catalogue"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/efasim"
@@ -73,7 +73,7 @@ func smoke(t *testing.T) {
 	var scripted strings.Builder           // the guest's script for each
 	efaCard := *efaCard
 	efaCard.model = efaModel(efasim.EFA1)
-	for _, c := range append(running(cards.Smoke), &efaCard) {
+	for _, c := range append(running(catalogue.Smoke), &efaCard) {
 		n := len(s.functions)
 		near, far := s.pair(c, c.model, c.model)
 		functions[c.name] = [2]*function{near, far}
@@ -110,7 +110,7 @@ func smoke(t *testing.T) {
 	}, "failed")
 	must.OK(t, err)
 	want := "virtio"
-	for _, c := range running(cards.Smoke) {
+	for _, c := range running(catalogue.Smoke) {
 		want += " " + c.name
 	}
 	if efa != "" {

@@ -251,13 +251,18 @@ var pmdCards = []pmdCard{
 		{name: "plain", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Insert(slices.Clone(pmdShort), 1, pmdCost), zipped(false))},
 	}},
 	// Without user contexts both use queue pairs for raw packets.
-	{card: mlx5Card, suffix: "Verbs", model: connectX(mlx5sim.ConnectX5), vendor: "0x15b3", bifurcated: true, ours: "addrs=${addrs# } driver=mlx5\n" + oursBeside, lives: []pmdLife{
+	{card: mlx5Card, suffix: "Verbs", model: withoutContexts, vendor: "0x15b3", bifurcated: true, ours: "addrs=${addrs# } driver=mlx5\n" + oursBeside, lives: []pmdLife{
 		{name: "verbs", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Insert(slices.Clone(pmdShort), 1, pmdCost), zipped(false))},
 	}},
 }
 
+// withoutContexts is a card with UCTX_EN=0.
+func withoutContexts(mac [6]byte) sim.Model {
+	return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5, NoUCTX: true})
+}
+
 func connectX5(mac [6]byte) sim.Model {
-	return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5, UCTX: true})
+	return mlx5sim.New(mlx5sim.Options{MAC: mac, Profile: mlx5sim.ConnectX5})
 }
 
 // pmdAble lists the steps that a card supports.

@@ -111,7 +111,7 @@ var apart = map[string]*regexp.Regexp{
 }
 
 // compare lists the differences between how Linux's driver and ours programmed the same type of device, in the order in
-// which Linux wrote them. It asserts nothing: docs/trust.md explains how to read it.
+// which Linux wrote them. It asserts nothing: docs/internals/trust.md explains how to read it.
 func (c *card) compare(t *testing.T, linux, ours *function) {
 	differ, onlyLinux, onlyOurs := sim.Compare(linux.port.Trace(), ours.port.Trace())
 	nature, by := 0, apart[c.name]

@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
-	"github.com/rebound-nic/rebound/internal/probe"
+	"github.com/rebound-nic/rebound/internal/evidence"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/virtio"
 	"github.com/rebound-nic/rebound/proof/must"
@@ -217,7 +217,7 @@ modprobe virtio_net || fail modprobe virtio_net
 all() { no=0; for q in $devices; do no=$((no+1)); [ -n "$(having $no)" ] || return 1; done; }
 until_true 100 all
 responding() {
-  responder -config /lab/config.toml -set nic.driver=virtio -set nic.device=$addr -set 'respond.addresses=["10.9.0.1/24"]' $set $cores \
+  responder -v -config /lab/config.toml -set nic.driver=virtio -set nic.device=$addr -set 'respond.addresses=["10.9.0.1/24"]' $set $cores \
     >/tmp/out 2>/tmp/err
 }
 start() { : >/tmp/out; responding & pid=$!; await_ready; }
@@ -276,7 +276,7 @@ func replayed(t *testing.T, path string, text []string, n virtioNIC) error {
 	if err != nil {
 		return err
 	}
-	file, err := probe.Read(path)
+	file, err := evidence.Read(path)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/proof/catalogue"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
@@ -125,7 +125,7 @@ kill -9 $(pidof sleep)
 // responders that answer each other.
 func TestLabXdp(t *testing.T) {
 	guests(t)
-	for _, c := range running(cards.XDP) {
+	for _, c := range running(catalogue.XDP) {
 		beside(t, "xdp/"+c.name, c.xdp)
 	}
 }

@@ -3,6 +3,7 @@ package nictest
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"unsafe"
@@ -61,11 +62,12 @@ func Cycles(b *testing.B, r *fastpath.Responder, batch int, arrive func(n int), 
 		slices.Sort(heads)
 		return sums[len(sums)/4], sums[len(sums)/2], heads[len(heads)/4]
 	}
-	groups := make([]group, 0, 1<<16)
+	groups := make([]group, 0, 1<<13)
 	for b.Loop() {
 		groups = append(groups, group{})
 		measure(&groups[len(groups)-1], poll)
 	}
+	mustBeFast(b, r)
 	all, median, most := quartiles(groups)
 	arrive = func(int) {}
 	nothing := func() int { return idle(batch) }
@@ -78,6 +80,14 @@ func Cycles(b *testing.B, r *fastpath.Responder, batch int, arrive func(n int), 
 	b.ReportMetric(median-harness, "median-cycles/reply")
 	b.ReportMetric(most-harnessMost, "doorbell-cycles/reply")
 	b.ReportMetric(harness, "harness-cycles/reply")
+}
+
+// mustBeFast fails a benchmark of the loop with Reply if frames went through Slow.
+func mustBeFast(b *testing.B, r *fastpath.Responder) {
+	b.Helper()
+	if n := r.Slowed(); n != 0 && !strings.Contains(b.Name(), "slow") {
+		b.Fatalf("%d frames went through Slow, and the benchmark's name does not say so", n)
+	}
 }
 
 // idle is a Poll that does nothing. It is called from a closure, as the measured one is.

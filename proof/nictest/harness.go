@@ -54,9 +54,6 @@ type Harness struct {
 	// Queue returns a pointer to queue q of d, whose fields named in Registers are a device's registers, not memory.
 	Queue     func(d nic.Device, q int) any
 	Registers []string
-	// Private names the numbers in a queue that another process does not continue with: they depend on addresses of the process, or are
-	// set before they are read.
-	Private []string
 
 	// VFIOUser puts vfio-user between driver and model, with both ends in this process.
 	VFIOUser bool
@@ -64,9 +61,6 @@ type Harness struct {
 	// Beside, if set, starts a simulated kernel whose driver has the port, with this address and MTU of its interface. Open then gets the
 	// kernel's Function, and no address.
 	Beside func(t testing.TB, m sim.Model, p *sim.Port, mac [6]byte, mtu int) Kernel
-	// Continues means that another process continues with the running device (kit.Heir). Otherwise it starts the device again.
-	Continues bool
-
 	// IPv4 means that the device's rules select no IPv6, so that it stays with the kernel.
 	IPv4 bool
 
@@ -102,7 +96,6 @@ var checks = []struct {
 	run  func(*rig)
 	wall bool // needs real time
 }{
-	{"hand-over", checkHandOver, true},
 	{"echo", checkEcho, false},
 	{"wrong checksum", checkWrongChecksum, false},
 	{"test packets", checkTestPackets, false},
@@ -142,8 +135,6 @@ func Run(t *testing.T, h Harness) {
 				t.Skip(why)
 			}
 			if h.VFIOUser || c.wall {
-				h := h
-				h.VFIOUser = h.VFIOUser || c.name == "hand-over" && h.Beside == nil // the files are a connection's
 				c.run(newRig(t, h))
 				return
 			}

@@ -23,12 +23,8 @@ func TestAnswerIsHot(t *testing.T) {
 	HotLoop(t, p, "(*Responder).Reply")
 	StackAccesses(t, p, "(*Responder).long", 32)
 	HotLoop(t, p, "(*Responder).long", "cksum.Blocks", "fastpath.(*limiter).settle")
-	HotLoop(t, p, "(*Responder).depart", "polling.TSC")
-	StackAccesses(t, p, "(*Responder).PingPacket4", 0)
-	HotLoop(t, p, "(*Responder).PingPacket4")
-	StackAccesses(t, p, "(*Responder).AnswerPacket", 80)
-	HotLoop(t, p, "(*Responder).AnswerPacket", "fastpath.(*Responder).againPacket")
-	HotLoop(t, p, "(*Responder).Admit", "cksum.Blocks")
+	HotLoop(t, p, "(*Responder).depart", "polling.TSC", "fastpath.(*Responder).timed")
+	HotLoop(t, p, "(*Responder).timed", "fastpath.(*Responder).looked")
 }
 
 func TestHotLoopRefuses(t *testing.T) {
@@ -39,7 +35,7 @@ func TestHotLoopRefuses(t *testing.T) {
 		"(*Queue).Closure":   "calls indirect",
 		"(*Queue).Bounds":    "calls runtime.panic",
 		"(*Queue).Allocate":  "calls runtime.",
-		"(*Queue).Big":       "big.go:7: fastpath's EchoReply4 is not inlined",
+		"(*Queue).Big":       "big.go:7: fastpath's Message is not inlined",
 		"(*Queue).Helper":    "calls github.com/rebound-nic/rebound/proof/nictest/testdata/hot.helper",
 	} {
 		problems, err := inspect(hotPackage, fn, nil)

@@ -77,12 +77,6 @@ func checkReset(x *rig) {
 // checkResetServing: Serve parks while its device is restarted, and answers again, or returns an error.
 func checkResetServing(x *rig) {
 	x.open(1)
-	x.resetWhileServing()
-	x.close()
-}
-
-func (x *rig) resetWhileServing() {
-	x.Helper()
 	x.busy("Serve after a reset", func() {
 		ended, wait := x.serve()
 		if err := x.reset(); err != nil {
@@ -99,6 +93,7 @@ func (x *rig) resetWhileServing() {
 		}
 	})
 	x.port.ForgetViolations() // a device that was reset sees unexpected accesses
+	x.close()
 }
 
 // holdings are the resources that a driver may leak.

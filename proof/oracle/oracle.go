@@ -114,11 +114,8 @@ type request struct {
 	out       []byte
 }
 
-// filled reports whether n bytes of packet fill the frame, except for Ethernet padding.
-func (q *request) filled(n int) bool {
-	extra := len(q.packet) - n
-	return extra == 0 || extra > 0 && len(q.frame)-len(q.tags) <= 64
-}
+// filled reports whether n bytes of packet are in the frame. What follows is padding or a trailer.
+func (q *request) filled(n int) bool { return len(q.packet) >= n }
 
 // header starts the reply.
 func (q *request) header(to, from [6]byte) {
@@ -126,10 +123,15 @@ func (q *request) header(to, from [6]byte) {
 	q.out = be.AppendUint16(q.out, q.etherType)
 }
 
-// padded appends the request's own padding to the reply.
+// padded appends the request's own padding to the reply: all of it if the frame, without tags, has at most 64 bytes, and
+// otherwise, after a trailer was removed, as much as Ethernet's shortest frame needs.
 func (q *request) padded() []byte {
-	if len(q.out) < len(q.frame) {
-		q.out = append(q.out, q.frame[len(q.out):]...)
+	n := len(q.frame)
+	if n-len(q.tags) > 64 {
+		n = 60 + len(q.tags)
+	}
+	if len(q.out) < n {
+		q.out = append(q.out, q.frame[len(q.out):n]...)
 	}
 	return q.out
 }

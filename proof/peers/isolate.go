@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rebound-nic/rebound/internal/host/exit"
 	"github.com/rebound-nic/rebound/internal/host/isolate"
-	"github.com/rebound-nic/rebound/latency/whole"
+	"github.com/rebound-nic/rebound/internal/host/process"
+	"github.com/rebound-nic/rebound/latency/atomicfile"
 	"github.com/rebound-nic/rebound/proof/peers/isolation"
 )
 
@@ -54,11 +54,11 @@ func isolateCommand(args []string, log *slog.Logger) error {
 	}
 	switch {
 	case os.Geteuid() != 0:
-		return exit.Usagef("it takes root")
+		return process.Usagef("it takes root")
 	case o.Rounds < 1 || o.Each < 100*time.Millisecond || o.Interval < time.Microsecond || o.Load < 0:
-		return exit.Usagef("want one round or more, 100ms or more for each row, 1µs or more between questions, and no negative load")
+		return process.Usagef("want one round or more, 100ms or more for each row, 1µs or more between questions, and no negative load")
 	case !slices.Contains(online, o.Core) || !slices.Contains(online, o.Prober) || o.Core == o.Prober:
-		return exit.Usagef("-core %d -prober %d: want two CPUs of %s", o.Core, o.Prober, isolate.FormatCPUs(online))
+		return process.Usagef("-core %d -prober %d: want two CPUs of %s", o.Core, o.Prober, isolate.FormatCPUs(online))
 	}
 	var left []string
 	for _, r := range isolation.Rows() {
@@ -71,10 +71,10 @@ func isolateCommand(args []string, log *slog.Logger) error {
 		}
 	}
 	if len(o.Rows) == 0 {
-		return exit.Usagef("no row to measure: -rows %q, and %v need -alone", *only, left)
+		return process.Usagef("no row to measure: -rows %q, and %v need -alone", *only, left)
 	}
 	isolate.PutBack(log)
-	defer exit.OnSignal(o.Stop)()
+	defer process.OnSignal(o.Stop)()
 	results, err := isolation.Run(o)
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func isolateCommand(args []string, log *slog.Logger) error {
 	}
 	fmt.Print(text)
 	if *out != "" {
-		return whole.WriteFile(*out, []byte(text))
+		return atomicfile.WriteFile(*out, []byte(text))
 	}
 	return nil
 }

@@ -18,11 +18,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rebound-nic/rebound/internal/bench/session"
+	"github.com/rebound-nic/rebound/internal/bench/measure"
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
-	"github.com/rebound-nic/rebound/internal/host/exit"
-	"github.com/rebound-nic/rebound/latency/plain"
-	"github.com/rebound-nic/rebound/latency/whole"
+	"github.com/rebound-nic/rebound/internal/host/process"
+	"github.com/rebound-nic/rebound/latency/atomicfile"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 	"github.com/rebound-nic/rebound/proof/peers/baseline"
 	"github.com/rebound-nic/rebound/proof/peers/contest"
 	"github.com/rebound-nic/rebound/proof/peers/cycles"
@@ -66,11 +66,11 @@ func Main(all []string) int {
 		fmt.Print(help)
 	default:
 		fmt.Fprint(os.Stderr, help)
-		return exit.Usage
+		return process.Usage
 	}
-	code, say := exit.Code(err)
+	code, say := process.ExitCode(err)
 	if say {
-		fmt.Fprintf(os.Stderr, "prove peers %s: %s\n", command, plain.Error(err))
+		fmt.Fprintf(os.Stderr, "prove peers %s: %s\n", command, sanitize.Error(err))
 	}
 	return code
 }
@@ -86,9 +86,9 @@ func parse(fs *flag.FlagSet, args []string, text string) error {
 		fs.PrintDefaults()
 		return err
 	case err != nil:
-		return exit.Usagef("%w (-h lists the flags)", err)
+		return process.Usagef("%w (-h lists the flags)", err)
 	case fs.NArg() > 0:
-		return exit.Usagef("%q is left over", fs.Arg(0))
+		return process.Usagef("%q is left over", fs.Arg(0))
 	}
 	return nil
 }
@@ -116,24 +116,24 @@ func compare(args []string, log *slog.Logger) error {
 	}
 	switch {
 	case *rounds < 5 || *each <= 0:
-		return exit.Usagef("want at least five rounds, and a duration above zero")
+		return process.Usagef("want at least five rounds, and a duration above zero")
 	case *prober != "afpacket" && *prober != "afxdp":
-		return exit.Usagef("-prober %q: want afpacket or afxdp", *prober)
+		return process.Usagef("-prober %q: want afpacket or afxdp", *prober)
 	case os.Geteuid() != 0:
-		return exit.Usagef("namespaces, XDP and hugepages take root")
+		return process.Usagef("namespaces, XDP and hugepages take root")
 	}
 	program, err := testbed.FindResponder()
 	if err != nil {
 		return err
 	}
-	if err := session.Writable(*out, true); err != nil {
+	if err := measure.Writable(*out, true); err != nil {
 		return err
 	}
 	o := contest.Options{Out: *out, Responder: program, Prober: *prober, Rounds: *rounds, Each: *each, Trial: 300 * time.Millisecond, Stop: new(atomic.Bool), Log: log}
 	if *only != "" {
 		o.Only = strings.Split(*only, ",")
 	}
-	defer exit.OnSignal(o.Stop)()
+	defer process.OnSignal(o.Stop)()
 	table, err := contest.Run(o)
 	if err != nil {
 		return err
@@ -143,7 +143,7 @@ func compare(args []string, log *slog.Logger) error {
 	for _, m := range table.Missed() {
 		log.Warn("not reached", "what", m)
 	}
-	if err := whole.WriteFile(filepath.Join(*out, "README.md"), []byte("# Side by side\n\n"+text)); err != nil {
+	if err := atomicfile.WriteFile(filepath.Join(*out, "README.md"), []byte("# Side by side\n\n"+text)); err != nil {
 		return err
 	}
 	if err := table.WriteFigures(filepath.Join(*out, "rates.json")); err != nil || *readme == "" {
@@ -159,12 +159,12 @@ func compare(args []string, log *slog.Logger) error {
 
 func udpEcho(args []string) error {
 	if len(args) != 2 {
-		return exit.Usagef("want an address with its port, and a core")
+		return process.Usagef("want an address with its port, and a core")
 	}
 	at, err := netip.ParseAddrPort(args[0])
 	core, err2 := strconv.Atoi(args[1])
 	if err := errors.Join(err, err2); err != nil {
-		return exit.Usagef("%w", err)
+		return process.Usagef("%w", err)
 	}
 	return baseline.EchoUDP(at, core, os.Stdout)
 }
@@ -186,14 +186,14 @@ func gap(args []string, log *slog.Logger) error {
 	}
 	const slice = 5 * time.Second
 	if *total < slice {
-		return exit.Usagef("-duration %v: want %v or more", *total, slice)
+		return process.Usagef("-duration %v: want %v or more", *total, slice)
 	}
 	program, err := testbed.FindResponder()
 	if err != nil {
 		return err
 	}
 	o := contest.GapOptions{Responder: program, Driver: *driver, Slice: slice, Slices: int(*total / slice), Stop: new(atomic.Bool)}
-	defer exit.OnSignal(o.Stop)()
+	defer process.OnSignal(o.Stop)()
 	found, err := contest.RunGap(o)
 	if err != nil {
 		return err
@@ -201,12 +201,12 @@ func gap(args []string, log *slog.Logger) error {
 	table, missed := tables.GapTable(found.Responder, found.C, found.Step)
 	fmt.Print(table)
 	if *out != "" {
-		if err := whole.WriteFile(*out, []byte(table)); err != nil {
+		if err := atomicfile.WriteFile(*out, []byte(table)); err != nil {
 			return err
 		}
 	}
 	if len(missed) > 0 {
-		return fmt.Errorf("%w: %s", exit.ErrWorse, strings.Join(missed, "; "))
+		return fmt.Errorf("%w: %s", process.ErrWorse, strings.Join(missed, "; "))
 	}
 	return nil
 }
@@ -225,13 +225,13 @@ func cyclesCommand(args []string) error {
 	fs.StringVar(&o.Module, "module", ".", "`FOLDER` of this module's sources")
 	fs.StringVar(&o.Before, "before", "", "`FOLDER` of test binaries of another commit, by go test -c -o FOLDER/ixgbe.test ./nic/drivers/ixgbe")
 	fs.IntVar(&o.Core, "core", runtime.NumCPU()-1, "`CPU` to measure on")
-	fs.IntVar(&o.Rounds, "rounds", 9, "rounds, alternating")
+	fs.IntVar(&o.Rounds, "rounds", 5, "rounds, alternating")
 	out := fs.String("out", "", "also write the table to this `FILE`")
 	if err := parse(fs, args, cyclesHelp); err != nil {
 		return err
 	}
 	if o.Rounds < 3 {
-		return exit.Usagef("-rounds %d: want 3 or more", o.Rounds)
+		return process.Usagef("-rounds %d: want 3 or more", o.Rounds)
 	}
 	if _, err := exec.LookPath("gcc"); err != nil {
 		fmt.Println("skipped: no gcc, so nothing to hold the loops against")
@@ -251,7 +251,7 @@ func cyclesCommand(args []string) error {
 		o.Rounds, cycles.Explanation, cycles.Markdown(rows))
 	fmt.Print(text)
 	if *out != "" {
-		return whole.WriteFile(*out, []byte(text))
+		return atomicfile.WriteFile(*out, []byte(text))
 	}
 	return nil
 }

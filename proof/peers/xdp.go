@@ -6,9 +6,9 @@ import (
 	"os"
 	"sync/atomic"
 
-	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/process"
+	"github.com/rebound-nic/rebound/latency/atomicfile"
 	"github.com/rebound-nic/rebound/latency/host"
-	"github.com/rebound-nic/rebound/latency/whole"
 	"github.com/rebound-nic/rebound/proof/peers/cost"
 )
 
@@ -30,11 +30,11 @@ func xdpCommand(args []string) error {
 	}
 	switch {
 	case o.Rounds < 3 || o.Runs < 1000:
-		return exit.Usagef("want three rounds or more, of 1000 runs or more")
+		return process.Usagef("want three rounds or more, of 1000 runs or more")
 	case os.Geteuid() != 0:
-		return exit.Usagef("XDP programs take root")
+		return process.Usagef("XDP programs take root")
 	}
-	defer exit.OnSignal(o.Stop)()
+	defer process.OnSignal(o.Stop)()
 	rows, err := cost.Run(o)
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func xdpCommand(args []string) error {
 		o.Rounds, o.Runs, h.CPU, h.Kernel, cost.Explanation, cost.Markdown(rows))
 	fmt.Print(text)
 	if *out != "" {
-		return whole.WriteFile(*out, []byte(text))
+		return atomicfile.WriteFile(*out, []byte(text))
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-// Package replay creates a device model from a probe file (package internal/probe), so that a report from a user's card
+// Package replay creates a device model from a probe file (package internal/evidence), so that a report from a user's card
 // becomes a test: the model has the card's identity, capabilities, limits and version, and refuses what the card
 // refused.
 package replay
@@ -9,15 +9,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rebound-nic/rebound/internal/probe"
-	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/internal/evidence"
+	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 	"github.com/rebound-nic/rebound/sim/enasim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
-	"github.com/rebound-nic/rebound/sim/kit"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
+	"github.com/rebound-nic/rebound/sim/parts"
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
@@ -28,7 +28,7 @@ var MAC = [6]byte{0x02, 0, 0, 0, 0, 0x01}
 
 // Model is the device that a probe file describes. Everything that the file does not contain is as in our model of that
 // device.
-func Model(f *probe.File) (sim.Model, error) {
+func Model(f *evidence.File) (sim.Model, error) {
 	switch f.Driver {
 	case "mlx5":
 		return mlx5(f)
@@ -51,10 +51,10 @@ type key struct{ opcode, opMod, modifier uint32 }
 
 // answers are the replies in a file: for each kind of command one after the other, the last one repeatedly. A command
 // without a reply is left out.
-func answers(f *probe.File) kit.Answers {
-	all := map[key][]*kit.Recorded{}
+func answers(f *evidence.File) parts.Answers {
+	all := map[key][]*parts.Recorded{}
 	for _, e := range f.Trace {
-		if e.Kind != trace.Command || e.Err != "" && e.Status == 0 {
+		if e.Kind != cmdtrace.Command || e.Err != "" && e.Status == 0 {
 			continue
 		}
 		k := key{e.Opcode, e.OpMod, e.Modifier}
@@ -64,9 +64,9 @@ func answers(f *probe.File) kit.Answers {
 				k.modifier = uint32(be.Uint16(e.In[10:]))
 			}
 		}
-		all[k] = append(all[k], &kit.Recorded{Status: uint8(e.Status), Syndrome: e.Syndrome, Out: e.Out})
+		all[k] = append(all[k], &parts.Recorded{Status: uint8(e.Status), Syndrome: e.Syndrome, Out: e.Out})
 	}
-	return func(opcode, opMod, modifier uint32) *kit.Recorded {
+	return func(opcode, opMod, modifier uint32) *parts.Recorded {
 		k := key{opcode, opMod, modifier}
 		if len(all[k]) == 0 {
 			return nil
@@ -82,9 +82,9 @@ func answers(f *probe.File) kit.Answers {
 const accessReg = 0x805 // mlx5's ACCESS_REG
 
 // last is the last successful reply to a command.
-func last(f *probe.File, opcode, modifier uint32) []byte {
+func last(f *evidence.File, opcode, modifier uint32) []byte {
 	for _, e := range slices.Backward(f.Trace) {
-		if e.Kind == trace.Command && e.Opcode == opcode && e.Modifier == modifier && e.Status == 0 && e.Err == "" {
+		if e.Kind == cmdtrace.Command && e.Opcode == opcode && e.Modifier == modifier && e.Status == 0 && e.Err == "" {
 			return e.Out
 		}
 	}
@@ -92,9 +92,9 @@ func last(f *probe.File, opcode, modifier uint32) []byte {
 }
 
 // mac is the address in the file, which may have been masked.
-func mac(f *probe.File) [6]byte {
+func mac(f *evidence.File) [6]byte {
 	for _, e := range f.Trace {
-		if e.Name == trace.Address && len(e.In) == 6 {
+		if e.Name == cmdtrace.Address && len(e.In) == 6 {
 			return [6]byte(e.In)
 		}
 	}
@@ -102,12 +102,12 @@ func mac(f *probe.File) [6]byte {
 }
 
 // registers calls seen with each access to a BAR, in order.
-func registers(f *probe.File, seen func(bar int, off uint64, e *trace.Entry)) {
+func registers(f *evidence.File, seen func(bar int, off uint64, e *cmdtrace.Entry)) {
 	for i := range f.Trace {
 		e := &f.Trace[i]
 		var bar int
 		var off uint64
-		if e.Kind != trace.Read && e.Kind != trace.Write {
+		if e.Kind != cmdtrace.Read && e.Kind != cmdtrace.Write {
 			continue
 		}
 		if n, _ := fmt.Sscanf(e.Name, "BAR%d+0x%x", &bar, &off); n == 2 {
@@ -116,17 +116,17 @@ func registers(f *probe.File, seen func(bar int, off uint64, e *trace.Entry)) {
 	}
 }
 
-func mlx5(f *probe.File) (sim.Model, error) {
+func mlx5(f *evidence.File) (sim.Model, error) {
 	o := mlx5sim.Options{MAC: mac(f), Recorded: answers(f)}
 	i := slices.IndexFunc(mlx5sim.Profiles(), func(p mlx5sim.Profile) bool { return p.Device() == f.ID.Device })
 	if i < 0 {
 		return nil, fmt.Errorf("no model of %v", f.ID)
 	}
 	o.Profile = mlx5sim.Profiles()[i]
-	registers(f, func(bar int, off uint64, e *trace.Entry) {
+	registers(f, func(bar int, off uint64, e *cmdtrace.Entry) {
 		v := uint32(e.Value)
 		switch {
-		case bar != 0 || e.Kind != trace.Read || v == ^uint32(0):
+		case bar != 0 || e.Kind != cmdtrace.Read || v == ^uint32(0):
 		case off == 0: // the segment is big-endian, and the trace has the values that the CPU loaded
 			v = swap(v)
 			o.Firmware[0], o.Firmware[1] = uint16(v), uint16(v>>16)
@@ -140,7 +140,7 @@ func mlx5(f *probe.File) (sim.Model, error) {
 
 func swap(v uint32) uint32 { return be.Uint32(le.AppendUint32(nil, v)) }
 
-func mlx4(f *probe.File) (sim.Model, error) {
+func mlx4(f *evidence.File) (sim.Model, error) {
 	o := mlx4sim.Options{MAC: mac(f), Recorded: answers(f)}
 	for _, p := range []mlx4sim.Profile{mlx4sim.ConnectX3, mlx4sim.ConnectX3Pro} {
 		if p.Device() == f.ID.Device {
@@ -165,7 +165,7 @@ const completion = 8
 // GET_FEATURE of ENA and of EFA.
 const getENA, getEFA = 8, 11
 
-func ena(f *probe.File) (sim.Model, error) {
+func ena(f *evidence.File) (sim.Model, error) {
 	o := enasim.Options{MAC: mac(f), Device: f.ID.Device, Recorded: answers(f)}
 	attributes := last(f, getENA, 1)
 	if len(attributes) < completion+36 {
@@ -189,7 +189,7 @@ func ena(f *probe.File) (sim.Model, error) {
 	return enasim.New(o), nil
 }
 
-func efa(f *probe.File) (sim.Model, error) {
+func efa(f *evidence.File) (sim.Model, error) {
 	profiles := efasim.Profiles()
 	o := efasim.Options{MAC: mac(f), Profile: profiles[len(profiles)-1], Recorded: answers(f)}
 	for _, p := range profiles {
@@ -211,7 +211,7 @@ func efa(f *probe.File) (sim.Model, error) {
 
 // virtio reads the registers that the driver located through the capabilities of configuration space (VIRTIO 1.2
 // §4.1.4).
-func virtio(f *probe.File) (sim.Model, error) {
+func virtio(f *evidence.File) (sim.Model, error) {
 	type part struct {
 		bar int
 		at  uint64
@@ -236,20 +236,20 @@ func virtio(f *probe.File) (sim.Model, error) {
 	}
 	o := virtiosim.Options{MAC: mac(f)}
 	sel, queue := uint64(0), uint64(0)
-	registers(f, func(bar int, off uint64, e *trace.Entry) {
+	registers(f, func(bar int, off uint64, e *cmdtrace.Entry) {
 		if bar == common.bar && off >= common.at && off < common.at+0x40 {
 			switch reg := off - common.at; {
-			case reg == 0x00 && e.Kind == trace.Write: // device_feature_select
+			case reg == 0x00 && e.Kind == cmdtrace.Write: // device_feature_select
 				sel = e.Value
-			case reg == 0x04 && e.Kind == trace.Read && sel < 2: // device_feature
+			case reg == 0x04 && e.Kind == cmdtrace.Read && sel < 2: // device_feature
 				o.Offered |= e.Value << (32 * sel)
-			case reg == 0x16 && e.Kind == trace.Write: // queue_select
+			case reg == 0x16 && e.Kind == cmdtrace.Write: // queue_select
 				queue = e.Value
-			case reg == 0x18 && e.Kind == trace.Read && queue == 0 && o.Limit == 0: // queue_size
+			case reg == 0x18 && e.Kind == cmdtrace.Read && queue == 0 && o.Limit == 0: // queue_size
 				o.Limit = uint16(e.Value)
 			}
 		}
-		if bar == device.bar && off >= device.at && e.Kind == trace.Read {
+		if bar == device.bar && off >= device.at && e.Kind == cmdtrace.Read {
 			switch off - device.at {
 			case 8:
 				o.Pairs = uint16(min(e.Value, 4))
@@ -264,16 +264,16 @@ func virtio(f *probe.File) (sim.Model, error) {
 	return virtiosim.New(o), nil
 }
 
-func ixgbe(f *probe.File) (sim.Model, error) {
+func ixgbe(f *evidence.File) (sim.Model, error) {
 	o := ixgbesim.Options{MAC: mac(f), Kind: map[uint16]ixgbesim.Kind{0x10F7: ixgbesim.KX4, 0x10F8: ixgbesim.Combined, 0x10FC: ixgbesim.XAUI,
 		0x1528: ixgbesim.X540, 0x1560: ixgbesim.X540}[f.ID.Device]}
 	m := ixgbesim.New(o)
 	const eerd, done = 0x10014, 1 << 1
 	word := uint16(0)
-	registers(f, func(bar int, off uint64, e *trace.Entry) {
+	registers(f, func(bar int, off uint64, e *cmdtrace.Entry) {
 		switch {
 		case bar != 0 || off != eerd:
-		case e.Kind == trace.Write:
+		case e.Kind == cmdtrace.Write:
 			word = uint16(e.Value >> 2 & 0x3FFF)
 		case e.Value&done != 0 && word != 0x3F:
 			m.SetEEPROM(word, uint16(e.Value>>16))

@@ -16,10 +16,10 @@ import (
 	"time"
 
 	product "github.com/rebound-nic/rebound/internal/cards"
-	"github.com/rebound-nic/rebound/internal/probe"
+	"github.com/rebound-nic/rebound/internal/evidence"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
-	"github.com/rebound-nic/rebound/nic/kit/trace"
-	"github.com/rebound-nic/rebound/proof/cards"
+	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
+	"github.com/rebound-nic/rebound/proof/catalogue"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/replay"
@@ -33,17 +33,17 @@ import (
 )
 
 // up opens and closes a model with its driver, as `responder probe -stage up` does.
-func up(t *testing.T, m sim.Model, mask bool) (*probe.File, []string) {
+func up(t *testing.T, m sim.Model, mask bool) (*evidence.File, []string) {
 	t.Helper()
 	port, far, device := simtest.Serve(t, m)
 	far.SetUp(true)
 	var c product.Config
 	c.Driver, c.Device = "auto", device
-	f := must.Get(probe.Run(context.Background(), probe.Options{Card: c, Stage: probe.StageUp, Wait: 50 * time.Millisecond, Mask: mask}))(t)
+	f := must.Get(evidence.Run(context.Background(), evidence.Options{Card: c, Stage: evidence.StageUp, Wait: 50 * time.Millisecond, Mask: mask}))(t)
 	return f, port.Violations()
 }
 
-func again(t *testing.T, f *probe.File) *probe.File {
+func again(t *testing.T, f *evidence.File) *evidence.File {
 	t.Helper()
 	m := must.Get(replay.Model(f))(t)
 	got, violations := up(t, m, false)
@@ -54,7 +54,7 @@ func again(t *testing.T, f *probe.File) *probe.File {
 }
 
 // said are the replies to queries about the device, and the refused commands, in order.
-func said(f *probe.File) (all []string) {
+func said(f *evidence.File) (all []string) {
 	questions := regexp.MustCompile(`^(QUERY_HCA_CAP|QUERY_ADAPTER|QUERY_DEV_CAP|get |feature )`)
 	for _, e := range f.Trace {
 		switch {
@@ -71,7 +71,7 @@ func said(f *probe.File) (all []string) {
 // corrupt in a random word.
 var local = regexp.MustCompile(`vfio-user:[^ ]*|0x[0-9a-f]{4}\b`)
 
-func same(t *testing.T, was, is *probe.File) {
+func same(t *testing.T, was, is *evidence.File) {
 	t.Helper()
 	if local.ReplaceAllString(is.Error, "") != local.ReplaceAllString(was.Error, "") {
 		t.Fatalf("the driver ended with %q, with %q before", is.Error, was.Error)
@@ -85,7 +85,7 @@ func same(t *testing.T, was, is *probe.File) {
 	if was.Info == nil {
 		return
 	}
-	steps := func(f *probe.File) (all []string) {
+	steps := func(f *evidence.File) (all []string) {
 		for _, n := range f.Info.Notes {
 			if strings.HasPrefix(n, "fell back") || strings.HasPrefix(n, "link mode") {
 				all = append(all, local.ReplaceAllString(n, ""))
@@ -109,7 +109,7 @@ func at(all []string, i int) string {
 func TestRoundTrip(t *testing.T) {
 	needs.Long(t)
 	mac := [6]byte{0x02, 0xA1, 0xB2, 0xC3, 0xD4, 0xE5}
-	for _, c := range cards.All {
+	for _, c := range catalogue.All {
 		if c.Driver == "" {
 			continue
 		}
@@ -218,7 +218,7 @@ func TestFiles(t *testing.T) {
 	}
 	for _, path := range files {
 		t.Run(filepath.Base(path), func(t *testing.T) {
-			f := must.Get(probe.Read(path))(t)
+			f := must.Get(evidence.Read(path))(t)
 			got := again(t, f)
 			t.Logf("on the card: %s\nreplayed: %s", f.Summary(), got.Summary())
 			if got.Error != "" {
@@ -241,10 +241,10 @@ func TestRecordedConnectX4(t *testing.T) {
 	}
 	defer in.Close()
 	z := must.Get(gzip.NewReader(in))(t)
-	f := &probe.File{Driver: "mlx5", ID: pci.ID{Vendor: 0x15B3, Device: 0x1013}}
+	f := &evidence.File{Driver: "mlx5", ID: pci.ID{Vendor: 0x15B3, Device: 0x1013}}
 	f.Trace = recording(t, z)
 	for i, v := range []uint32{12<<16 | 14, 5<<16 | 1220} { // in the format of the initialization segment
-		f.Trace = append(f.Trace, trace.Entry{Kind: trace.Read, Name: []string{"BAR0+0x0", "BAR0+0x4"}[i], Width: 4,
+		f.Trace = append(f.Trace, cmdtrace.Entry{Kind: cmdtrace.Read, Name: []string{"BAR0+0x0", "BAR0+0x4"}[i], Width: 4,
 			Value: uint64(binary.BigEndian.Uint32(binary.LittleEndian.AppendUint32(nil, v)))})
 	}
 	got := again(t, f)
@@ -256,7 +256,7 @@ func TestRecordedConnectX4(t *testing.T) {
 		if e.Name != "QUERY_HCA_CAP" || e.OpMod&1 != 0 { // the current values change with SET_HCA_CAP
 			continue
 		}
-		i := slices.IndexFunc(got.Trace, func(g trace.Entry) bool { return g.Opcode == e.Opcode && g.OpMod == e.OpMod })
+		i := slices.IndexFunc(got.Trace, func(g cmdtrace.Entry) bool { return g.Opcode == e.Opcode && g.OpMod == e.OpMod })
 		if i < 0 || !bytes.Equal(got.Trace[i].Out, e.Out) {
 			t.Errorf("capabilities %#x are not those recorded", e.OpMod)
 		}
@@ -270,7 +270,7 @@ func TestRecordedConnectX4(t *testing.T) {
 
 // recording reads the commands from mlx5_core's dump: an entry of 64 bytes with the first 16 bytes of input and output
 // inline, then mailboxes of 576 bytes that contain 512 each.
-func recording(t *testing.T, in *gzip.Reader) (all []trace.Entry) {
+func recording(t *testing.T, in *gzip.Reader) (all []cmdtrace.Entry) {
 	t.Helper()
 	head := regexp.MustCompile(`dump command .*\(0x[0-9a-f]+\) (INPUT|OUTPUT)`)
 	line := regexp.MustCompile(`\] [0-9a-f]{3,}: ((?:[0-9a-f]{8} ?){4})`)
@@ -294,7 +294,7 @@ func recording(t *testing.T, in *gzip.Reader) (all []trace.Entry) {
 	for i := 0; i+1 < len(dumps); i += 2 {
 		e := dumps[i]
 		in, out := data(e, 0x10, be.Uint32(e[0x04:])), data(dumps[i+1], 0x20, be.Uint32(e[0x38:]))
-		r := trace.Entry{Kind: trace.Command, Opcode: uint32(be.Uint16(in)), OpMod: uint32(be.Uint16(in[6:])), In: in, Out: out}
+		r := cmdtrace.Entry{Kind: cmdtrace.Command, Opcode: uint32(be.Uint16(in)), OpMod: uint32(be.Uint16(in[6:])), In: in, Out: out}
 		if r.Name = "command"; r.Opcode == 0x100 {
 			r.Name = "QUERY_HCA_CAP"
 		}

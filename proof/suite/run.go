@@ -9,9 +9,13 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -29,16 +33,55 @@ type job struct {
 	left    string        // why another command runs it instead: the job is skipped
 	seconds int           // expected duration on a quiet machine: the longest job starts first
 	cores   float64       // number of cores in use
-	limit   time.Duration // after this time it is killed, with a dump of its goroutines' stacks
+	limit   time.Duration // after this time on an unloaded machine it is killed, with a dump of its goroutines' stacks
 }
 
 // A runner runs jobs in parallel, within the number of cores, and prints one line for each package.
 type runner struct {
-	out   io.Writer
-	cores float64
+	out    io.Writer
+	cores  float64
+	stacks string // folder for long dumps of stacks, "" for none
 
-	mu    sync.Mutex // over out and total
-	total tally
+	mu      sync.Mutex // over the following, and out
+	total   tally
+	suspect []suspect
+}
+
+// A suspect is a test that failed, and its job.
+type suspect struct {
+	job       job
+	pkg, test string
+}
+
+// mostSuspects is the largest number of failed tests that may be unsteady. More have a cause in common.
+const mostSuspects = 3
+
+// repeat runs each failed test again, with nothing beside it. One that passes is unsteady: it is listed, and does not count as failed.
+func (r *runner) repeat(ctx context.Context) {
+	suspects := r.suspect
+	if len(suspects) > mostSuspects || len(suspects) != r.total.failures() || ctx.Err() != nil {
+		return
+	}
+	for _, s := range suspects {
+		fmt.Fprintf(r.out, "%s runs again, alone\n", testName(s.pkg, s.test))
+		alone := &runner{out: r.out, cores: r.cores, stacks: r.stacks}
+		alone.run(ctx, []job{s.job.only(s.pkg, s.test)})
+		if ctx.Err() == nil && alone.total.failures() == 0 && alone.total.Passed > 0 {
+			r.total.Failed[testName(s.pkg, s.test)]--
+			r.total.Unsteady = append(r.total.Unsteady, testName(s.pkg, s.test))
+		}
+	}
+}
+
+// only is j with one test of one package. In another module (dir) it keeps all packages.
+func (j job) only(pkg, test string) job {
+	if j.dir == "" {
+		j.command = slices.DeleteFunc(slices.Clone(j.command), func(arg string) bool { return strings.HasPrefix(arg, "./") })
+		j.command = append(j.command, "./"+strings.TrimSuffix(pkg, " ("+j.variant+")"))
+	}
+	top, _, _ := strings.Cut(test, "/")
+	j.command = append(slices.Clip(j.command), "-run", "^"+top+"$")
+	return j
 }
 
 // run runs the jobs. Among those that fit into the free cores, the longest starts first; one that never fits runs
@@ -91,6 +134,17 @@ func (r *runner) line(name string, o outcome, t tally, took time.Duration) {
 	r.total.add(t)
 }
 
+// suspects notes which tests of a package failed. A package that failed as a whole has none.
+func (r *runner) suspects(j job, pkg string, t tally) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name := range t.Failed {
+		if test, ok := strings.CutPrefix(name, pkg+" "); ok {
+			r.suspect = append(r.suspect, suspect{j, pkg, test})
+		}
+	}
+}
+
 var words = map[outcome]string{passed: "ok", failed: "FAIL", skipped: "skip"}
 
 func (r *runner) ended(_, test string, o outcome, seconds float64) {
@@ -99,10 +153,18 @@ func (r *runner) ended(_, test string, o outcome, seconds float64) {
 	fmt.Fprintf(r.out, "%-4s    %-38s %6.1fs\n", words[o], test, seconds)
 }
 
-// failure prints the output of a failed test.
+// failure prints the output of a failed test, with few of its stacks if it was killed.
 func (r *runner) failure(pkg, test, output string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	full := output
+	if output = brief(full); output != full && r.stacks != "" {
+		file := filepath.Join(r.stacks, strings.NewReplacer("/", "-", " ", "-").Replace(testName(pkg, test))+".stacks")
+		if err := errors.Join(os.MkdirAll(r.stacks, 0o755), os.WriteFile(file, []byte(full), 0o644)); err != nil {
+			file = err.Error()
+		}
+		output += "all stacks: " + file + "\n"
+	}
 	fmt.Fprintf(r.out, "--- FAIL: %s\n%s", testName(pkg, test), output)
 	if !strings.HasSuffix(output, "\n") {
 		fmt.Fprintln(r.out)
@@ -133,15 +195,23 @@ func (r *runner) one(ctx context.Context, j job) {
 	var events *io.PipeReader
 	ended := make(chan struct{})
 	packages := 0
+	var killed atomic.Pointer[string]
+	failure := func(pkg, test, output string) {
+		if why := killed.Load(); why != nil {
+			output = *why + "\n" + output
+		}
+		r.failure(pkg, test, output)
+	}
 	if j.test {
 		var out *io.PipeWriter
 		events, out = io.Pipe()
 		cmd.Stdout = out
 		go func() {
 			defer close(ended)
-			in := &reader{variant: j.variant, failure: r.failure, finished: func(pkg string, o outcome, t tally, took time.Duration) {
+			in := &reader{variant: j.variant, failure: failure, finished: func(pkg string, o outcome, t tally, took time.Duration) {
 				packages++
 				r.line(pkg, o, t, took)
+				r.suspects(j, pkg, t)
 			}}
 			if j.each {
 				in.ended = r.ended
@@ -159,7 +229,10 @@ func (r *runner) one(ctx context.Context, j job) {
 		cmd.Stdout = &errs
 		close(ended)
 	}
-	err := wait(ctx, cmd, j.limit)
+	err := wait(ctx, cmd, j.limit, func(why error) {
+		text := why.Error()
+		killed.Store(&text)
+	})
 	if out, ok := cmd.Stdout.(*io.PipeWriter); ok {
 		out.Close()
 	}
@@ -174,7 +247,7 @@ func (r *runner) one(ctx context.Context, j job) {
 	switch {
 	case err != nil && (packages == 0 || !errors.As(err, new(*exec.ExitError))): // no package's line shows what failed
 		t.fail(j.name, "")
-		r.failure(j.name, "", fmt.Sprintf("%s%s: %v\n", errs.String(), strings.Join(j.command, " "), err))
+		r.failure(j.name, "", fmt.Sprintf("%s: %v\n%s", strings.Join(j.command, " "), err, errs.String()))
 		r.line(j.name, failed, t, took)
 	case !j.test:
 		t.Passed++
@@ -186,9 +259,10 @@ func (r *runner) one(ctx context.Context, j job) {
 	}
 }
 
-// wait runs a command in a process group that ends with it. At the limit, or when ctx is done, the group is first
-// signalled and then killed; SIGQUIT makes each Go process print its goroutines.
-func wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) error {
+// wait runs a command in a process group that ends with it. At the limit, or when ctx is done, it calls killing, and the group is first
+// signalled and then killed; SIGQUIT makes each Go process print its goroutines. Time on a loaded machine counts less (see share): beside
+// other work the command may take longer, and one that hangs leaves the machine idle.
+func wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration, killing func(why error)) error {
 	cmd.WaitDelay = 10 * time.Second // for child processes that left the group, but have our pipe
 	if err := cmd.Start(); err != nil {
 		return err
@@ -197,18 +271,26 @@ func wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) error {
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
 	defer syscall.Kill(group, syscall.SIGKILL)
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
+	step := min(time.Second, limit/4)
+	tick := time.NewTicker(step)
+	defer tick.Stop()
+	start, left := time.Now(), limit
 	var why error
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		why = errors.New("interrupted")
-		syscall.Kill(group, syscall.SIGTERM)
-	case <-timer.C:
-		why = fmt.Errorf("killed after %v", limit)
-		syscall.Kill(group, syscall.SIGQUIT)
+	for why == nil {
+		select {
+		case err := <-done:
+			return err
+		case <-ctx.Done():
+			why = errors.New("interrupted")
+			syscall.Kill(group, syscall.SIGTERM)
+		case <-tick.C:
+			load, _ := os.ReadFile("/proc/loadavg")
+			if left -= time.Duration(float64(step) * share(string(load), runtime.NumCPU())); left <= 0 {
+				why = fmt.Errorf("killed by its limit of %v, after %v on a loaded machine", limit, time.Since(start).Round(step))
+				killing(why)
+				syscall.Kill(group, syscall.SIGQUIT)
+			}
+		}
 	}
 	select {
 	case <-done:
@@ -218,3 +300,35 @@ func wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) error {
 	}
 	return why
 }
+
+// share is the part of a core that one process receives at a load average, the content of /proc/loadavg.
+func share(loadavg string, cpus int) float64 {
+	var load float64
+	fmt.Sscan(loadavg, &load)
+	return min(1, float64(cpus)/max(load, 1))
+}
+
+// brief shortens the dump of stacks of a process that was killed (SIGQUIT) or timed out, to those of tests.
+func brief(output string) string {
+	const most = 12 // lines of stacks
+	at := dump.FindStringIndex(output)
+	if at == nil {
+		return output
+	}
+	var b strings.Builder
+	b.WriteString(output[:at[1]] + "\n")
+	lines := 0
+	for stack := range strings.SplitSeq(output[at[1]:], "\n\n") {
+		if !strings.Contains(stack, "_test.go:") {
+			continue
+		}
+		for line := range strings.Lines(strings.TrimSpace(stack)) {
+			if lines++; lines <= most {
+				b.WriteString(strings.TrimRight(line, "\n") + "\n")
+			}
+		}
+	}
+	return b.String()
+}
+
+var dump = regexp.MustCompile(`(?m)^(SIGQUIT: quit|panic: test timed out after ).*$`)

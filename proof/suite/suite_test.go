@@ -91,6 +91,46 @@ func TestResults(t *testing.T) {
 	}
 }
 
+// A test that fails beside others and passes alone is unsteady; one that fails again has failed, and so has one of many.
+func TestFailedTestsRunAgain(t *testing.T) {
+	needs.Long(t)
+	dir := t.TempDir()
+	must.OK(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/m\ngo 1.24\n"), 0o644))
+	must.OK(t, os.WriteFile(filepath.Join(dir, "a_test.go"), []byte(`package m
+import ("os"; "testing")
+func once(t *testing.T, name string) {
+	if _, err := os.Stat(name); err != nil {
+		os.WriteFile(name, nil, 0o644)
+		t.Error("the first time")
+	}
+}
+func TestFirst(t *testing.T) { t.Run("sub", func(t *testing.T) { once(t, "first") }) }
+func TestSecond(t *testing.T) { once(t, "second") }
+func TestGood(t *testing.T) {}
+func TestBad(t *testing.T) { t.Error("each time") }
+func TestMany(t *testing.T) { t.Error("one too many") }
+`), 0o644))
+	for _, c := range []struct{ tests, want string }{
+		{"^Test(First|Second|Good|Bad)$", "unsteady: example.com/m TestFirst/sub failed beside other tests and passed alone\n" +
+			"unsteady: example.com/m TestSecond failed beside other tests and passed alone\nfailed: example.com/m TestBad\n1 passed, 1 failed, 0 skipped\n"},
+		{"", "failed: example.com/m TestBad\nfailed: example.com/m TestFirst/sub\nfailed: example.com/m TestMany\n" +
+			"failed: example.com/m TestSecond\n1 passed, 4 failed, 0 skipped\n"},
+	} {
+		for _, name := range []string{"first", "second"} {
+			os.Remove(filepath.Join(dir, name))
+		}
+		j := goTest("all", cost{1, 1}, []string{"-run", c.tests}, ".")
+		j.dir = dir
+		var out, report strings.Builder
+		r := &runner{out: &out, cores: 1}
+		r.run(t.Context(), []job{j})
+		r.repeat(t.Context())
+		slices.Sort(r.total.Unsteady)
+		r.total.report(&report)
+		check.Equal(t, report.String(), c.want, "%s")
+	}
+}
+
 // Repeated tests (-count) are counted each time; events of subtests may come after their parent's.
 func TestRepeated(t *testing.T) {
 	events := `
@@ -189,7 +229,36 @@ func TestJobsFail(t *testing.T) {
 	missing.needs = "no-such-program"
 	out, total := run(t, 8, shell("exit", "echo why; exit 1"), job{name: "absent", command: []string{"/no/such/file"}, limit: time.Minute}, hang, missing)
 	check.Equal(t, total.String(), "0 passed, 3 failed, 1 skipped", "%s")
-	check.Contains(t, out, "why\n", "killed after 300ms", "no such file", "needs no-such-program")
+	check.Contains(t, out, "why\n", "killed by its limit of 300ms", "no such file", "needs no-such-program")
+}
+
+// A killed test's first line says so.
+func TestKilledJobSaysSo(t *testing.T) {
+	hang := shell("hang", `echo '{"Action":"run","Package":"p","Test":"TestA"}'; echo '{"Action":"output","Package":"p","Test":"TestA","Output":"before"}'; exec sleep 1000`)
+	hang.test, hang.limit = true, time.Second
+	out, _ := run(t, 1, hang)
+	check.Contains(t, out, "--- FAIL: p TestA\nkilled by its limit of 1s, after ", "\nbefore")
+}
+
+func TestLimitCountsLessOnALoadedMachine(t *testing.T) {
+	for _, c := range []struct {
+		loadavg string
+		cpus    int
+		want    float64
+	}{{"0.00 0.1 0.1 1/100 7\n", 2, 1}, {"2.00 0.1 0.1 1/100 7\n", 2, 1}, {"20.00 0.1 0.1 1/100 7\n", 2, 0.1}, {"0.50 9 9", 1, 1}, {"", 2, 1}} {
+		check.Equal(t, share(c.loadavg, c.cpus), c.want, "load "+c.loadavg+": %v")
+	}
+}
+
+// Of a dump of stacks, a few lines of those that are in a test are printed.
+func TestStacksAreBrief(t *testing.T) {
+	check.Equal(t, brief("a_test.go:7: got 1\n\nwant 2\n"), "a_test.go:7: got 1\n\nwant 2\n", "%s")
+	stack := "goroutine 7 [select]:\nm.TestHang(0x1)\n\t/m/a_test.go:5 +0x1\n\n"
+	other := "goroutine 8 [running]:\nruntime.park()\n\t/go/proc.go:1 +0x2\n\n"
+	for _, first := range []string{"panic: test timed out after 15m0s", "SIGQUIT: quit"} {
+		got := brief("said before\n" + first + "\n\trunning tests:\n\n" + strings.Repeat(other, 100) + strings.Repeat(stack, 100))
+		check.Equal(t, got, "said before\n"+first+"\n"+strings.Repeat(stack[:len(stack)-1], 4), "%s")
+	}
 }
 
 func TestInterruptedRunStartsNothingMore(t *testing.T) {

@@ -17,8 +17,10 @@ type tally struct {
 	Passed  int
 	Failed  map[string]int      // failures by test
 	Skipped map[string][]string // tests by reason
-	Slow    []timing
-	Jobs    []jobTime
+	// Unsteady are tests that failed beside others and passed alone.
+	Unsteady []string
+	Slow     []timing
+	Jobs     []jobTime
 }
 
 // A timing is how long one test took.
@@ -61,6 +63,7 @@ func (t *tally) add(o tally) {
 			t.skip(name, "", why)
 		}
 	}
+	t.Unsteady = append(t.Unsteady, o.Unsteady...)
 	t.Slow = append(t.Slow, o.Slow...)
 	t.Jobs = append(t.Jobs, o.Jobs...)
 }
@@ -94,9 +97,16 @@ func (t tally) report(w io.Writer) {
 		}
 		fmt.Fprintf(w, "skipped %d: %s (%s)\n", len(tests), why, names)
 	}
+	for _, name := range t.Unsteady {
+		fmt.Fprintf(w, "unsteady: %s failed beside other tests and passed alone\n", name)
+	}
 	for _, name := range slices.Sorted(maps.Keys(t.Failed)) {
+		n := t.Failed[name]
+		if n == 0 {
+			continue
+		}
 		fmt.Fprintf(w, "failed")
-		if n := t.Failed[name]; n > 1 {
+		if n > 1 {
 			fmt.Fprintf(w, " %d times", n)
 		}
 		fmt.Fprintf(w, ": %s\n", name)

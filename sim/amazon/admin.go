@@ -7,13 +7,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Command is one admin command: its name and its fields.
 type Command struct {
 	Name string
-	*kit.Layout
+	*parts.Layout
 }
 
 func (c Command) aboutFeature() bool { return strings.HasSuffix(c.Name, "_FEATURE") }
@@ -21,7 +21,7 @@ func (c Command) aboutFeature() bool { return strings.HasSuffix(c.Name, "_FEATUR
 // Lay declares a command of size bytes. The head, its first dword, is checked with the entry. Bytes after the end of a
 // short command are not checked: drivers leave those of an older command there.
 func Lay(name string, size int, text string) Command {
-	return Command{name, kit.Lay(le, size, "00.31:0 head "+text)}
+	return Command{name, parts.Lay(le, size, "00.31:0 head "+text)}
 }
 
 // Message is an entry of the admin queue, {ena,efa}_admin_aq_entry.
@@ -137,7 +137,7 @@ func (c *Controller) execute(b *Message) (r [Entry]byte) {
 		c.Host.Warnf("admin command %#04x, flags %#02x: reserved bits set", b.id(), b[3])
 	}
 	k, known := c.command(b)
-	msg, name := kit.Msg{B: b[:], Layout: k.Layout}, c.name(b)
+	msg, name := parts.Msg{B: b[:], Layout: k.Layout}, c.name(b)
 	if off, bits, found := msg.Stray(b[:]); found {
 		c.Host.Warnf("admin command %d, %s: reserved bits %08x set in the dword at %02xh", b.id(), name, bits, off)
 	}

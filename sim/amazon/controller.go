@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/sim"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 var le = binary.LittleEndian
 
 // Card describes what one card adds to the controller, and the faults that a test injects.
 type Card struct {
-	Registers *kit.Table[Reg]
+	Registers *parts.Table[Reg]
 	Command   func(opcode uint8) (c Command, known bool)
 	Features  map[uint8]string // names of the features of GET_FEATURE and SET_FEATURE
 
@@ -32,13 +32,13 @@ type Card struct {
 	NotReady        bool          // DEV_STS.READY stays clear
 	AdminDelay      time.Duration // from an admin command to its completion
 	AdminOutOfOrder bool
-	Recorded        kit.Answers // answers of a real device; nil for those of the model
+	Recorded        parts.Answers // answers of a real device; nil for those of the model
 
-	Clear     func()                                                          // any reset
-	Execute   func(b *Message, in kit.Msg, r []byte) (status byte, err error) // executes a known command and writes its response after the head
-	Write     func(r Reg, v uint32) (own bool, err error)                     // own reports whether r is one of the card's own registers
-	InReset   func(r Reg) (allowed, lost bool)                                // a write before the reset protocol has ended
-	Enabled   func()                                                          // the driver enabled the event queue; may be nil
+	Clear     func()                                                            // any reset
+	Execute   func(b *Message, in parts.Msg, r []byte) (status byte, err error) // executes a known command and writes its response after the head
+	Write     func(r Reg, v uint32) (own bool, err error)                       // own reports whether r is one of the card's own registers
+	InReset   func(r Reg) (allowed, lost bool)                                  // a write before the reset protocol has ended
+	Enabled   func()                                                            // the driver enabled the event queue; may be nil
 	KeepAlive func() Event
 }
 

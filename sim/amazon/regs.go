@@ -1,6 +1,6 @@
 package amazon
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import "github.com/rebound-nic/rebound/sim/parts"
 
 // Reg is an offset in BAR 0. Source: ena_regs_defs.h and efa_regs_defs.h.
 type Reg uint32
@@ -36,28 +36,28 @@ const BARSize = 0x4000
 
 // NewTable declares the shared registers and those of one card. The two definitions name the doorbells differently, and
 // differ in whether MMIO_RESP can be read.
-func NewTable(doc, aqDoorbell, aenqDoorbell string, resp kit.Access, card ...kit.Register[Reg]) *kit.Table[Reg] {
-	return kit.NewTable(BARSize, doc, append(card,
-		kit.One(RegVERSION, "VERSION", kit.RO, 0, 0),
-		kit.One(RegCTRLVERSION, "CONTROLLER_VERSION", kit.RO, 0, 0),
-		kit.One(RegCAPS, "CAPS", kit.RO, 0, 0),
-		kit.One(RegAQBASELO, "AQ_BASE_LO", kit.RW, all, 0),
-		kit.One(RegAQBASEHI, "AQ_BASE_HI", kit.RW, all, 0),
-		kit.One(RegAQCAPS, "AQ_CAPS", kit.RW, all, 0),
-		kit.One(RegACQBASELO, "ACQ_BASE_LO", kit.RW, all, 0),
-		kit.One(RegACQBASEHI, "ACQ_BASE_HI", kit.RW, all, 0),
-		kit.One(RegACQCAPS, "ACQ_CAPS", kit.RW, all, 0),
-		kit.One(RegAQDB, aqDoorbell, kit.WO, all, 0),
-		kit.One(RegAENQCAPS, "AENQ_CAPS", kit.RW, all, 0),
-		kit.One(RegAENQBASELO, "AENQ_BASE_LO", kit.RW, all, 0),
-		kit.One(RegAENQBASEHI, "AENQ_BASE_HI", kit.RW, all, 0),
-		kit.One(RegAENQDB, aenqDoorbell, kit.WO, all, 0),
-		kit.One(RegINTRMASK, "INTR_MASK", kit.RW, 1, 1),
-		kit.One(RegDEVCTL, "DEV_CTL", kit.Eff, all, 0),
-		kit.One(RegDEVSTS, "DEV_STS", kit.RO, 0, 0),
-		kit.One(RegREADREQ, "MMIO_REG_READ", kit.WO, all, 0),
-		kit.One(RegRESPLO, "MMIO_RESP_LO", resp, all, 0),
-		kit.One(RegRESPHI, "MMIO_RESP_HI", resp, all, 0),
+func NewTable(doc, aqDoorbell, aenqDoorbell string, resp parts.Access, card ...parts.Register[Reg]) *parts.Table[Reg] {
+	return parts.NewTable(BARSize, doc, append(card,
+		parts.One(RegVERSION, "VERSION", parts.RO, 0, 0),
+		parts.One(RegCTRLVERSION, "CONTROLLER_VERSION", parts.RO, 0, 0),
+		parts.One(RegCAPS, "CAPS", parts.RO, 0, 0),
+		parts.One(RegAQBASELO, "AQ_BASE_LO", parts.RW, all, 0),
+		parts.One(RegAQBASEHI, "AQ_BASE_HI", parts.RW, all, 0),
+		parts.One(RegAQCAPS, "AQ_CAPS", parts.RW, all, 0),
+		parts.One(RegACQBASELO, "ACQ_BASE_LO", parts.RW, all, 0),
+		parts.One(RegACQBASEHI, "ACQ_BASE_HI", parts.RW, all, 0),
+		parts.One(RegACQCAPS, "ACQ_CAPS", parts.RW, all, 0),
+		parts.One(RegAQDB, aqDoorbell, parts.WO, all, 0),
+		parts.One(RegAENQCAPS, "AENQ_CAPS", parts.RW, all, 0),
+		parts.One(RegAENQBASELO, "AENQ_BASE_LO", parts.RW, all, 0),
+		parts.One(RegAENQBASEHI, "AENQ_BASE_HI", parts.RW, all, 0),
+		parts.One(RegAENQDB, aenqDoorbell, parts.WO, all, 0),
+		parts.One(RegINTRMASK, "INTR_MASK", parts.RW, 1, 1),
+		parts.One(RegDEVCTL, "DEV_CTL", parts.Eff, all, 0),
+		parts.One(RegDEVSTS, "DEV_STS", parts.RO, 0, 0),
+		parts.One(RegREADREQ, "MMIO_REG_READ", parts.WO, all, 0),
+		parts.One(RegRESPLO, "MMIO_RESP_LO", resp, all, 0),
+		parts.One(RegRESPHI, "MMIO_RESP_HI", resp, all, 0),
 	))
 }
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/sim/amazon"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // refusal is the reason why a command failed. err is nil where a driver may try: the status is returned without a
@@ -35,7 +35,7 @@ var full = &refusal{status: statusNoResource}
 // kind is one admin command and the function that executes it.
 type kind struct {
 	amazon.Command
-	do func(m *Model, in kit.Msg, r []byte) *refusal
+	do func(m *Model, in parts.Msg, r []byte) *refusal
 }
 
 // Commands by opcode.
@@ -77,7 +77,7 @@ func command(opcode uint8) (amazon.Command, bool) {
 }
 
 // execute runs a command.
-func (m *Model) execute(_ *amazon.Message, in kit.Msg, r []byte) (byte, error) {
+func (m *Model) execute(_ *amazon.Message, in parts.Msg, r []byte) (byte, error) {
 	if no := kinds[in.B[2]].do(m, in, r); no != nil {
 		return no.status, no.err
 	}
@@ -85,10 +85,10 @@ func (m *Model) execute(_ *amazon.Message, in kit.Msg, r []byte) (byte, error) {
 }
 
 // flags returns the flags of the command's header.
-func flags(in kit.Msg) byte { return in.B[3] }
+func flags(in parts.Msg) byte { return in.B[3] }
 
 // control returns the address of a command's control buffer, which must have at least n bytes.
-func (m *Model) control(in kit.Msg, n int) (uint64, *refusal) {
+func (m *Model) control(in parts.Msg, n int) (uint64, *refusal) {
 	a := in.U("control_addr")
 	if flags(in)&cmdCtrlData == 0 || flags(in)&cmdCtrlIndir != 0 {
 		m.Host.Warnf("flags %#02x with a control buffer: ctrl_data alone is expected", flags(in))

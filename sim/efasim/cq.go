@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/rebound-nic/rebound/sim/amazon"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // cq is a completion queue: one or more rings (sub-CQs). Each queue of a QP uses one.
@@ -31,7 +31,7 @@ type cq struct {
 	events   uint32 // sequence number of its events
 }
 
-func (m *Model) createCQ(in kit.Msg, r []byte) *refusal {
+func (m *Model) createCQ(in parts.Msg, r []byte) *refusal {
 	p := &m.opt.Profile
 	words, depth, irq := in.I("cq_entry_size_words"), in.U32("sub_cq_depth"), in.Is("interrupt_mode_enabled")
 	q := cq{live: true, depth: depth, size: 4 * words, source: in.Is("set_src_addr"), irq: irq, eqn: uint16(in.U("eqn")),
@@ -86,7 +86,7 @@ func (m *Model) createCQ(in kit.Msg, r []byte) *refusal {
 // cqBell returns the offset of a CQ's doorbell in its BAR.
 func (m *Model) cqBell(i int) uint64 { return m.page(int(m.cqs[i].uar)) + cqDoorbells + 4*uint64(i) }
 
-func (m *Model) destroyCQ(in kit.Msg, _ []byte) *refusal {
+func (m *Model) destroyCQ(in parts.Msg, _ []byte) *refusal {
 	i := in.I("cq_idx")
 	switch {
 	case i >= len(m.cqs) || !m.cqs[i].live:
@@ -197,7 +197,7 @@ type eq struct {
 	users  int // CQs that use it
 }
 
-func (m *Model) createEQ(in kit.Msg, r []byte) *refusal {
+func (m *Model) createEQ(in parts.Msg, r []byte) *refusal {
 	depth, v, base := in.U32("depth"), in.I("msix_vec"), in.U("ba")
 	switch {
 	case depth == 0 || depth&(depth-1) != 0 || depth > maxEQDepth:
@@ -221,7 +221,7 @@ func (m *Model) createEQ(in kit.Msg, r []byte) *refusal {
 	return full
 }
 
-func (m *Model) destroyEQ(in kit.Msg, _ []byte) *refusal {
+func (m *Model) destroyEQ(in parts.Msg, _ []byte) *refusal {
 	i := in.I("eqn")
 	switch {
 	case i >= len(m.eqs) || !m.eqs[i].live:

@@ -22,7 +22,7 @@
 //
 // # Choices where sources are silent
 //
-// The wire format is the model's own (docs/efa-wire.md). The device defines where doorbells and LLQs are; the model
+// The wire format is the model's own (docs/cards/simnic.md). The device defines where doorbells and LLQs are; the model
 // puts each UAR on its own page, in BAR 0, BAR 2 or BAR 4 by profile. A Q_Key that does not match is counted, and
 // answered with "bad QP number" on SRD. The 40 bytes before a UD message are a pattern. A message that does not fit the
 // receive is dropped, and the receive stays posted. An operation with local errors completes with its status and is a

@@ -3,7 +3,7 @@ package efasim
 import (
 	"slices"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 func (m *Model) offered() uint64 {
@@ -15,7 +15,7 @@ func (m *Model) offered() uint64 {
 }
 
 // getFeature executes efa_admin_get_feature_cmd.
-func (m *Model) getFeature(in kit.Msg, r []byte) *refusal {
+func (m *Model) getFeature(in parts.Msg, r []byte) *refusal {
 	id, p := in.U("feature_id"), &m.opt.Profile
 	if id >= 64 || m.offered()&(1<<id) == 0 && id != featDevice {
 		return &refusal{status: statusUnsupported} // a driver may try
@@ -76,7 +76,7 @@ func (m *Model) getFeature(in kit.Msg, r []byte) *refusal {
 }
 
 // setFeature executes efa_admin_set_feature_cmd.
-func (m *Model) setFeature(in kit.Msg, _ []byte) *refusal {
+func (m *Model) setFeature(in parts.Msg, _ []byte) *refusal {
 	id := in.U("feature_id")
 	if id >= 64 || m.offered()&(1<<id) == 0 {
 		return &refusal{status: statusUnsupported}
@@ -100,7 +100,7 @@ func (m *Model) setFeature(in kit.Msg, _ []byte) *refusal {
 const hostInfo = 180
 
 // setHost reads efa_admin_host_info.
-func (m *Model) setHost(in kit.Msg) *refusal {
+func (m *Model) setHost(in parts.Msg) *refusal {
 	a, no := m.control(in, hostInfo)
 	if no != nil {
 		return no

@@ -7,7 +7,7 @@ import (
 
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Options describes an adapter and its faults. The zero value with a MAC is a healthy EFA1.
@@ -31,7 +31,7 @@ type Options struct {
 	Retransmit time.Duration // before SRD sends a frame again, doubled each time; 0 for 5 ms
 	Timeout    time.Duration // after which it gives up; 0 for 1 s
 	RNRDelay   time.Duration // before a receiver that was not ready is tried again; 0 for 500 us
-	Recorded   kit.Answers   // answers of a real device; nil for those of the model
+	Recorded   parts.Answers // answers of a real device; nil for those of the model
 	Busy       bool          // a Step that only waits for acknowledgements counts as work, for Settle
 }
 
@@ -67,6 +67,9 @@ type Model struct {
 	mrs        map[uint32]*mr // by local key, see addMR
 	nextKey    uint32
 	generation uint16
+
+	clock, last time.Duration // of retransmissions, and the host's at the last Step: see stepClock
+	heard       bool          // frames arrived since the last Step
 
 	epoch     uint32
 	peers     map[[16]byte]*peer
@@ -246,6 +249,7 @@ func (m *Model) Step() bool {
 	if !running {
 		return busy
 	}
+	m.stepClock()
 	busy = m.stepDoorbells() || busy
 	for _, i := range m.liveQPs {
 		busy = m.stepSQ(&m.qps[i]) || busy

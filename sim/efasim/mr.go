@@ -3,7 +3,7 @@ package efasim
 import (
 	"fmt"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Access rights of a memory region.
@@ -34,7 +34,7 @@ const (
 	partPages    = chunkSize / 8 // page addresses in one part
 )
 
-func (m *Model) regMR(in kit.Msg, r []byte) *refusal {
+func (m *Model) regMR(in parts.Msg, r []byte) *refusal {
 	d, no := m.domain(in)
 	if no != nil {
 		return no
@@ -87,7 +87,7 @@ func (m *Model) addMR(d *pd, x *mr, r []byte) {
 }
 
 // pageList reads the addresses of n pages, in any of the forms.
-func (m *Model) pageList(in kit.Msg, x *mr, n int) *refusal {
+func (m *Model) pageList(in parts.Msg, x *mr, n int) *refusal {
 	pbl := in.Bytes("pbl")
 	at, length := le.Uint64(pbl[4:]), le.Uint32(pbl[0:])
 	var list []byte
@@ -167,7 +167,7 @@ func (m *Model) chunks(at uint64, length uint32, n int) ([]byte, *refusal) {
 	return list, nil
 }
 
-func (m *Model) deregMR(in kit.Msg, _ []byte) *refusal {
+func (m *Model) deregMR(in parts.Msg, _ []byte) *refusal {
 	x := m.region(in.U32("l_key"))
 	if x == nil {
 		return illegal("there is no region with l_key %#x", in.U("l_key"))

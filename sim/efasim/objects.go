@@ -1,6 +1,6 @@
 package efasim
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import "github.com/rebound-nic/rebound/sim/parts"
 
 // pd is a protection domain.
 type pd struct {
@@ -9,7 +9,7 @@ type pd struct {
 	ahs   map[[16]byte]uint16 // by destination
 }
 
-func (m *Model) allocPD(_ kit.Msg, r []byte) *refusal {
+func (m *Model) allocPD(_ parts.Msg, r []byte) *refusal {
 	for i := range m.pds {
 		if !m.pds[i].live {
 			m.pds[i] = pd{live: true, ahs: map[[16]byte]uint16{}}
@@ -21,14 +21,14 @@ func (m *Model) allocPD(_ kit.Msg, r []byte) *refusal {
 }
 
 // domain returns the PD that a command names.
-func (m *Model) domain(in kit.Msg) (*pd, *refusal) {
+func (m *Model) domain(in parts.Msg) (*pd, *refusal) {
 	if n := in.I("pd"); n < len(m.pds) && m.pds[n].live {
 		return &m.pds[n], nil
 	}
 	return nil, illegal("there is no PD %d", in.I("pd"))
 }
 
-func (m *Model) deallocPD(in kit.Msg, _ []byte) *refusal {
+func (m *Model) deallocPD(in parts.Msg, _ []byte) *refusal {
 	d, no := m.domain(in)
 	switch {
 	case no != nil:
@@ -46,7 +46,7 @@ type uar struct {
 	users int // QPs and CQs with doorbells in it
 }
 
-func (m *Model) allocUAR(_ kit.Msg, r []byte) *refusal {
+func (m *Model) allocUAR(_ parts.Msg, r []byte) *refusal {
 	for i := range m.uars {
 		if !m.uars[i].live {
 			m.uars[i] = uar{live: true}
@@ -61,14 +61,14 @@ func (m *Model) allocUAR(_ kit.Msg, r []byte) *refusal {
 // page returns the offset of a UAR's page in the doorbell BAR.
 func (m *Model) page(uar int) uint64 { return m.uarBase() + uint64(uar)*uarSize }
 
-func (m *Model) userPage(in kit.Msg) (*uar, *refusal) {
+func (m *Model) userPage(in parts.Msg) (*uar, *refusal) {
 	if n := in.I("uar"); n < len(m.uars) && m.uars[n].live {
 		return &m.uars[n], nil
 	}
 	return nil, illegal("there is no UAR %d", in.I("uar"))
 }
 
-func (m *Model) deallocUAR(in kit.Msg, _ []byte) *refusal {
+func (m *Model) deallocUAR(in parts.Msg, _ []byte) *refusal {
 	u, no := m.userPage(in)
 	switch {
 	case no != nil:
@@ -90,7 +90,7 @@ type ah struct {
 
 // createAH returns the same number for the same destination in a PD, however often it is requested. The definitions
 // forbid a second request, and drivers from before 2026 make one.
-func (m *Model) createAH(in kit.Msg, r []byte) *refusal {
+func (m *Model) createAH(in parts.Msg, r []byte) *refusal {
 	d, no := m.domain(in)
 	if no != nil {
 		return no
@@ -117,7 +117,7 @@ func (m *Model) createAH(in kit.Msg, r []byte) *refusal {
 	return full
 }
 
-func (m *Model) destroyAH(in kit.Msg, _ []byte) *refusal {
+func (m *Model) destroyAH(in parts.Msg, _ []byte) *refusal {
 	d, no := m.domain(in)
 	n := in.I("ah")
 	switch {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // qp is a queue pair. Its number and its handle contain its index in the low bits and a generation above, so that
@@ -65,7 +65,7 @@ type traffic struct {
 // buffer (EFA_RNR_INFINITE_RETRY in libfabric's prov/efa/src/efa_base_ep.h).
 const rnrInfinite = 7
 
-func (m *Model) createQP(in kit.Msg, r []byte) *refusal {
+func (m *Model) createQP(in parts.Msg, r []byte) *refusal {
 	d, no := m.domain(in)
 	if no != nil {
 		return no
@@ -165,7 +165,7 @@ func (m *Model) clearBells(i int) {
 }
 
 // find returns the QP with the handle that a command names.
-func (m *Model) find(in kit.Msg) (*qp, *refusal) {
+func (m *Model) find(in parts.Msg) (*qp, *refusal) {
 	h := in.U32("qp_handle")
 	if i := int(h & 0xffff); i < len(m.qps) && m.qps[i].live && m.qps[i].handle == h {
 		return &m.qps[i], nil
@@ -208,7 +208,7 @@ func next(from, to uint8) bool {
 	return false
 }
 
-func (m *Model) modifyQP(in kit.Msg, _ []byte) *refusal {
+func (m *Model) modifyQP(in parts.Msg, _ []byte) *refusal {
 	q, no := m.find(in)
 	if no != nil {
 		return no
@@ -268,7 +268,7 @@ func (m *Model) modifyQP(in kit.Msg, _ []byte) *refusal {
 	return nil
 }
 
-func (m *Model) queryQP(in kit.Msg, r []byte) *refusal {
+func (m *Model) queryQP(in parts.Msg, r []byte) *refusal {
 	q, no := m.find(in)
 	if no != nil {
 		return no
@@ -285,7 +285,7 @@ func (m *Model) queryQP(in kit.Msg, r []byte) *refusal {
 	return nil
 }
 
-func (m *Model) destroyQP(in kit.Msg, _ []byte) *refusal {
+func (m *Model) destroyQP(in parts.Msg, _ []byte) *refusal {
 	q, no := m.find(in)
 	if no != nil {
 		return no

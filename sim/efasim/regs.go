@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/sim/amazon"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // EQ_DB: EQ number in bits 15:0, arm in bit 31 (efa_regs_defs.h).
@@ -17,8 +17,8 @@ const (
 	msixPBA   = 0x3000
 )
 
-var regTable = amazon.NewTable("efa_regs_defs.h", "AQ_PROD_DB", "AENQ_CONS_DB", kit.RW,
-	kit.One(regEQDB, "EQ_DB", kit.WO, eqdbArm|0xffff, 0))
+var regTable = amazon.NewTable("efa_regs_defs.h", "AQ_PROD_DB", "AENQ_CONS_DB", parts.RW,
+	parts.One(regEQDB, "EQ_DB", parts.WO, eqdbArm|0xffff, 0))
 
 // RegisterName implements sim.Namer.
 func (m *Model) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {

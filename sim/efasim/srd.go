@@ -7,8 +7,7 @@ import (
 
 // partSize is the payload of an RDMA operation in one frame. window limits unacknowledged frames to one peer, opWindow
 // those of one operation. A responder keeps the results of the last frames of a peer, twice as many. leastTries is the
-// minimum number of retries before a frame is given up: if this process was descheduled, time passed in which it could
-// not read an acknowledgement that is already on the wire.
+// minimum number of retries before a frame is given up.
 const (
 	partSize   = 8192
 	window     = 1024
@@ -110,11 +109,26 @@ func (p *peer) advance() {
 // open reports whether one more frame may be sent.
 func (p *peer) open() bool { return len(p.order) == 0 || p.nextSeq-p.order[0] < window }
 
+// stepClock advances the clock of retransmissions. An acknowledgement of a card takes microseconds, but the two models and
+// their drivers may share few cores. So the clock stands still while the peer has frames on the wire to take, is slow while
+// frames arrive, among which the acknowledgement may be, and does not count the time in which this model was descheduled.
+func (m *Model) stepClock() {
+	now := m.Host.Now()
+	passed := min(now-m.last, m.opt.Retransmit/4)
+	if m.heard {
+		passed = min(passed, m.opt.Retransmit/64)
+	}
+	if !m.Host.OnWire() {
+		m.clock += passed
+	}
+	m.last, m.heard = now, false
+}
+
 // send assigns a sequence number to a frame and sends it.
 func (m *Model) send(p *peer, o *op, part int, f *frame) {
 	f.seq = p.nextSeq
 	p.nextSeq++
-	now := m.Host.Now()
+	now := m.clock
 	p.out[f.seq] = &packet{op: o, part: part, f: f, first: now, due: now + m.opt.Retransmit, interval: m.opt.Retransmit}
 	p.order = append(p.order, f.seq)
 	o.pending++
@@ -137,7 +151,7 @@ func (m *Model) stepOps() (busy bool) {
 // pump sends more parts of an operation.
 func (m *Model) pump(o *op) (busy bool) {
 	p := m.peer(o.gid)
-	for !o.dead && o.pending < opWindow && p.open() && m.Host.Now() >= o.wait {
+	for !o.dead && o.pending < opWindow && p.open() && m.clock >= o.wait {
 		var f *frame
 		part := o.next
 		off := part * partSize
@@ -175,7 +189,7 @@ func (m *Model) pump(o *op) (busy bool) {
 
 // retransmit sends unacknowledged frames again, and gives up on those that were retried for too long.
 func (m *Model) retransmit(p *peer) (busy bool) {
-	now := m.Host.Now()
+	now := m.clock
 	for _, seq := range slices.Clone(p.order) {
 		k := p.out[seq]
 		switch {
@@ -260,7 +274,7 @@ func (m *Model) acknowledged(f *frame) {
 	switch {
 	case f.status == compRemoteRNR && q != nil && (q.rnrRetry == rnrInfinite || o.rnr < int(q.rnrRetry)):
 		o.rnr++
-		o.wait = m.Host.Now() + m.opt.RNRDelay
+		o.wait = m.clock + m.opt.RNRDelay
 		if k.part < 0 {
 			o.immSent = false
 		} else {
@@ -369,6 +383,7 @@ func (m *Model) consume(f *frame) uint8 {
 func (m *Model) Receive(b []byte) bool {
 	m.Lock()
 	defer m.Unlock()
+	m.heard = true
 	m.arrive(b)
 	m.flushWire()
 	return true

@@ -3,6 +3,7 @@ package efasim
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/sim"
@@ -97,6 +98,33 @@ func TestDeadPeer(t *testing.T) {
 	if n := r.x.m.Counters().NotOurs; n == 0 {
 		t.Error("frames for nobody were taken")
 	}
+}
+
+type lateHost struct {
+	sim.Host
+	late time.Duration
+}
+
+func (h *lateHost) Now() time.Duration { return h.Host.Now() + h.late }
+
+// Nothing is sent again while the peer has not taken the frame, and after a pause of this model.
+func TestSlowHostLosesNothing(t *testing.T) {
+	q, r, there, _ := two(t, Options{}, Options{})
+	clock := &lateHost{Host: q.x.m.Host}
+	q.x.m.Host = clock
+	r.offer(64, 0)
+	q.push(q.inline(1, r.num, there, "a"))
+	q.ring()
+	for range 3000 { // 3 ms; the limit is 2 ms
+		q.x.Port.Step()
+	}
+	for range 10 {
+		r.x.Port.Step()
+	}
+	clock.late = time.Minute
+	q.x.settle()
+	expect(t, "slow peer", q.scq.take(), 1, compOK, cqeSend, q.num)
+	check.Equal(t, q.x.m.Counters().RetransPackets, 0, "%d retransmissions on a wire without losses")
 }
 
 // Objects that are destroyed while messages are pending: messages of a destroyed handle complete as flushed, also those

@@ -1,6 +1,6 @@
 package efasim
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import "github.com/rebound-nic/rebound/sim/parts"
 
 // Counters are the device's counters since power-on.
 type Counters struct {
@@ -19,7 +19,7 @@ type Counters struct {
 }
 
 // getStats executes efa_admin_aq_get_stats_cmd.
-func (m *Model) getStats(in kit.Msg, r []byte) *refusal {
+func (m *Model) getStats(in parts.Msg, r []byte) *refusal {
 	k, t := &m.count, &m.count.traffic
 	switch scope := in.U("scope"); {
 	case scope > 1:

@@ -2,7 +2,7 @@ package enasim
 
 import (
 	"github.com/rebound-nic/rebound/sim/amazon"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Commands by opcode. Addresses are ena_common_mem_addr: 48 bits.
@@ -36,7 +36,7 @@ func (m *Model) address(c *amazon.Message, what string, at int) (uint64, error) 
 }
 
 // execute runs a command.
-func (m *Model) execute(c *amazon.Message, in kit.Msg, r []byte) (status byte, err error) {
+func (m *Model) execute(c *amazon.Message, in parts.Msg, r []byte) (status byte, err error) {
 	switch c.Opcode() {
 	case opCreateCQ:
 		status, err = m.createCQ(c, in, r)

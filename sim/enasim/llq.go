@@ -41,10 +41,17 @@ func (m *Model) getLLQ(r []byte, version byte) {
 		if m.opt.PreferWide {
 			r[25] = llq256
 		}
-		le.PutUint16(r[26:], llqDepth/2)
+		le.PutUint16(r[26:], m.wideDepth())
 	}
 	le.PutUint16(r[28:], m.accel())
 	le.PutUint16(r[30:], m.opt.Burst)
+}
+
+func (m *Model) wideDepth() uint16 {
+	if m.opt.WideDepth != 0 {
+		return m.opt.WideDepth
+	}
+	return llqDepth / 2
 }
 
 func (m *Model) accel() (flags uint16) {
@@ -96,7 +103,7 @@ func (m *Model) checkLLQ(dir byte, depth uint16, base uint64) (byte, error) {
 	const what = "CREATE_SQ in device memory"
 	limit := uint16(llqDepth)
 	if m.feat.llqSize > 128 {
-		limit /= 2
+		limit = m.wideDepth()
 	}
 	switch {
 	case dir != dirTX:

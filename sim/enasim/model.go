@@ -8,7 +8,7 @@ import (
 
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Options describes an adapter and its faults. The zero value with a MAC is a healthy 1d0f:ec20.
@@ -22,6 +22,8 @@ type Options struct {
 	NoLLQ      bool   // the LLQ feature is not offered
 	NoMemBAR   bool   // BAR 2 is missing, though the feature is offered
 	LLQSizes   uint16 // supported entry sizes, ena_admin_llq_ring_entry_size; 0 for 128 and 256 bytes
+	WideDepth  uint16 // most wide LLQ entries; 0 for half as many as of 128 bytes
+	ShortCQ    uint16 // completion queues have at most so many entries, which the answer says; 0 for no limit
 	PreferWide bool   // entries of 256 bytes are recommended
 	NoMeta     bool   // accelerated LLQ: meta descriptors are not cached, every frame needs one
 	NeedMeta   bool   // every frame in an LLQ needs one, though nothing announces it (iPXE c1badf71c: newer generations)
@@ -38,6 +40,7 @@ type Options struct {
 	Controller  uint32 // CONTROLLER_VERSION; 0 for 0.0.1
 	NotReady    bool   // DEV_STS.READY stays clear
 	AnyDriver   bool   // firmware before c6i's: completion queues without host information, and with an empty vector
+	Parts       int    // a frame needs a buffer in the part of the receive ring that its hash chooses, of so many, or is lost uncounted (iPXE b2e846821); 0 for one
 	Overruns    bool   // a frame without a buffer is counted as an overrun, not as dropped
 	Lasting     bool   // a reset does not clear the basic statistics
 	RxOffset    uint8  // offset of frames in their first buffer, for drivers that accept one
@@ -48,7 +51,7 @@ type Options struct {
 	TxOutOfOrder    bool
 	RxOutOfOrder    bool
 
-	Recorded kit.Answers // answers of a real device; nil for those of the model
+	Recorded parts.Answers // answers of a real device; nil for those of the model
 }
 
 // Hints is ena_admin_ena_hw_hints. Zero leaves a choice to the driver.

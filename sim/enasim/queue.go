@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/sim/amazon"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // cq is an I/O completion queue.
@@ -23,7 +23,7 @@ type cq struct {
 }
 
 // createCQ is ena_admin_aq_create_cq_cmd.
-func (m *Model) createCQ(c *amazon.Message, in kit.Msg, r []byte) (byte, error) {
+func (m *Model) createCQ(c *amazon.Message, in parts.Msg, r []byte) (byte, error) {
 	const what = "CREATE_CQ"
 	base, err := m.address(c, what, 12)
 	depth, words, v := uint16(in.U("cq_depth")), in.I("cq_entry_size_words"), in.U32("msix_vector")
@@ -46,6 +46,9 @@ func (m *Model) createCQ(c *amazon.Message, in kit.Msg, r []byte) (byte, error) 
 	case base%64 != 0:
 		m.Host.Warnf("%s: cq_ba %#x is not aligned to 64 bytes", what, base)
 	}
+	if m.opt.ShortCQ != 0 {
+		depth = min(depth, m.opt.ShortCQ)
+	}
 	for i := range m.cq {
 		if q := &m.cq[i]; !q.live {
 			*q = cq{live: true, base: base, depth: depth, size: 4 * words, irq: irq, vector: int(v)}
@@ -60,7 +63,7 @@ func (m *Model) createCQ(c *amazon.Message, in kit.Msg, r []byte) (byte, error) 
 	return statusNoResource, nil
 }
 
-func (m *Model) destroyCQ(in kit.Msg) (byte, error) {
+func (m *Model) destroyCQ(in parts.Msg) (byte, error) {
 	i := in.I("cq_idx")
 	switch {
 	case i >= len(m.cq) || !m.cq[i].live:
@@ -73,7 +76,7 @@ func (m *Model) destroyCQ(in kit.Msg) (byte, error) {
 }
 
 // createSQ is ena_admin_aq_create_sq_cmd.
-func (m *Model) createSQ(c *amazon.Message, in kit.Msg, r []byte) (byte, error) {
+func (m *Model) createSQ(c *amazon.Message, in parts.Msg, r []byte) (byte, error) {
 	const what = "CREATE_SQ"
 	dir, place, policy := byte(in.U("sq_direction")), in.U("placement_policy"), in.U("completion_policy")
 	at, depth := in.I("cq_idx"), uint16(in.U("sq_depth"))
@@ -133,7 +136,7 @@ func (m *Model) createSQ(c *amazon.Message, in kit.Msg, r []byte) (byte, error) 
 	return statusOK, nil
 }
 
-func (m *Model) destroySQ(in kit.Msg) (byte, error) {
+func (m *Model) destroySQ(in parts.Msg) (byte, error) {
 	i, dir := in.I("sq_idx"), byte(in.U("sq_direction"))
 	var at int
 	var depth uint16

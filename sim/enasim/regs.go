@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/sim/amazon"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 const (
@@ -19,13 +19,13 @@ const (
 
 // regTable lists the registers. The handlers refuse doorbells for queues and vectors that the model does not
 // have.
-var regTable = amazon.NewTable("ena_regs_defs.h", "AQ_DB", "AENQ_HEAD_DB", kit.WO,
-	kit.One(amazon.Reg(0x0c), "CAPS_EXT", kit.RO, 0, 0),
-	kit.One(amazon.RegACQTAIL, "ACQ_TAIL", kit.RO, 0, 0),
-	kit.One(amazon.RegAENQTAIL, "AENQ_TAIL", kit.RO, 0, 0),
-	kit.Row(regUnmask, int(regTxDB-regUnmask)/4, 4, "vector", kit.WO, all, 0),
-	kit.Row(regTxDB, int(regRxDB-regTxDB)/4, 4, "TX doorbell", kit.WO, all, 0),
-	kit.Row(regRxDB, int(msixTable-regRxDB)/4, 4, "RX doorbell", kit.WO, all, 0),
+var regTable = amazon.NewTable("ena_regs_defs.h", "AQ_DB", "AENQ_HEAD_DB", parts.WO,
+	parts.One(amazon.Reg(0x0c), "CAPS_EXT", parts.RO, 0, 0),
+	parts.One(amazon.RegACQTAIL, "ACQ_TAIL", parts.RO, 0, 0),
+	parts.One(amazon.RegAENQTAIL, "AENQ_TAIL", parts.RO, 0, 0),
+	parts.Row(regUnmask, int(regTxDB-regUnmask)/4, 4, "vector", parts.WO, all, 0),
+	parts.Row(regTxDB, int(regRxDB-regTxDB)/4, 4, "TX doorbell", parts.WO, all, 0),
+	parts.Row(regRxDB, int(msixTable-regRxDB)/4, 4, "RX doorbell", parts.WO, all, 0),
 )
 
 const all = 0xffffffff

@@ -3,7 +3,7 @@ package enasim
 import (
 	"slices"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Protocols of the hash input, ena_admin_flow_hash_proto.
@@ -82,7 +82,7 @@ func (m *Model) hash(p *parsed) uint32 {
 func (f *features) toeplitz(in []byte) uint32 {
 	key := f.key
 	slices.Reverse(key[:])
-	return kit.Toeplitz(key[:], in)
+	return parts.Toeplitz(key[:], in)
 }
 
 // crc32 is the reflected polynomial of IEEE 802.3, without a final inversion.

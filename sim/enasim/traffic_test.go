@@ -9,7 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // frame returns a broadcast UDP/IPv4 frame of n bytes, at least 42, with valid checksums. seed makes it
@@ -236,7 +236,7 @@ func TestRSS(t *testing.T) {
 	seen := [2]int{}
 	for i := range 8 {
 		f := frame(60, byte(i))
-		want := kit.Toeplitz(key, append(append([]byte{}, f[26:34]...), f[34:38]...))
+		want := parts.Toeplitz(key, append(append([]byte{}, f[26:34]...), f[34:38]...))
 		x.Arrive(f)
 		c := qs[want&1].take()
 		if c == nil || le.Uint32(c[8:]) != want {

@@ -12,13 +12,13 @@
 // descriptors, frames over several descriptors, jumbo frames, address, multicast and VLAN filters, VLAN insertion and
 // stripping, queue filters by EtherType and by five-tuple, RSS, checksums in both directions, TCP and UDP segmentation,
 // tail and head write-back, interrupts by MSI-X, MSI or INTx with throttling and automatic masking, statistics that are
-// cleared on read, pause frames in both directions.
+// cleared on read, pause frames in both directions, the clock and the time stamps of PTP.
 //
 // # Not implemented
 //
-// A driver that requests one of these is refused with a violation: receive side coalescing, header split,
-// virtualisation (VMDq, SR-IOV), traffic classes (DCB), MACsec and IPsec offload, FCoE, EEPROM writes. Flow director
-// filters are accepted but never match: RSS distributes all frames. SCTP checksums are not inserted. The receive packet
+// A driver that requests one of these is refused with a violation: header split, virtualisation (VMDq, SR-IOV), traffic
+// classes (DCB), MACsec and IPsec offload, FCoE, EEPROM writes. A queue with receive side coalescing receives each frame
+// by itself. Flow director filters are accepted but never match: RSS distributes all frames. SCTP checksums are not inserted. The receive packet
 // buffer is one FIFO, so a queue without descriptors and without drop enable blocks all others (as §7.1.8 describes for
 // one traffic class).
 //

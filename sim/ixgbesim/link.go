@@ -5,7 +5,8 @@ package ixgbesim
 
 // link recomputes the link state, and reports a change by LSC.
 func (m *Model) link() {
-	up := m.wire && m.rst == 0 && m.val[regAUTOC2/4]&autoc2Disable == 0 && !m.laserOff() && m.fits()
+	up := m.wire && m.rst == 0 && m.val[regAUTOC2/4]&autoc2Disable == 0 && !m.laserOff() && m.fits() && !m.fresh &&
+		(!m.opt.Pipeline || m.pipe == pipeReset)
 	if m.x540() && up && !m.up {
 		m.phy.speed = m.phy.negotiate()
 	}
@@ -15,6 +16,41 @@ func (m *Model) link() {
 		if m.host != nil {
 			m.causeOther(eicrLSC)
 		}
+	}
+}
+
+// pipeline is the progress of a pipeline reset: a restart with bit 2 of the link mode inverted, the arbitration seen to leave its first
+// state, and a restart with the link mode of before (DPDK and Linux, ixgbe_reset_pipeline_82599).
+type pipeline uint8
+
+const (
+	pipeIdle pipeline = iota
+	pipeInverted
+	pipeLeft
+	pipeReset
+)
+
+func (p *pipeline) restarted(old, v uint32) {
+	switch inverted := (old^v)>>autocLMSShift&7 == 4; {
+	case inverted && *p == pipeLeft:
+		*p = pipeReset
+	case inverted:
+		*p = pipeInverted
+	default:
+		*p = pipeIdle
+	}
+}
+
+func (p *pipeline) seen(anlp1 uint32) {
+	if *p == pipeInverted && anlp1&(0xf<<16) != 0 {
+		*p = pipeLeft
+	}
+}
+
+// forbid reports a change of the link while firmware forbids it: the management controller's session would end.
+func (m *Model) forbid(what string, v uint32) {
+	if m.opt.Veto {
+		m.host.Errorf("%s = %08x changes the link while MMNGC.MNG_VETO is set: a management controller uses it (82599 §8.2.3.22.30)", what, v)
 	}
 }
 

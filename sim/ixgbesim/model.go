@@ -3,6 +3,7 @@ package ixgbesim
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,6 +24,9 @@ type Options struct {
 	Module    Module // in the SFP+ cage
 	Crosstalk bool   // an empty cage reports its neighbour's link, and the EEPROM announces this
 	Pending   bool   // requests to the bus stay pending when mastering is switched off
+	Veto      bool   // a management controller uses the port, and firmware forbids changes of the link (MMNGC.MNG_VETO)
+	Pipeline  bool   // the link needs a reset of the receive and transmit pipeline after AUTOC was written, as with LESM firmware
+	NoRelaxed bool   // the root port has the ordering erratum: relaxed ordering must be off
 	SharedLOM bool   // a LAN on the motherboard that is shared with its management controller: CFG_DONE is never set
 }
 
@@ -31,12 +35,15 @@ type Model struct {
 	opt  Options
 	host sim.Host
 
-	val    [regsEnd / 4]uint32 // values of registers without other state
-	eeprom [eepromWords]uint16
-	spi    spi
-	i2c    i2c
-	phy    phy
-	core   []uint16 // written to CORECTL since the last reset
+	val      [regsEnd / 4]uint32 // values of registers without other state
+	eeprom   [eepromWords]uint16
+	spi      spi
+	i2c      i2c
+	phy      phy
+	fresh    bool     // a module was plugged in, and the port has not been configured since
+	exchange []byte   // memory of a module that takes the present one's place at the next restart of the link
+	pipe     pipeline // the reset that Options.Pipeline asks for
+	core     []uint16 // written to CORECTL since the last reset
 
 	cleared bool // requests to the bus were discarded, §5.2.5.3.2
 	resets  int  // since then
@@ -54,11 +61,12 @@ type Model struct {
 	xoff     bool
 	paused   time.Duration // transmission is paused until then, by a pause frame
 
-	irq   interrupts
-	now   uint64 // SYSTIM at sysAt
-	sysAt time.Duration
-	count counters
-	latch map[reg]uint32 // high halves of octet counters, by the low half that was read
+	irq     interrupts
+	now     uint64 // SYSTIM at sysAt
+	sysAt   time.Duration
+	stamped *byte // start of the frame in fifo whose time stamp is in RXSTMP
+	count   counters
+	latch   map[reg]uint32 // high halves of octet counters, by the low half that was read
 }
 
 // New returns a port that is not yet powered on.
@@ -119,14 +127,15 @@ func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 	if err := m.check(bar, off, len(p)); err != nil {
 		return err
 	}
+	var warning error
 	for i := 0; i < len(p); i += 4 {
 		v, err := m.read(alias(reg(off) + reg(i)))
 		if err != nil {
-			return err
+			warning = err
 		}
 		le.PutUint32(p[i:], v)
 	}
-	return nil
+	return warning
 }
 
 // WriteBAR writes a register.
@@ -154,14 +163,14 @@ func (m *Model) check(bar int, off uint64, n int) error {
 	return nil
 }
 
-// read returns a register's value, with the effects of reading it.
+// read returns a register's value, with the effects of reading it. An error is a warning.
 func (m *Model) read(r reg) (uint32, error) {
 	e, err := table.Read(r)
 	if err == nil && m.absent(e) {
 		err = fmt.Errorf("no such register on this device")
 	}
-	if err != nil {
-		return 0, err
+	if err != nil { // ethtool -d reads registers of other cards too
+		return all, sim.AsWarning(err)
 	}
 	v := m.val[r/4]
 	switch e.Base {
@@ -223,6 +232,16 @@ func (m *Model) read(r reg) (uint32, error) {
 		v &^= autocRestart // clears itself
 	case regLINKS:
 		v = m.readLINKS()
+	case regANLP1:
+		m.pipe.seen(v)
+	case regMMNGC:
+		if m.opt.Veto {
+			v |= mmngcVeto
+		}
+	case regRXSTMPH:
+		m.val[regTSYNCRX/4] &^= tsyncValid
+	case regTXSTMP + 4:
+		m.val[regTSYNCTX/4] &^= tsyncValid
 	case regLINKS2:
 		if m.negotiates() {
 			v = links2AN
@@ -281,6 +300,9 @@ func (m *Model) write(r reg, v uint32) error {
 	e := table.Lookup(r)
 	if e == nil || m.absent(e) {
 		return fmt.Errorf("no such register on this device (82599 §8.2)")
+	}
+	if e.Base == regSTATUS { // Linux's self-test writes it
+		return sim.AsWarning(errors.New("it is read only (82599 §8.2.3.1.2)"))
 	}
 	old := m.val[r/4]
 	v, lost, err := table.Write(m.host, r, v, old, m.bits(e), m.shown(e, r))
@@ -343,11 +365,10 @@ func (m *Model) written(e *entry, r reg, old, v uint32) error {
 		if kb := cards[m.opt.Kind].rxKB; sum > kb<<10 {
 			m.host.Warnf("%v = %08x: %d KB of packet buffer, of %d KB that there are (82599 §8.2.3.8.9)", r, v, sum>>10, kb)
 		}
-	case regRSCCTL, 0x0d02c:
-		if v&rscctlRSCEN != 0 && m.val[regRFCTL/4]&rfctlRSCDIS == 0 {
-			return fmt.Errorf("%v = %08x: this model has no receive side coalescing (82599 §7.11)", r, v)
-		}
 	case regESDP, regAUTOC2:
+		if e.Base == regAUTOC2 || (old^v)&(esdpSDP3|esdpSDP3IO) != 0 {
+			m.forbid(e.Name, v)
+		}
 		m.link()
 	case regGCREXT:
 		if v&gcrBUFCLR != 0 && m.val[regHLREG0/4]&hlregLPBK != 0 {
@@ -430,8 +451,15 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 			m.secReady = false
 		}
 	case regAUTOC:
+		m.forbid("AUTOC", v)
 		m.val[r/4] = v
 		if v&autocRestart != 0 {
+			if m.exchange != nil {
+				m.SetModule(m.exchange)
+				m.exchange = nil
+			}
+			m.fresh = false
+			m.pipe.restarted(old, v)
 			m.val[regANLP1/4] = anlp1State | anlp1Pause
 			m.drop()
 		}
@@ -445,11 +473,18 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 			m.val[r/4] |= fdirINITDONE
 		}
 	case regFDIRCMD:
+		if v&3 == fdirAdd && m.val[regFDIRCTRL/4]&fdirPERFECT != 0 {
+			m.host.Warnf("%v: the filter is kept and matches nothing in this model", r)
+		}
 		m.val[r/4] = v &^ 3 // completes immediately
 	case regSYSTIML, regSYSTIMH:
 		shift := 8 * (r - regSYSTIML)
-		m.now = m.systim()&^(all<<shift) | uint64(v)<<shift
-		m.sysAt = m.host.Now()
+		m.setClock(m.systim()&^(all<<shift) | uint64(v)<<shift)
+	case regTIMINCA:
+		m.setClock(m.systim())
+		m.val[r/4] = v
+	case regTSYNCRX, regTSYNCTX:
+		m.val[r/4] = v&^tsyncValid | old&tsyncValid
 	case 0x11068, 0x05810, 0x15f0c, 0x00700, 0x00710: // PBACL, WUS, FWSTS and mailbox causes: nothing of them is kept
 	default:
 		m.val[r/4] = v
@@ -466,14 +501,6 @@ func queueOf(r reg) int {
 
 // master reports whether the device may start its own transactions.
 func (m *Model) master() bool { return m.val[regCTRL/4]&ctrlGIODIS == 0 && m.rst == 0 }
-
-// systim returns the free-running clock of §7.9 in nanoseconds, if TIMINCA enables it.
-func (m *Model) systim() uint64 {
-	if m.val[0x08c14/4] == 0 {
-		return m.now
-	}
-	return m.now + uint64(m.host.Now()-m.sysAt)
-}
 
 // report records a violation that has no caller to return to.
 func (m *Model) report(err error) { sim.Report(m.host, err) }

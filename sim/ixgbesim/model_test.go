@@ -3,6 +3,7 @@ package ixgbesim
 import (
 	"bytes"
 	"encoding/binary"
+	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
@@ -51,6 +52,12 @@ func TestEchoCost(t *testing.T) {
 		t.Errorf("transmit descriptor written back as %x", d)
 	}
 	r.Sent(f, "a frame")
+	// Frames before the filters, to host memory and from it, and their octets.
+	for _, at := range []uint64{0x41b0, 0x2f50, 0x87a0} {
+		if frames, octets := r.rd(at), r.rd(at+4); frames != 1 || octets != 64 {
+			t.Errorf("%05x counts %d frames of %d octets, want 1 of 64", at, frames, octets)
+		}
+	}
 }
 
 func TestManyFramesWrap(t *testing.T) {
@@ -260,4 +267,63 @@ func TestOctetsBetweenTheHalves(t *testing.T) {
 	if low, high := read(regGORCL), read(regGORCL+4); low != 64 || high != 0 {
 		t.Errorf("then low %d, high %d: want 64, 0", low, high)
 	}
+}
+
+// TestRegistersKeep: what Linux's self-test writes to registers, and the part of it that it reads back (ixgbe_ethtool.c,
+// reg_test_82599).
+func TestRegistersKeep(t *testing.T) {
+	r := newRig(t, Options{})
+	try := func(at uint64, n int, stride uint64, written, kept uint32) {
+		for ; n > 0; n-- {
+			before := r.rd(at)
+			for _, pattern := range []uint32{0x5a5a5a5a, 0xa5a5a5a5, 0, 0xffffffff} {
+				r.wr(at, pattern&written)
+				if v := r.rd(at); v != pattern&written&kept {
+					t.Errorf("register %05x: wrote %08x, reads %08x", at, pattern&written, v)
+				}
+			}
+			r.wr(at, before)
+			at += stride
+		}
+	}
+	status := r.rd(0x8)
+	r.wr(0x8, 0x7ffff30f)
+	check.Equal(t, r.rd(0x8), status, "STATUS %08x after a write")
+	try(0x3220, 1, 0, 0x8007fff0, 0x8007fff0)
+	try(0x3260, 1, 0, 0x8007fff0, 0x8007fff0)
+	try(0x3008, 1, 0, 0xffffffff, 0xffffffff)
+	for _, ring := range []uint64{0x1000, 0x6000} {
+		try(ring, 4, 0x40, 0xffffff80, 0xffffff80)
+		try(ring+4, 4, 0x40, 0xffffffff, 0xffffffff)
+		try(ring+8, 4, 0x40, 0x000fff80, 0x000fff80)
+	}
+	for q := range uint64(4) {
+		r.wr(0x1028+0x40*q, 1<<25)
+	}
+	try(0x1018, 4, 0x40, 0xffff, 0xffff)
+	for q := range uint64(4) {
+		r.wr(0x1028+0x40*q, 0)
+	}
+	try(0x3200, 1, 0, 0xffffffff, 0xffffffff)
+	try(0x3000, 1, 0, 1, 1)
+	try(0xa200, 16, 8, 0xffffffff, 0xffffffff)
+	try(0xa204, 16, 8, 0x800cffff, 0x8001ffff)
+	try(0x5200, 128, 4, 0xffffffff, 0xffffffff)
+	for _, v := range r.Port.Errors() {
+		t.Error(v)
+	}
+	all := strings.Join(r.Port.Violations(), "\n")
+	check.Contains(t, all, "00005a5a to RDT[0] (BAR 0 01018h): the ring has no", "enabled with RDLEN 0", "STATUS (BAR 0 00008h): it is read only")
+	r.Port.ForgetViolations()
+	r.reset()
+	r.start(ringOptions{})
+}
+
+// A queue with receive side coalescing switched on receives. This one coalesces nothing.
+func TestCoalescingQueue(t *testing.T) {
+	r := openRings(t, Options{}, ringOptions{rscctl: 1 | 3<<2})
+	r.fill(8)
+	r.Far.Send(0, frame(60))
+	r.settle()
+	check.Equal(t, r.m.Counters().RxFrames, 1, "%d frames were received")
 }

@@ -65,10 +65,12 @@ func (k Module) image() []byte {
 	return e
 }
 
-// SetModule plugs in a module with this memory, or empties the cage if memory is nil.
+// SetModule plugs in a module with this memory, or empties the cage if memory is nil. A new module gets a link when a driver has
+// configured the port for it: by CORECTL, or by a restart with AUTOC.
 func (m *Model) SetModule(memory []byte) {
 	m.i2c.module, m.i2c.single = nil, false
 	m.val[regESDP/4] &^= esdpSDP2
+	m.fresh = memory != nil
 	if memory != nil {
 		m.i2c.module = make([]byte, 256)
 		copy(m.i2c.module, memory)
@@ -76,6 +78,13 @@ func (m *Model) SetModule(memory []byte) {
 	}
 	m.link()
 }
+
+// Plug plugs in a module of this kind.
+func (m *Model) Plug(k Module) { m.SetModule(k.image()) }
+
+// Exchange has a module of this kind take the place of the present one when the driver restarts the link the next time, that is while it is
+// configuring the port for the present one.
+func (m *Model) Exchange(k Module) { m.exchange = k.image() }
 
 // fits reports whether the module supports the speed that AUTOC selects. SDP5 drives the rate select pins, whose
 // pull-downs select the low rate (SFF-8431, RS0 and RS1): a dual-rate module passes 10 Gb/s only while SDP5 is driven
@@ -109,6 +118,8 @@ func (m *Model) writeCORECTL(v uint32) {
 		m.host.Warnf("CORECTL = %08x without the MAC in SW_FW_SYNC (82599 §10.5.4)", v)
 	}
 	m.core = append(m.core, uint16(v))
+	m.fresh = false
+	m.link()
 }
 
 func (m *Model) writeI2CCTL(v uint32) {

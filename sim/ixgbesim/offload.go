@@ -20,6 +20,9 @@ func (m *Model) send(q *txQueue, i int) {
 		m.host.Errorf("transmit queue %d: PAYLEN %d for a frame of %d bytes (82599 §7.2.3.2.4)", i, d.payLen, len(f))
 		return
 	}
+	if d.stamp {
+		m.stampTX()
+	}
 	c := &q.ctx[d.ctx]
 	if d.tse {
 		m.segment(i, f, d, c)

@@ -115,6 +115,7 @@ func (m *Model) writeMSCA(v uint32) error {
 		case op == 3:
 			m.phy.data = 0xffff
 		case op == 1 && here:
+			m.forbid("MSCA", v)
 			m.writePHY(key, m.phy.write)
 		case op == 2:
 			m.host.Errorf("MSCA = %08x: this model's PHY does not increment addresses (82599 §8.2.3.22.11)", v)

@@ -113,6 +113,7 @@ const (
 	regLINKS  reg = 0x042a4 // Link Status                         §8.2.3.22.20
 	regAUTOC2 reg = 0x042a8 // Auto-Negotiation Control 2          §8.2.3.22.22
 	regANLP1  reg = 0x042b0 // Link Partner Control Word 1         §8.2.3.22.25
+	regMMNGC  reg = 0x042d0 // MAC Manageability Control           §8.2.3.22.30
 	regLINKS2 reg = 0x04324 // Link Status 2                       §8.2.3.22.21
 
 	// Flow director, §8.2.3.21
@@ -122,6 +123,13 @@ const (
 	// Time, §8.2.3.26
 	regSYSTIML reg = 0x08c0c
 	regSYSTIMH reg = 0x08c10
+	regTIMINCA reg = 0x08c14 // Increment Attributes
+	regTSYNCRX reg = 0x05188 // Rx Time Sync Control
+	regTSYNCTX reg = 0x08c00 // Tx Time Sync Control
+	regRXSTMP  reg = 0x051e8 // Rx Timestamp Low
+	regRXSTMPH reg = 0x051a4 // Rx Timestamp High
+	regTXSTMP  reg = 0x08c04 // Tx Timestamp Low, High
+	regRXMTRL  reg = 0x05120 // Rx Message Type Register Low: UDP port, type of version 2, control field of version 1
 
 	// Statistics, §8.2.3.23: all clear on read
 	regCRCERRS  reg = 0x04000
@@ -135,6 +143,9 @@ const (
 	regBPRC     reg = 0x04078
 	regMPRC     reg = 0x0407c
 	regGPRC     reg = 0x04074
+	regRXNFGPC  reg = 0x041b0 // good frames before the filters; then octets, with the FCS as in GORC (no public source says)
+	regRXDGPC   reg = 0x02f50 // good frames to host memory; likewise
+	regTXDGPC   reg = 0x087a0 // good frames from host memory; likewise
 	regGORCL    reg = 0x04088
 	regGPTC     reg = 0x04080
 	regGOTCL    reg = 0x04090
@@ -206,7 +217,6 @@ const (
 	mcstMFE                      = 1 << 2
 	rahAV                        = 1 << 31
 	rxcsumPCSD                   = 1 << 13
-	rfctlRSCDIS                  = 1 << 5
 	rscctlRSCEN                  = 1 << 0
 
 	ftqfEnable, ftqfPoolMask   = 1 << 31, 1 << 30
@@ -241,11 +251,14 @@ const (
 	links1G       = 2 << 28
 	links100M     = 1 << 28
 	links2AN      = 1 << 6
+	mmngcVeto     = 1 << 0
 	anlp1State    = 0x10 << 12 // AN arbitration has left its first state
 	anlp1Pause    = 3 << 10
 	autoc2Disable = 7 << 28
 
 	fdirINITDONE = 1 << 3
+	fdirPERFECT  = 1 << 4 // filters match exactly, not by a hash
+	fdirAdd      = 1      // FDIRCMD.CMD
 	mscaMDI      = 1 << 30
 )
 

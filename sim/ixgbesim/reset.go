@@ -30,7 +30,7 @@ func (m *Model) resetDevice() {
 	if m.x540() {
 		m.val[regEEC/4] = 0x10 | eecPRES | nvmSize // without PRES, Linux would bit-bang the EEPROM's pins
 	}
-	m.core = nil
+	m.core, m.pipe = nil, pipeIdle
 	m.val[regESDP/4] = 0
 	if m.opt.Kind != SFP || m.i2c.module != nil {
 		m.val[regESDP/4] = esdpSDP2
@@ -47,7 +47,7 @@ func (m *Model) resetDevice() {
 	m.rx, m.tx = [queues]rxQueue{}, [queues]txQueue{}
 	m.fifo, m.held, m.xoff, m.paused = nil, 0, false, 0
 	m.irq = interrupts{}
-	m.now, m.sysAt = 0, 0
+	m.now, m.sysAt, m.stamped = 0, 0, nil
 	if m.host != nil {
 		for q := range queues {
 			clear(m.host.Shadow(0)[rxReg(regRDT, q):][:4])
@@ -66,6 +66,9 @@ func (m *Model) writeCTRL(v uint32) error {
 		}
 		if m.rst > 0 {
 			return fmt.Errorf("CTRL = %08x while a reset is under way (82599 §4.2.1.6)", v)
+		}
+		if v&ctrlLRST != 0 && m.up && !m.x540() {
+			m.forbid("CTRL", v)
 		}
 		if m.cleared {
 			m.resets++

@@ -88,6 +88,7 @@ func (r *rig) reset() {
 type ringOptions struct {
 	srrctl uint32 // buffers of 2 KB and advanced descriptors if zero
 	txdctl uint32
+	rscctl uint32
 	headWB bool
 	jumbo  bool
 }
@@ -106,6 +107,7 @@ func (r *rig) start(o ringOptions) {
 	r.wr(0x1004, uint32(r.iova>>32))
 	r.wr(0x1008, ringLen*16)
 	r.wr(0x1014, cmp.Or(o.srrctl, 2|1<<25))
+	r.wr(0x102c, o.rscctl)
 	r.wr(0x1028, 1<<25)
 	r.poll(0x1028, 1<<25, 1<<25)
 	r.wr(0x8d00, 1<<1|1)

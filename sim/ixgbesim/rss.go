@@ -1,6 +1,6 @@
 package ixgbesim
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import "github.com/rebound-nic/rebound/sim/parts"
 
 // RSS types in the receive descriptor, §7.1.6.2.
 const (
@@ -42,7 +42,7 @@ func (m *Model) hash(f []byte, p *packet) (h, kind uint32) {
 	for i := range 10 {
 		le.PutUint32(key[4*i:], m.val[regRSSRK/4+reg(i)])
 	}
-	return kit.Toeplitz(key[:], in[:n]), kind
+	return parts.Toeplitz(key[:], in[:n]), kind
 }
 
 // redirect returns the queue of a hash, from the RETA entry that its seven low bits select.

@@ -1,6 +1,7 @@
 package ixgbesim
 
 import (
+	"errors"
 	"fmt"
 	"hash/crc32"
 
@@ -44,15 +45,18 @@ func (m *Model) writeRXDCTL(i int, r reg, v uint32) error {
 		m.host.Warnf("%v enabled with %d descriptors: up to 8192 are validated (82599 §8.2.3.8.3)", r, n)
 	}
 	switch desc := srrctl >> 25 & 7; {
-	case n == 0:
-		return fmt.Errorf("%v enabled with RDLEN 0 (82599 §4.6.7.1)", r)
+	case n == 0: // Linux's self-test does it; the queue receives nothing
+		return sim.AsWarning(fmt.Errorf("%v enabled with RDLEN 0 (82599 §4.6.7.1)", r))
 	case desc > 1:
 		return fmt.Errorf("%v enabled with SRRCTL.DESCTYPE %d: this model has no header split (82599 §7.1.10)", r, desc)
 	case srrctl&0x1f == 0 || srrctl&0x1f > 16:
 		return fmt.Errorf("%v enabled with SRRCTL.BSIZEPACKET %d: 1 to 16 KB are possible (82599 §8.2.3.8.7)", r, srrctl&0x1f)
 	}
-	if m.rxDescReg(i, regRSCCTL)&rscctlRSCEN != 0 && m.val[regRFCTL/4]&rfctlRSCDIS == 0 {
-		return fmt.Errorf("%v enabled with RSCCTL.RSCEN: this model has no receive side coalescing (82599 §7.11)", r)
+	if m.rxDescReg(i, regRSCCTL)&rscctlRSCEN != 0 && srrctl>>25&7 == 0 {
+		return fmt.Errorf("%v enabled with RSCCTL.RSCEN and legacy descriptors (82599 §7.11)", r)
+	}
+	if m.opt.NoRelaxed && m.rxDescReg(i, regDCARX)&(1<<13|1<<15) != 0 {
+		m.host.Warnf("%v enabled with relaxed ordering of data or headers: this root port may write the descriptor first (82599 §8.2.3.11.1)", r)
 	}
 	head := q.head
 	*q = rxQueue{buf: int(srrctl&0x1f) << 10, legacy: srrctl>>25&7 == 0, drop: srrctl&srrctlDROP != 0}
@@ -86,6 +90,9 @@ func (m *Model) rxTail(i int, v uint32) error {
 	if !q.enabled {
 		if v == q.head {
 			return nil
+		}
+		if m.rxDescReg(i, regRXDCTL)&rxdctlENABLE != 0 && m.rxDescReg(i, regRDLEN) == 0 { // kept: Linux's self-test reads it back
+			return sim.AsWarning(errors.New("the ring has no descriptors (82599 §4.6.7.1)"))
 		}
 		// A card ignores the write, and the queue receives nothing until it is reset. Linux without ixgbe_irq_disable_single
 		// (before 6.8 and the stable releases that have it) may do this, with AF_XDP and zero copy: NAPI polls while
@@ -161,6 +168,8 @@ func (m *Model) Receive(frame []byte) bool {
 		m.count.rxOversize.Add(1)
 		return true
 	}
+	m.add(regRXNFGPC, 1)
+	m.add64(regRXNFGPC+4, n)
 	if !m.accepts(frame) {
 		m.count.rxFiltered.Add(1)
 		return true
@@ -183,6 +192,7 @@ func (m *Model) Receive(frame []byte) bool {
 		m.causeOther(eicrMISS)
 		return false
 	}
+	m.stampRX(frame)
 	m.fifo = append(m.fifo, frame)
 	m.held += n
 	m.flow()
@@ -223,7 +233,7 @@ func (m *Model) stepRX() bool {
 
 // place writes a frame to its queue. It returns false if the frame must wait for descriptors.
 func (m *Model) place(frame []byte) bool {
-	p := parse(frame)
+	p, stamped := parse(frame), m.stamped == &frame[0]
 	hash, kind := m.hash(frame, &p)
 	i := m.queueFor(frame, &p, hash, kind)
 	q := &m.rx[i]
@@ -260,6 +270,10 @@ func (m *Model) place(frame []byte) bool {
 	if stripped {
 		status |= rxVP
 	}
+	if stamped && !q.legacy {
+		status |= rxTS
+		m.stamped = nil
+	}
 	s, e := p.verify(frame0(frame, stripped, &p))
 	status, errs = status|s, errs|e
 	if e != 0 {
@@ -274,6 +288,8 @@ func (m *Model) place(frame []byte) bool {
 	}
 	m.add(regQPRC+0x40*reg(m.statRX(i)), 1)
 	m.add64(regQBRC+0x40*reg(m.statRX(i)), total)
+	m.add(regRXDGPC, 1)
+	m.add64(regRXDGPC+4, size+4)
 	m.count.rxFrames.Add(1)
 	m.count.rxBytes.Add(uint64(size))
 	m.count.rxQueue[i].Add(1)
@@ -322,6 +338,8 @@ func (m *Model) fill(q *rxQueue, frame []byte, need uint32, r rxResult) bool {
 		st := r.status
 		if last {
 			st |= rxEOP
+		} else {
+			st &^= rxTS // NEXTP has this bit
 		}
 		if q.legacy {
 			le.PutUint16(w[8:], uint16(len(chunk)))

@@ -1,22 +1,22 @@
 package ixgbesim
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import "github.com/rebound-nic/rebound/sim/parts"
 
 // entry is one register or an array of equal ones.
-type entry = kit.Register[reg]
+type entry = parts.Register[reg]
 
 const (
-	rw, ro, rc = kit.RW, kit.RO, kit.RC
-	sc         = kit.Eff // the handler returns the value of reads
+	rw, ro, rc = parts.RW, parts.RO, parts.RC
+	sc         = parts.Eff // the handler returns the value of reads
 )
 
-var one, row = kit.One[reg], kit.Row[reg]
+var one, row = parts.One[reg], parts.Row[reg]
 
 const all = 0xffffffff
 
 // table lists every register of the model. Bits and reset values are the datasheet's, §8.2.3; a comment marks bits that
 // Linux's driver writes although the datasheet reserves them.
-var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
+var table = parts.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(regCTRL, "CTRL", sc, ctrlGIODIS|ctrlLRST|ctrlRST, 0),
 	one(0x00004, "CTRL alias", sc, ctrlGIODIS|ctrlLRST|ctrlRST, 0),
 	one(regSTATUS, "STATUS", ro, 0, statusGIO),
@@ -83,8 +83,8 @@ var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	row(regDAQF, 128, 4, "DAQF", rw, all, 0),
 	row(regSDPQF, 128, 4, "SDPQF", rw, all, 0),
 	row(regFTQF, 128, 4, "FTQF", rw, ftqfEnable|0x7e003f1f, 0),
-	row(regL34TIMIR, 128, 4, "L34TIMIR", rw, all, 0),
-	one(0x0ec30, "SYNQF", rw, 0xfe, 0),
+	row(regL34TIMIR, 128, 4, "L34TIMIR", rw, all, 0).Without(1 << 20),
+	one(0x0ec30, "SYNQF", rw, 0xff, 0).Without(0xff),
 	one(0x0ec90, "LLITHRESH", rw, all, 0),
 	one(0x0507c, "VXLANCTRL", rw, 0, 0),
 
@@ -139,7 +139,7 @@ var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(0x04904, "RTTDQSEL", rw, 0x7f, 0),
 	one(0x04908, "RTTDT1C", rw, 0x3fff, 0),
 	one(0x04980, "RTTBCNRM", rw, all, 0),
-	one(0x04984, "RTTBCNRC", rw, all, 0),
+	one(0x04984, "RTTBCNRC", rw, all, 0).Without(1 << 31),
 	one(0x03020, "RTRUP2TC", rw, 0x00ffffff, 0),
 	one(0x0c800, "RTTUP2TC", rw, 0x00ffffff, 0),
 	one(0x02430, "RTRPCS", rw, 0x46, 0),
@@ -174,8 +174,9 @@ var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(regSECRXSTAT, "SECRXSTAT", ro, 0, secOff),
 
 	row(regFCTTV, 4, 4, "FCTTV", rw, all, 0),
-	row(regFCRTL, 8, 4, "FCRTL", rw, 0x8007ffe0, 0),
-	row(regFCRTH, 8, 4, "FCRTH", rw, 0x8007ffe0, 0),
+	row(regFCRTL, 8, 4, "FCRTL", rw, 0x8007fff0, 0),
+	row(regFCRTH, 8, 4, "FCRTH", rw, 0x8007fff0, 0),
+	one(0x03008, "PFCTOP", rw, all, 0),
 	one(0x032a0, "FCRTV", rw, 0xffff, 0),
 	one(0x0ce00, "TFCS", ro, 0, 0),
 	one(regFCCFG, "FCCFG", rw, 3<<3, 0),
@@ -195,7 +196,7 @@ var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(regLINKS2, "LINKS2", ro, 0, 0),
 	one(regAUTOC2, "AUTOC2", rw, 0xffff0000, 0),
 	one(regANLP1, "ANLP1", ro, 0, 0),
-	one(0x042d0, "MMNGC", rw, 0, 0),
+	one(regMMNGC, "MMNGC", rw, 0, 0),
 	one(0x04330, "MACC", rw, 0x00070003, 0),
 	one(regCORECTL, "CORECTL", sc, 0x1ffff, 0),
 	one(0x14f10, "SMADARCTL", rw, all, 0),
@@ -203,7 +204,7 @@ var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(0x15f0c, "FWSTS", sc, all, 0),    // Linux checks it for a firmware reset, and clears it
 
 	one(0x05800, "WUC", rw, all, 0),
-	one(0x05808, "WUFC", rw, all, 0),
+	one(0x05808, "WUFC", rw, all, 0).Without(all),
 	one(0x05810, "WUS", sc, all, 0),
 	one(0x05820, "MANC", ro, 0, 0),
 	one(0x05824, "MFVAL", ro, 0, 0),
@@ -226,9 +227,9 @@ var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	row(0x08790, 2, 4, "PFVMECM", rw, all, 0),
 	row(0x08000, 64, 4, "PFVMVIR", rw, 0, 0),
 	row(0x0f000, 64, 4, "PFVML2FLT", rw, 0x1fc00000, 0),
-	row(0x0f100, 64, 4, "PFVLVF", rw, 0x80000fff, 0),
+	row(0x0f100, 64, 4, "PFVLVF", rw, 0x80000fff, 0).Without(1 << 31),
 	row(0x0f200, 128, 4, "PFVLVFB", rw, all, 0),
-	row(0x0f400, 128, 4, "PFUTA", rw, all, 0),
+	row(0x0f400, 128, 4, "PFUTA", rw, all, 0).Without(all),
 	row(0x0f600, 4, 4, "PFMRCTL", rw, 0, 0),
 	row(0x0f610, 8, 4, "PFMRVLAN", rw, all, 0),
 	row(0x0f630, 8, 4, "PFMRVM", rw, all, 0),
@@ -264,18 +265,18 @@ var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(0x05100, "FCRXCTRL", rw, 0, 0x100),
 	one(0x0ed00, "FCRECTL", rw, 0, 0),
 
-	one(0x05188, "TSYNCRXCTL", rw, 0x0e, 0), // bit 4, the enable, is not there: no time stamps
-	one(0x08c00, "TSYNCTXCTL", rw, 0, 0),
-	one(0x051e8, "RXSTMPL", ro, 0, 0),
-	one(0x051a4, "RXSTMPH", ro, 0, 0),
-	one(0x05120, "RXMTRL", rw, all, 0x319),
-	one(0x08c04, "TXSTMPL", ro, 0, 0),
-	one(0x08c08, "TXSTMPH", ro, 0, 0),
+	one(regTSYNCRX, "TSYNCRXCTL", sc, tsyncEnabled|0x0e, 0),
+	one(regTSYNCTX, "TSYNCTXCTL", sc, tsyncEnabled, 0),
+	one(regRXSTMP, "RXSTMPL", ro, 0, 0),
+	one(regRXSTMPH, "RXSTMPH", ro, 0, 0),
+	one(regRXMTRL, "RXMTRL", rw, all, 319<<16),
+	one(regTXSTMP, "TXSTMPL", ro, 0, 0),
+	one(regTXSTMP+4, "TXSTMPH", ro, 0, 0),
 	one(regSYSTIML, "SYSTIML", sc, all, 0),
 	one(regSYSTIMH, "SYSTIMH", sc, all, 0),
-	one(0x08c14, "TIMINCA", rw, all, 0),
+	one(regTIMINCA, "TIMINCA", sc, all, 0),
 	row(0x08c18, 2, 4, "TIMADJ", rw, all, 0),
-	one(0x08c20, "TSAUXC", rw, all, 0),
+	one(0x08c20, "TSAUXC", rw, all, 0).Without(all),
 
 	one(regCRCERRS, "CRCERRS", rc, 0, 0),
 	one(0x04004, "ILLERRC", rc, 0, 0),
@@ -338,11 +339,17 @@ var table = kit.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(0x041c4, "O2BGPTC", rc, 0, 0),
 	one(0x02f90, "B2OGPRC", rc, 0, 0),
 	one(0x087b0, "O2BSPC", rc, 0, 0),
-	one(0x041b0, "RXNFGPC", rc, 0, 0),
-	row(0x041b4, 2, 4, "RXNFGBC", rc, 0, 0),
-	row(0x02f50, 12, 4, "RXDGPC to RXDLPBKGBCH", rc, 0, 0),
-	one(0x087a0, "TXDGPC", rc, 0, 0),
-	row(0x087a4, 2, 4, "TXDGBC", rc, 0, 0),
+	one(regRXNFGPC, "RXNFGPC", rc, 0, 0),
+	one(regRXNFGPC+4, "RXNFGBCL", rc, 0, 0),
+	one(regRXNFGPC+8, "RXNFGBCH", rc, 0, 0),
+	one(0x02f40, "RXDSTATCTRL", rw, 0, 0x10), // all queues; a choice of queues is not modelled, and writing one is a warning
+	one(regRXDGPC, "RXDGPC", rc, 0, 0),
+	one(regRXDGPC+4, "RXDGBCL", rc, 0, 0),
+	one(regRXDGPC+8, "RXDGBCH", rc, 0, 0),
+	row(regRXDGPC+12, 9, 4, "RXDDPC to RXDLPBKGBCH", rc, 0, 0), // of queues that duplicate or loop back frames: there are none
+	one(regTXDGPC, "TXDGPC", rc, 0, 0),
+	one(regTXDGPC+4, "TXDGBCL", rc, 0, 0),
+	one(regTXDGPC+8, "TXDGBCH", rc, 0, 0),
 })
 
 // alias maps a second address of a register, kept for the 82598's drivers, to its own.

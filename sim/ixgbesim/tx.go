@@ -41,6 +41,7 @@ type txData struct {
 	txsm     bool
 	ctx      int
 	payLen   int
+	stamp    bool
 }
 
 // Bits of transmit descriptors: byte 11 in both formats (§7.2.3.2.2, §7.2.3.2.4).
@@ -328,14 +329,14 @@ func (q *txQueue) context(d *[16]byte) error {
 func (m *Model) data(q *txQueue, d *[16]byte) error {
 	w2, w3, cmd := le.Uint32(d[8:]), le.Uint32(d[12:]), d[11]
 	switch {
-	case w2&(1<<18|1<<19) != 0:
-		return fmt.Errorf("LinkSec or time stamp asked for: this model has neither (82599 §7.2.3.2.4)")
+	case w2&(1<<18) != 0:
+		return fmt.Errorf("LinkSec requested: this model has none (82599 §7.2.3.2.4)")
 	case w3>>10&0xf != 0:
 		return fmt.Errorf("POPTS with IPsec or reserved bits (82599 §7.2.3.2.4)")
 	}
 	f := txData{
 		tse: cmd&dcmdTSE != 0, vle: cmd&dcmdVLE != 0, ixsm: w3>>8&1 != 0, txsm: w3>>9&1 != 0,
-		ctx: int(w3 >> 4 & 7), payLen: int(w3 >> 14),
+		ctx: int(w3 >> 4 & 7), payLen: int(w3 >> 14), stamp: w2&txTS != 0,
 	}
 	if q.frame == nil {
 		if f.ctx > 1 {
@@ -403,6 +404,8 @@ func (m *Model) wireOut(q int, f []byte) {
 		}
 	}
 	m.countTX(f)
+	m.add(regTXDGPC, 1)
+	m.add64(regTXDGPC+4, len(f)+4)
 	m.add(regQPTC+0x40*reg(m.val[regTQSM/4+reg(q/4)]>>(8*(q%4))&0xf), 1)
 	m.add64(regQBTC+8*reg(m.val[regTQSM/4+reg(q/4)]>>(8*(q%4))&0xf), len(f)+4)
 	m.count.txFrames.Add(1)

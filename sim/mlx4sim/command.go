@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"iter"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Command status.
@@ -43,10 +43,10 @@ func (s stage) String() string {
 // likewise its output.
 type command struct {
 	name   string
-	in     *kit.Layout
+	in     *parts.Layout
 	imm    bool
 	tail   bool // the input mailbox continues after the layout; in_modifier gives its length
-	out    *kit.Layout
+	out    *parts.Layout
 	outImm bool
 	size   int // of an input or output mailbox without layout
 	from   stage

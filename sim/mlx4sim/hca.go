@@ -3,7 +3,7 @@ package mlx4sim
 import (
 	"fmt"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // firmware is the state of the firmware area.
@@ -316,4 +316,4 @@ func (m *Model) queryDevCap(c *call) *refusal {
 }
 
 // sized is the layout of a mailbox whose fields vary.
-func sized(n int) *kit.Layout { return lay(n, fmt.Sprintf("00*%d data", n/4)) }
+func sized(n int) *parts.Layout { return lay(n, fmt.Sprintf("00*%d data", n/4)) }

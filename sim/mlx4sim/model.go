@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/sim"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Link is the configured link layer of a port, as set in the flash by the vendor's tools (LINK_TYPE).
@@ -58,7 +58,7 @@ type Options struct {
 	// NoICM refuses memory that a driver maps, with status 0ch.
 	NoICM bool
 	// Recorded has the answers of a real device.
-	Recorded kit.Answers
+	Recorded parts.Answers
 }
 
 // Model is a ConnectX-3 with one port. It implements sim.Model.

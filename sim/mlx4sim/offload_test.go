@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // udp is a UDP datagram over IPv4 with valid checksums, from a source port.
@@ -22,7 +22,7 @@ func udp(from uint16, n int) []byte {
 	for i := range n {
 		f[42+i] = byte(i * 7)
 	}
-	p := kit.ParseFrame(f)
+	p := parts.ParseFrame(f)
 	checksum(&p, ctrlIPSum|ctrlL4Sum)
 	return f
 }
@@ -89,7 +89,7 @@ func TestLSO(t *testing.T) {
 	x.send(opLSO, sendFlags, lso, x.data(0, whole[66:]))
 	var payload []byte
 	for i := range 3 {
-		p := kit.ParseFrame(x.Far.Recv(0))
+		p := parts.ParseFrame(x.Far.Recv(0))
 		if !p.L3OK || !p.L4OK || len(p.B) != 1066 {
 			t.Fatalf("frame %d: %x", i, p.B)
 		}

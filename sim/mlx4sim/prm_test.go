@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // place is a field's position in the vendor's file: bits from the structure's start, counted as the file does.
@@ -69,7 +69,7 @@ func TestVendorLayouts(t *testing.T) {
 	later := map[string]bool{"counter_index": true, "vlan_index": true, "fl": true}
 	compared := 0
 	for _, c := range []struct {
-		ours   *kit.Layout
+		ours   *parts.Layout
 		theirs string
 		prefix string // of their names
 		rename map[string]string

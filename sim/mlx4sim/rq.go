@@ -5,7 +5,7 @@ import (
 	"hash/crc32"
 	"slices"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // rqFetch is how many bytes of receive WQEs are fetched at once.
@@ -65,7 +65,7 @@ func (m *Model) takeRecv(q *qp, fails bool) (w []byte, idx uint32) {
 }
 
 // deliver writes a frame to a queue.
-func (m *Model) deliver(q *qp, f *kit.Frame, hash uint32, mac int) bool {
+func (m *Model) deliver(q *qp, f *parts.Frame, hash uint32, mac int) bool {
 	if q.state != qpRTR && q.state != qpRTS && q.state != qpSQError {
 		m.count.rxNoQueue++
 		return false
@@ -124,9 +124,9 @@ const (
 	statusIPOK     = 1 << 12
 )
 
-func frameStatus(f *kit.Frame) (s uint16) {
+func frameStatus(f *parts.Frame) (s uint16) {
 	switch f.L3 {
-	case kit.L3IPv4:
+	case parts.L3IPv4:
 		s = statusIPv4
 		if f.Frag {
 			s |= statusFragment
@@ -134,25 +134,25 @@ func frameStatus(f *kit.Frame) (s uint16) {
 		if f.L4At-f.At > 20 {
 			s |= statusOptions
 		}
-	case kit.L3IPv6:
+	case parts.L3IPv6:
 		s = statusIPv6
 	}
 	if f.L3OK {
 		s |= statusIPOK
 	}
 	switch f.L4 {
-	case kit.L4TCP:
+	case parts.L4TCP:
 		s |= statusTCP
-	case kit.L4UDP:
+	case parts.L4UDP:
 		s |= statusUDP
 	}
 	return s
 }
 
 // frameSum returns the checksum of TCP and UDP with their pseudo header, ffffh if it is valid.
-func frameSum(f *kit.Frame) uint16 {
+func frameSum(f *parts.Frame) uint16 {
 	switch {
-	case f.L4 == kit.L4None:
+	case f.L4 == parts.L4None:
 		return 0
 	case f.L4OK:
 		return 0xffff

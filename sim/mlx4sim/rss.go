@@ -1,7 +1,7 @@
 package mlx4sim
 
 import (
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // RSS parameters are in the QP context from byte 24h of the primary path on, over the alternative path.
@@ -63,7 +63,7 @@ func (m *Model) newRSS(q *qp, in msg) *refusal {
 }
 
 // spread picks the QP for a frame, and returns the hash, as reported in the CQE.
-func (m *Model) spread(q *qp, f *kit.Frame) (*qp, uint32) {
+func (m *Model) spread(q *qp, f *parts.Frame) (*qp, uint32) {
 	r := &q.rss
 	hash, ok := r.sum(f)
 	if !ok {
@@ -72,15 +72,15 @@ func (m *Model) spread(q *qp, f *kit.Frame) (*qp, uint32) {
 	return m.findQP(r.base + hash&(1<<r.log-1)), hash
 }
 
-func (r *rss) sum(f *kit.Frame) (hash uint32, ok bool) {
+func (r *rss) sum(f *parts.Frame) (hash uint32, ok bool) {
 	var ip, tcp, udp uint8
 	switch f.L3 {
-	case kit.L3IPv4:
+	case parts.L3IPv4:
 		ip, tcp, udp = rssIPv4, rssTCPv4, rssUDPv4
-	case kit.L3IPv6:
+	case parts.L3IPv6:
 		ip, tcp, udp = rssIPv6, rssTCPv6, rssUDPv6
 	}
-	ports := f.L4 == kit.L4TCP && r.fields&tcp != 0 || f.L4 == kit.L4UDP && r.fields&udp != 0
+	ports := f.L4 == parts.L4TCP && r.fields&tcp != 0 || f.L4 == parts.L4UDP && r.fields&udp != 0
 	if ip == 0 || r.fields&ip == 0 && !ports {
 		return 0, false
 	}
@@ -96,5 +96,5 @@ func (r *rss) sum(f *kit.Frame) (hash uint32, ok bool) {
 		hash ^= hash >> 8
 		return hash & 0xff, true
 	}
-	return kit.Toeplitz(r.key[:], in), true
+	return parts.Toeplitz(r.key[:], in), true
 }

@@ -1,6 +1,6 @@
 package mlx4sim
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import "github.com/rebound-nic/rebound/sim/parts"
 
 // Receive handles a frame from the wire.
 func (m *Model) Receive(b []byte) bool {
@@ -32,7 +32,7 @@ func (m *Model) Receive(b []byte) bool {
 
 // take steers a frame that the port accepted, from the wire or looped back.
 func (m *Model) take(b []byte) bool {
-	f := kit.ParseFrame(b)
+	f := parts.ParseFrame(b)
 	p := &m.port
 	if f.Tags > 0 && p.vlans != nil && p.vlans[f.VLAN>>5&0x7f]&(1<<(f.VLAN&31)) == 0 {
 		m.count.rxFiltered++

@@ -3,7 +3,7 @@ package mlx4sim
 import (
 	"slices"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // steering has the rules of device-managed flow steering, and the multicast group table.
@@ -169,7 +169,7 @@ func (s *steering) checkGone(m *Model, q *qp) {
 // match returns the QPs of the rules that match a frame: regular ones, by ascending priority number, one for unicast
 // and all of them for multicast; otherwise the defaults. Sniffers get copies.
 func (s *steering) match(m *Model, b []byte) (to []*qp) {
-	f := kit.ParseFrame(b)
+	f := parts.ParseFrame(b)
 	multicast := b[0]&1 != 0
 	best := ^uint32(0)
 	var regular, defaults, sniffers []*rule
@@ -205,7 +205,7 @@ func (m *Model) mirror(mode uint8, b []byte) (took bool) {
 	for _, r := range m.rules.rules {
 		if r.mode == mode {
 			if q := m.findQP(r.qpn); q != nil {
-				f := kit.ParseFrame(b)
+				f := parts.ParseFrame(b)
 				took = m.deliver(q, &f, 0, 127) || took
 			}
 		}
@@ -213,7 +213,7 @@ func (m *Model) mirror(mode uint8, b []byte) (took bool) {
 	return took
 }
 
-func (r *rule) takes(f *kit.Frame) bool {
+func (r *rule) takes(f *parts.Frame) bool {
 	for _, s := range r.specs {
 		if !s.takes(f) {
 			return false
@@ -222,7 +222,7 @@ func (r *rule) takes(f *kit.Frame) bool {
 	return true
 }
 
-func (s *spec) takes(f *kit.Frame) bool {
+func (s *spec) takes(f *parts.Frame) bool {
 	x := as(s.b, specs[s.kind])
 	masked := func(have uint64, value, mask string) bool { return (have^x.U(value))&x.U(mask) == 0 }
 	switch s.kind {
@@ -232,11 +232,11 @@ func (s *spec) takes(f *kit.Frame) bool {
 			masked(src>>32, "src_mac_h", "src_mask_h") && masked(src&0xffffffff, "src_mac_l", "src_mask_l") &&
 			masked(uint64(f.VLAN), "vlan", "vlan_mask") && (!x.Is("ether_type_enable") || x.U("ether_type") == uint64(f.EtherType))
 	case specIPv4:
-		return f.L3 == kit.L3IPv4 && masked(uint64(be.Uint32(f.Dst)), "dst", "dst_mask") && masked(uint64(be.Uint32(f.Src)), "src", "src_mask")
+		return f.L3 == parts.L3IPv4 && masked(uint64(be.Uint32(f.Dst)), "dst", "dst_mask") && masked(uint64(be.Uint32(f.Src)), "src", "src_mask")
 	case specTCP, specUDP:
-		want := uint8(kit.L4TCP)
+		want := uint8(parts.L4TCP)
 		if s.kind == specUDP {
-			want = kit.L4UDP
+			want = parts.L4UDP
 		}
 		return f.L4 == want && masked(uint64(f.DPort), "dst", "dst_mask") && masked(uint64(f.SPort), "src", "src_mask")
 	}

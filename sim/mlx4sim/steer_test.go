@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // spreads creates a QP that spreads over two, the second of which shares the first one's rings.
@@ -43,7 +43,7 @@ func TestRSS(t *testing.T) {
 	f := udp(2794, 20)
 	copy(f[26:], []byte{66, 9, 149, 187, 161, 142, 100, 80})
 	binary.BigEndian.PutUint16(f[36:], 1766)
-	p := kit.ParseFrame(f)
+	p := parts.ParseFrame(f)
 	q := x.m.findQP(testQP + 2)
 	if to, hash := x.m.spread(q, &p); hash != 0x51ccc178 || to.id != testQP {
 		t.Errorf("hash %08x to %v, expected 51ccc178", hash, to)
@@ -51,7 +51,7 @@ func TestRSS(t *testing.T) {
 	x.post(0, 8)
 	seen := map[uint32]int{}
 	for i := range uint16(16) {
-		f := kit.ParseFrame(udp(1000+i, 20))
+		f := parts.ParseFrame(udp(1000+i, 20))
 		to, _ := x.m.spread(q, &f)
 		seen[to.id]++
 	}

@@ -1,7 +1,7 @@
 package mlx4sim
 
 import (
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // sendFrame puts the frame, or the segments it is cut into, on the wire.
@@ -49,7 +49,7 @@ func (m *Model) sendFrame(q *qp, idx uint32, op uint8, w []byte) *wqeError {
 			header += 4
 		}
 	}
-	p := kit.ParseFrame(f)
+	p := parts.ParseFrame(f)
 	if op == opLSO {
 		return m.segment(q, &p, header, mss, flags, loop)
 	}
@@ -100,30 +100,30 @@ func (m *Model) gather(q *qp, f, segs []byte, at int) ([]byte, *wqeError) {
 }
 
 // checksum inserts the checksums that the flags request. Unknown protocols are left alone.
-func checksum(p *kit.Frame, flags uint32) {
-	if flags&ctrlIPSum != 0 && p.L3 == kit.L3IPv4 {
+func checksum(p *parts.Frame, flags uint32) {
+	if flags&ctrlIPSum != 0 && p.L3 == parts.L3IPv4 {
 		ip := p.B[p.At:p.L4At]
 		ip[10], ip[11] = 0, 0
-		be.PutUint16(ip[10:], ^kit.Sum16(ip, 0))
+		be.PutUint16(ip[10:], ^parts.Sum16(ip, 0))
 	}
-	if flags&ctrlL4Sum == 0 || p.L4 == kit.L4None {
+	if flags&ctrlL4Sum == 0 || p.L4 == parts.L4None {
 		return
 	}
 	off := p.L4At + 6
-	if p.L4 == kit.L4TCP {
+	if p.L4 == parts.L4TCP {
 		off = p.L4At + 16
 	}
 	p.B[off], p.B[off+1] = 0, 0
 	s := ^p.L4Sum()
-	if s == 0 && p.L4 == kit.L4UDP {
+	if s == 0 && p.L4 == parts.L4UDP {
 		s = 0xffff
 	}
 	be.PutUint16(p.B[off:], s)
 }
 
 // segment cuts a large TCP packet into frames of mss bytes of payload.
-func (m *Model) segment(q *qp, p *kit.Frame, header, mss int, flags uint32, loop uint64) *wqeError {
-	if p.L4 != kit.L4TCP || p.L4At+int(p.B[p.L4At+12]>>4)*4 != header {
+func (m *Model) segment(q *qp, p *parts.Frame, header, mss int, flags uint32, loop uint64) *wqeError {
+	if p.L4 != parts.L4TCP || p.L4At+int(p.B[p.L4At+12]>>4)*4 != header {
 		return badWQE(syndLocalOp, "LSO of a frame with %d bytes of header, protocol %d: it is for TCP, header and all", header, p.Proto)
 	}
 	payload := p.B[header:p.End]
@@ -131,7 +131,7 @@ func (m *Model) segment(q *qp, p *kit.Frame, header, mss int, flags uint32, loop
 		part := payload[off:min(off+mss, len(payload))]
 		b := append(append([]byte(nil), p.B[:header]...), part...)
 		ip, l4 := b[p.At:], b[p.L4At:]
-		if p.L3 == kit.L3IPv4 {
+		if p.L3 == parts.L3IPv4 {
 			be.PutUint16(ip[2:], uint16(len(ip)))
 			be.PutUint16(ip[4:], be.Uint16(ip[4:])+uint16(i))
 		} else {
@@ -141,7 +141,7 @@ func (m *Model) segment(q *qp, p *kit.Frame, header, mss int, flags uint32, loop
 		if off+mss < len(payload) {
 			l4[13] &^= 0x09 // FIN, PSH
 		}
-		f := kit.ParseFrame(b)
+		f := parts.ParseFrame(b)
 		checksum(&f, flags|ctrlIPSum|ctrlL4Sum)
 		if len(b) > m.port.frameLimit() {
 			m.count.txGiant++

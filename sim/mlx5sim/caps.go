@@ -1,6 +1,6 @@
 package mlx5sim
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import "github.com/rebound-nic/rebound/sim/parts"
 
 // capBytes is the length of a capability structure as QUERY_HCA_CAP returns it.
 const capBytes = 4096
@@ -45,20 +45,20 @@ var currentGeneral = words{0x10: 0x0f0f000e, 0x2c: 0xe0000000, 0x30: 0x40ff0000,
 // notModelled are capabilities of the recorded card that this model does not implement and does not report.
 var notModelled = []struct {
 	kind int
-	kit.Field
+	parts.Field
 	why string
 }{
-	{capGeneral, kit.Field{Off: 0x40, Hi: 30, Lo: 30}, "striding_rq: receive queues are cyclic, one WQE for a frame"},
-	{capGeneral, kit.Field{Off: 0x40, Hi: 11, Lo: 11}, "wq_signature: WQEs are not signed"},
-	{capGeneral, kit.Field{Off: 0x40, Hi: 10, Lo: 10}, "sctr_data_cqe: payload is not scattered into CQEs"},
-	{capGeneral, kit.Field{Off: 0x40, Hi: 1, Lo: 1}, "atomic: no atomic operations"},
-	{capGeneral, kit.Field{Off: 0x44, Hi: 1, Lo: 1}, "uc: QPs are RC and UD"},
-	{capGeneral, kit.Field{Off: 0x44, Hi: 30, Lo: 30}, "cq_resize"},
-	{capGeneral, kit.Field{Off: 0x34, Hi: 26, Lo: 26}, "ets: one traffic class"},
-	{capEthernet, kit.Field{Off: 0x00, Hi: 29, Lo: 29}, "lro_cap"},
-	{capEthernet, kit.Field{Off: 0x00, Hi: 27, Lo: 27}, "lro_time_stamp"},
-	{capEthernet, kit.Field{Off: 0x00, Hi: 15, Lo: 14}, "multi_pkt_send_wqe"},
-	{capEthernet, kit.Field{Off: 0x00, Hi: 1, Lo: 0}, "tunnel_stateless_gre and _vxlan: inner headers are not parsed"},
+	{capGeneral, parts.Field{Off: 0x40, Hi: 30, Lo: 30}, "striding_rq: receive queues are cyclic, one WQE for a frame"},
+	{capGeneral, parts.Field{Off: 0x40, Hi: 11, Lo: 11}, "wq_signature: WQEs are not signed"},
+	{capGeneral, parts.Field{Off: 0x40, Hi: 10, Lo: 10}, "sctr_data_cqe: payload is not scattered into CQEs"},
+	{capGeneral, parts.Field{Off: 0x40, Hi: 1, Lo: 1}, "atomic: no atomic operations"},
+	{capGeneral, parts.Field{Off: 0x44, Hi: 1, Lo: 1}, "uc: QPs are RC and UD"},
+	{capGeneral, parts.Field{Off: 0x44, Hi: 30, Lo: 30}, "cq_resize"},
+	{capGeneral, parts.Field{Off: 0x34, Hi: 26, Lo: 26}, "ets: one traffic class"},
+	{capEthernet, parts.Field{Off: 0x00, Hi: 29, Lo: 29}, "lro_cap"},
+	{capEthernet, parts.Field{Off: 0x00, Hi: 27, Lo: 27}, "lro_time_stamp"},
+	{capEthernet, parts.Field{Off: 0x00, Hi: 15, Lo: 14}, "multi_pkt_send_wqe"},
+	{capEthernet, parts.Field{Off: 0x00, Hi: 1, Lo: 0}, "tunnel_stateless_gre and _vxlan: inner headers are not parsed"},
 }
 
 type capSet struct {
@@ -87,9 +87,9 @@ func structure(kind int, w words, amended []amendment) []byte {
 func (m *Model) newCaps() capSet {
 	amended := append(m.prof.amendments(), m.opt.amendments()...)
 	formats := uint32(m.stamps() - FreeRunning)
-	amended = append(amended, amendment{capGeneral, kit.Field{Off: 0x88, Hi: 31, Lo: 30}, formats}, // sq_ts_format
-		amendment{capGeneral, kit.Field{Off: 0x88, Hi: 29, Lo: 28}, formats}, // rq_ts_format
-		amendment{capRoCE, kit.Field{Off: 0x00, Hi: 1, Lo: 0}, formats})      // qp_ts_format
+	amended = append(amended, amendment{capGeneral, parts.Field{Off: 0x88, Hi: 31, Lo: 30}, formats}, // sq_ts_format
+		amendment{capGeneral, parts.Field{Off: 0x88, Hi: 29, Lo: 28}, formats}, // rq_ts_format
+		amendment{capRoCE, parts.Field{Off: 0x00, Hi: 1, Lo: 0}, formats})      // qp_ts_format
 	s := capSet{max: map[int][]byte{}, cur: map[int][]byte{}}
 	for kind, w := range recorded {
 		s.max[kind], s.cur[kind] = structure(kind, w, amended), structure(kind, w, amended)

@@ -3,7 +3,7 @@ package mlx5sim
 import (
 	"encoding/binary"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Match parameters, PRM "Flow Table Match Parameters": the fields that the model extracts from a frame.
@@ -26,7 +26,7 @@ const (
 )
 
 // matchable has the fields that a group with this match_criteria_enable can match.
-func matchable(enable uint64) *kit.Layout {
+func matchable(enable uint64) *parts.Layout {
 	text := ""
 	if enable&enableOuter != 0 {
 		text += outerHeaders
@@ -59,10 +59,10 @@ func (f *frame) parameters() (p [parsed]byte) {
 		be.PutUint16(p[0x48:], f.VLAN2)
 		p[0x4c] |= 0x80
 	}
-	if f.L3 != kit.L3None {
+	if f.L3 != parts.L3None {
 		p[0x10], p[0x11] = f.Proto, f.TOS
 		version := uint16(4)
-		if f.L3 == kit.L3IPv6 {
+		if f.L3 == parts.L3IPv6 {
 			version = 6
 			copy(p[0x20:], f.Src)
 			copy(p[0x30:], f.Dst)
@@ -78,19 +78,19 @@ func (f *frame) parameters() (p [parsed]byte) {
 		p[0x1b] = f.TTL
 	}
 	switch f.L4 {
-	case kit.L4TCP:
+	case parts.L4TCP:
 		be.PutUint16(p[0x14:], f.SPort)
 		be.PutUint16(p[0x16:], f.DPort)
-	case kit.L4UDP:
+	case parts.L4UDP:
 		be.PutUint16(p[0x1c:], f.SPort)
 		be.PutUint16(p[0x1e:], f.DPort)
 	}
-	if q := f.B[min(f.L4At, f.End):f.End]; f.L3 != kit.L3None && !f.Frag && len(q) >= 2 {
+	if q := f.B[min(f.L4At, f.End):f.End]; f.L3 != parts.L3None && !f.Frag && len(q) >= 2 {
 		switch {
-		case f.L3 == kit.L3IPv4 && f.Proto == 1:
+		case f.L3 == parts.L3IPv4 && f.Proto == 1:
 			copy(p[0x120:], q[:2])
 			copy(p[0x118:0x11c], q[min(4, len(q)):])
-		case f.L3 == kit.L3IPv6 && f.Proto == 58:
+		case f.L3 == parts.L3IPv6 && f.Proto == 58:
 			copy(p[0x122:], q[:2])
 			copy(p[0x11c:0x120], q[min(4, len(q)):])
 		}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Command status, PRM "Command Return Status".
@@ -38,7 +38,7 @@ func (s hcaState) String() string { return [...]string{"disabled", "enabled", "i
 
 type command struct {
 	name    string
-	in, out *kit.Layout
+	in, out *parts.Layout
 	from    hcaState // lowest state in which it is permitted
 	run     func(m *Model, c *call) *refusal
 	tail    bool // input continues after the layout, as an array
@@ -179,10 +179,10 @@ var (
 )
 
 // byID is the input of a command on one object.
-func byID(name string) *kit.Layout { return lay(16, head+"08.23:0 "+name) }
+func byID(name string) *parts.Layout { return lay(16, head+"08.23:0 "+name) }
 
 // newID is the output of a command that creates an object.
-func newID(name string) *kit.Layout { return lay(16, "08.23:0 "+name) }
+func newID(name string) *parts.Layout { return lay(16, "08.23:0 "+name) }
 
 func commandTable() map[uint16]*command {
 	t := map[uint16]*command{}

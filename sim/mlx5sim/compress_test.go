@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 func compressing(t *testing.T, format uint32) *rig {
@@ -58,7 +58,7 @@ func TestCompressed(t *testing.T) {
 	lengths, sums := x.lengthsOf(1)
 	check.Same(t, lengths, want, "lengths %v")
 	for i, s := range sums {
-		check.Equal(t, s, uint32(kit.Sum16(frameOf(want[i])[14:], 0))<<16, "the mini CQE begins with its frame's checksum: %08x")
+		check.Equal(t, s, uint32(parts.Sum16(frameOf(want[i])[14:], 0))<<16, "the mini CQE begins with its frame's checksum: %08x")
 	}
 	if e := x.slot(1); binary.BigEndian.Uint16(e[0x3c:]) != 1 || e[63]&1 != 0 {
 		t.Errorf("title %x", e)

@@ -1,11 +1,11 @@
 package mlx5sim
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import "github.com/rebound-nic/rebound/sim/parts"
 
 type frame struct {
-	kit.Frame
+	parts.Frame
 	from    uint32 // transport domain that sent it; 0 from the wire
 	blocked bool   // a TIR blocked it from its own transport domain
 }
 
-func parse(b []byte) frame { return frame{Frame: kit.ParseFrame(b)} }
+func parse(b []byte) frame { return frame{Frame: parts.ParseFrame(b)} }

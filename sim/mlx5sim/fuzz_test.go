@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 	"github.com/rebound-nic/rebound/sim/rdma"
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
@@ -112,7 +112,7 @@ func FuzzRoCE(f *testing.F) {
 				0xc0, 0, 0x12, 0xb7, 0, byte(8 + n + 4), 0, 0}, in[:n]...)
 			binary.BigEndian.PutUint16(p[16:], uint16(20+8+n+4))
 			binary.BigEndian.PutUint16(p[38:], uint16(8+n+4))
-			binary.BigEndian.PutUint16(p[24:], ^kit.Sum16(p[14:34], 0))
+			binary.BigEndian.PutUint16(p[24:], ^parts.Sum16(p[14:34], 0))
 			x.Far.Send(0, append(p, rdma.ICRC(p[14:], false)...))
 			x.Port.Settle(50)
 			in = in[n:]

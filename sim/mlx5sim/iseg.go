@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/sim"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Layout of BAR 0.
@@ -41,23 +41,23 @@ const (
 )
 
 // isegTable has the registers of the initialization segment. The others read zero.
-var isegTable = kit.NewTable(isegSize, "PRM, Initialization Segment", []kit.Register[uint32]{
-	kit.One[uint32](isegFWRev, "fw_rev", kit.RO, 0, 0),
-	kit.One[uint32](isegCmdIfRev, "cmd_interface_rev", kit.RO, 0, 0),
-	kit.One[uint32](isegCmdqHigh, "cmdq_phy_addr_h", kit.RW, 0xffffffff, 0),
-	kit.One[uint32](isegCmdqLow, "cmdq_phy_addr_l", kit.RW, 0xfffff700, 0),
-	kit.One[uint32](isegDoorbell, "command_doorbell_vector", kit.Eff, 0xffffffff, 0),
-	kit.One[uint32](isegInitializing, "initializing", kit.RO, 0, 0),
-	kit.Row[uint32](isegHealth, 16, 4, "health_buffer", kit.RO, 0, 0),
-	kit.One[uint32](isegCmdTimeout, "cmd_timeout", kit.RO, 0, 0),
-	kit.One[uint32](isegInitTimeout, "init_timeout", kit.RO, 0, 0),
-	kit.One[uint32](isegTimerHigh, "internal_timer_h", kit.RO, 0, 0),
-	kit.One[uint32](isegTimerLow, "internal_timer_l", kit.RO, 0, 0),
-	kit.One[uint32](isegClearInt, "clear_int", kit.Eff, 0xffffffff, 0),
-	kit.One[uint32](isegHealthCount, "health_counter", kit.RO, 0, 0),
-	kit.One[uint32](isegRealTimeHigh, "real_time_h", kit.RO, 0, 0),
-	kit.One[uint32](isegRealTimeLow, "real_time_l", kit.RO, 0, 0),
-	kit.One[uint32](isegClockType, "clock_type", kit.RO, 0, 0),
+var isegTable = parts.NewTable(isegSize, "PRM, Initialization Segment", []parts.Register[uint32]{
+	parts.One[uint32](isegFWRev, "fw_rev", parts.RO, 0, 0),
+	parts.One[uint32](isegCmdIfRev, "cmd_interface_rev", parts.RO, 0, 0),
+	parts.One[uint32](isegCmdqHigh, "cmdq_phy_addr_h", parts.RW, 0xffffffff, 0),
+	parts.One[uint32](isegCmdqLow, "cmdq_phy_addr_l", parts.RW, 0xfffff700, 0),
+	parts.One[uint32](isegDoorbell, "command_doorbell_vector", parts.Eff, 0xffffffff, 0),
+	parts.One[uint32](isegInitializing, "initializing", parts.RO, 0, 0),
+	parts.Row[uint32](isegHealth, 16, 4, "health_buffer", parts.RO, 0, 0),
+	parts.One[uint32](isegCmdTimeout, "cmd_timeout", parts.RO, 0, 0),
+	parts.One[uint32](isegInitTimeout, "init_timeout", parts.RO, 0, 0),
+	parts.One[uint32](isegTimerHigh, "internal_timer_h", parts.RO, 0, 0),
+	parts.One[uint32](isegTimerLow, "internal_timer_l", parts.RO, 0, 0),
+	parts.One[uint32](isegClearInt, "clear_int", parts.Eff, 0xffffffff, 0),
+	parts.One[uint32](isegHealthCount, "health_counter", parts.RO, 0, 0),
+	parts.One[uint32](isegRealTimeHigh, "real_time_h", parts.RO, 0, 0),
+	parts.One[uint32](isegRealTimeLow, "real_time_l", parts.RO, 0, 0),
+	parts.One[uint32](isegClockType, "clock_type", parts.RO, 0, 0),
 })
 
 type iseg struct {

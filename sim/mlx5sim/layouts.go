@@ -3,13 +3,13 @@ package mlx5sim
 import (
 	"strings"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Layouts returns the layout of every command's input ("create_cq_in") and output, and of every access register
 // ("ptys_reg"), with the names in the manual and its published headers, for comparison with those.
-func Layouts() map[string]*kit.Layout {
-	all := map[string]*kit.Layout{}
+func Layouts() map[string]*parts.Layout {
+	all := map[string]*parts.Layout{}
 	for _, k := range commandTable() {
 		name := strings.ToLower(k.name)
 		all[name+"_in"], all[name+"_out"] = k.in, k.out

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/sim"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Options configures a function and its faults.
@@ -39,13 +39,15 @@ type Options struct {
 	RefuseRegister func(id uint32, write bool) bool
 	// LoseInterrupt, if set, loses each interrupt for which it returns true. Its event is written.
 	LoseInterrupt func(vector int) bool
-	// UCTX enables user contexts (mlxconfig UCTX_EN=1), ICMP a parser that knows type and code of ICMP and ICMPv6
-	// (FLEX_PARSER_PROFILE_ENABLE=2).
-	UCTX, ICMP bool
+	// NoUCTX turns off the user contexts that a ConnectX-5 and later cards have (mlxconfig UCTX_EN=0). ICMP enables a parser
+	// that knows type and code of ICMP and ICMPv6 (FLEX_PARSER_PROFILE_ENABLE=2).
+	NoUCTX, ICMP bool
+	// Module is the number of the port's module in its card: 1 for the second port.
+	Module uint8
 	// NoPages rejects the driver's pages, as firmware without resources does.
 	NoPages bool
 	// Recorded has the replies of a real device, and Firmware its version; the profile's if zero.
-	Recorded kit.Answers
+	Recorded parts.Answers
 	Firmware [3]uint16
 }
 

@@ -1,6 +1,6 @@
 package mlx5sim
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import "github.com/rebound-nic/rebound/sim/parts"
 
 // Profile identifies an adapter, or a virtual function of one.
 type Profile int
@@ -47,6 +47,7 @@ type profile struct {
 	kHz      uint32 // device_frequency_khz; 0 if the firmware is too old to report it
 	clock    Clock  // 0 for FreeRunning
 	later    bool   // firmware newer than the recorded card's: flow tables and entries can be modified
+	uctx     bool   // log_max_uctx: user contexts, unless the firmware's setting turns them off
 	umem     bool   // umem_uid_0: queue memory may refer to CREATE_UMEM
 	lbSwitch bool   // disable_local_lb_uc, disable_local_lb_mc, self_lb_en_modifiable: loopback can be switched
 	media    uint32 // eth_proto bits of PTYS
@@ -96,6 +97,7 @@ func later(name string, device uint16, hwID uint32, major, minor, sub uint16, vi
 	if device == 0x101e { // observed on a ConnectX-7: 12 vectors
 		p.vectors = 12
 	}
+	p.uctx = kHz != 0 && hwID >= 0x20d // a ConnectX-5
 	p.umem = device == 0x1021 || device == 0xa2dc
 	if kHz == clockConnectX6D { // the ConnectX-6 Dx generation
 		p.clock = BothClocks
@@ -123,45 +125,48 @@ func Profiles() (all []Profile) {
 // amendment is a capability field that differs from the recorded value.
 type amendment struct {
 	kind  int
-	field kit.Field
+	field parts.Field
 	value uint32
 }
 
 // amendments returns the amendments of a profile (PRM, HCA Capabilities Layout).
 func (p *profile) amendments() (a []amendment) {
 	if p.noInline {
-		a = append(a, amendment{capEthernet, kit.Field{Off: 0x00, Hi: 13, Lo: 12}, 2}) // wqe_inline_mode: not required
+		a = append(a, amendment{capEthernet, parts.Field{Off: 0x00, Hi: 13, Lo: 12}, 2}) // wqe_inline_mode: not required
 	}
 	if p.kHz != 0 {
-		a = append(a, amendment{capGeneral, kit.Field{Off: 0x98, Hi: 31, Lo: 0}, p.kHz / 1000}, // device_frequency_mhz
-			amendment{capGeneral, kit.Field{Off: 0x9c, Hi: 31, Lo: 0}, p.kHz}) // device_frequency_khz
+		a = append(a, amendment{capGeneral, parts.Field{Off: 0x98, Hi: 31, Lo: 0}, p.kHz / 1000}, // device_frequency_mhz
+			amendment{capGeneral, parts.Field{Off: 0x9c, Hi: 31, Lo: 0}, p.kHz}) // device_frequency_khz
 	}
 	if p.lbSwitch {
-		a = append(a, amendment{capGeneral, kit.Field{Off: 0x7c, Hi: 30, Lo: 29}, 3}, // disable_local_lb_uc, disable_local_lb_mc
-			amendment{capEthernet, kit.Field{Off: 0x00, Hi: 23, Lo: 23}, 1}) // self_lb_en_modifiable
+		a = append(a, amendment{capGeneral, parts.Field{Off: 0x7c, Hi: 30, Lo: 29}, 3}, // disable_local_lb_uc, disable_local_lb_mc
+			amendment{capEthernet, parts.Field{Off: 0x00, Hi: 23, Lo: 23}, 1}) // self_lb_en_modifiable
 	}
 	if p.later { // flow_modify_en, identified_miss_table_mode, flow_table_modify
-		a = append(a, amendment{capFlowTable, kit.Field{Off: 0x40, Hi: 28, Lo: 28}, 1}, amendment{capFlowTable, kit.Field{Off: 0x40, Hi: 26, Lo: 25}, 3})
+		a = append(a, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 28, Lo: 28}, 1}, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 26, Lo: 25}, 3})
 	}
 	if p.umem { // umem_uid_0, log_max_umem
-		a = append(a, amendment{capGeneral, kit.Field{Off: 0x48, Hi: 13, Lo: 13}, 1}, amendment{capGeneral, kit.Field{Off: 0x8c, Hi: 20, Lo: 16}, 16})
+		a = append(a, amendment{capGeneral, parts.Field{Off: 0x48, Hi: 13, Lo: 13}, 1}, amendment{capGeneral, parts.Field{Off: 0x8c, Hi: 20, Lo: 16}, 16})
 	}
 	if p.virtual {
-		a = append(a, amendment{capGeneral, kit.Field{Off: 0x34, Hi: 31, Lo: 30}, 0}, // vport_group_manager, vhca_group_manager
-			amendment{capGeneral, kit.Field{Off: 0x34, Hi: 24, Lo: 24}, 0}, // eswitch_manager
-			amendment{capGeneral, kit.Field{Off: 0x48, Hi: 21, Lo: 16}, 0}) // uar_sz: BAR 0 is 1 MB
+		a = append(a, amendment{capGeneral, parts.Field{Off: 0x34, Hi: 31, Lo: 30}, 0}, // vport_group_manager, vhca_group_manager
+			amendment{capGeneral, parts.Field{Off: 0x34, Hi: 24, Lo: 24}, 0}, // eswitch_manager
+			amendment{capGeneral, parts.Field{Off: 0x48, Hi: 21, Lo: 16}, 0}) // uar_sz: BAR 0 is 1 MB
 	}
 	return a
 }
 
+// uctx reports whether the firmware has user contexts.
+func (o *Options) uctx() bool { return profiles[o.Profile].uctx && !o.NoUCTX }
+
 // amendments returns the capabilities that firmware settings change.
 func (o *Options) amendments() (a []amendment) {
-	if o.UCTX { // log_max_uctx, uctx_cap; log_max_umem
-		a = append(a, amendment{capGeneral, kit.Field{Off: 0x8c, Hi: 28, Lo: 24}, logMaxUCTX}, amendment{capGeneral, kit.Field{Off: 0xd4, Hi: 31, Lo: 0}, uctxRawTX},
-			amendment{capGeneral, kit.Field{Off: 0x8c, Hi: 20, Lo: 16}, 16})
+	if o.uctx() { // log_max_uctx, uctx_cap; log_max_umem
+		a = append(a, amendment{capGeneral, parts.Field{Off: 0x8c, Hi: 28, Lo: 24}, logMaxUCTX}, amendment{capGeneral, parts.Field{Off: 0xd4, Hi: 31, Lo: 0}, uctxRawTX},
+			amendment{capGeneral, parts.Field{Off: 0x8c, Hi: 20, Lo: 16}, 16})
 	}
 	if o.ICMP { // flex_parser_protocols
-		a = append(a, amendment{capGeneral, kit.Field{Off: 0xa8, Hi: 31, Lo: 0}, parserICMP4 | parserICMP6})
+		a = append(a, amendment{capGeneral, parts.Field{Off: 0xa8, Hi: 31, Lo: 0}, parserICMP4 | parserICMP6})
 	}
 	return a
 }

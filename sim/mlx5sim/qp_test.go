@@ -395,10 +395,11 @@ func TestUMEM(t *testing.T) {
 	mem, buf := x.Alloc(8192), x.Alloc(64<<10)
 	id := w32(x.do(dwords(64, 0, 0xa08<<16, 0x24, 256, 0x2c, 2, 0x30, uint32(mem.IOVA>>32), 0x34, uint32(mem.IOVA),
 		0x38, uint32(mem.IOVA>>32), 0x3c, uint32(mem.IOVA+4096)), 16), 8)
-	const ring = 1024 // after page_offset
+	const ring = 0 // after page_offset
 	in := []uint32{0, 0x500 << 16, 0x18, serviceUD<<16 | 3<<11, 0x1c, x.pd, 0x20, 4<<19 | 2<<16 | 4<<11, 0x24, x.uar, 0x94, x.cqn, 0xb4, x.cqn,
 		0xbc, 7680, 0xe8, 1 << 28, 0xfc, id, 0x104, ring, 0x108, id, 0x10c, 1 << 31}
 	x.fails(dwords(272, append(in, 0x104, 8000)...), 16, stBadParam, "are beyond")
+	x.fails(dwords(272, append(in, 0x104, 1024)...), 16, stBadParam, "in a umem with pages of 0x1000")
 	a := &testQP{x: x, qpn: w32(x.do(dwords(272, in...), 16), 8), ring: mem.Bytes[256+ring:], rec: mem.Bytes[256+7680:], buf: buf.Bytes, at: buf.IOVA}
 	a.up(0, 1, 1)
 	a.receive(1, 2048)

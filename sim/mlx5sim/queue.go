@@ -1,6 +1,6 @@
 package mlx5sim
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import "github.com/rebound-nic/rebound/sim/parts"
 
 // Work queue context, PRM "Work Queue Context", inside SQ and RQ contexts.
 var wqContext = lay(192, `00.31:28 wq_type 00.27 wq_signature 00.26:25 end_padding_mode 00.24 cd_slave 04.20:16 page_offset 04.15:0 lwm 08.23:0 pd 0c.23:0 uar_page
@@ -28,8 +28,8 @@ const (
 // Queue commands: send and receive queues, transport interfaces, indirection tables.
 func queueCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
-	create := func(size int, ctx *kit.Layout) *kit.Layout { return lay(size, head).With(0x20, ctx) }
-	modify := func(size int, more string, ctx *kit.Layout) *kit.Layout {
+	create := func(size int, ctx *parts.Layout) *parts.Layout { return lay(size, head).With(0x20, ctx) }
+	modify := func(size int, more string, ctx *parts.Layout) *parts.Layout {
 		return lay(size, head+"10*2 modify_bitmask "+more).With(0x20, ctx)
 	}
 	return map[uint16]*command{

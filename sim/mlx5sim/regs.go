@@ -1,10 +1,11 @@
 package mlx5sim
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import "github.com/rebound-nic/rebound/sim/parts"
 
 // Access registers, PRM "Ports and Management Registers".
 const (
 	regPMLP           = 0x5002 // Ports Module to Local Port
+	regMCIA           = 0x9014 // Management Cable Info Access
 	regPMTU           = 0x5003 // Port MTU
 	regPTYS           = 0x5004 // Port Type and Speed
 	regPAOS           = 0x5006 // Port Administrative and Operational Status
@@ -31,6 +32,7 @@ var (
 	ptysReg = lay(64, `00.30 an_disable_admin 00.29 an_disable_cap 00.23:16 local_port 00.2:0 proto_mask 04.31:28 an_status 0c.31:0 eth_proto_capability
 	18.31:0 eth_proto_admin 24.31:0 eth_proto_oper 2c.3:0 connector_type 30.31:0 eth_proto_lp_advertise`)
 	pmlpReg  = lay(64, "00.31 rxtx 00.23:16 local_port 00.7:0 width 04.7:0 module")
+	mciaReg  = lay(144, "00.31 l 00.23:16 module 00.7:0 status 04.31:24 i2c_device_address 04.23:16 page_number 04.15:0 device_address 08.15:0 size 10*32 dwords")
 	pfccReg  = lay(32, "00.23:16 local_port 00.4 ppan_mask_n 00.3 minor_stall_mask 00.2 critical_stall_mask 04.31:28 ppan 04.23:16 prio_mask_tx 04.7:0 prio_mask_rx 08.31 pptx 08.30 aptx 08.23:16 pfctx 0c.31 pprx 0c.30 aprx 0c.23:16 pfcrx")
 	ppcntReg = lay(256, "00.31:24 swid 00.23:16 local_port 00.15:14 pnat 00.5:0 grp 04.31 clr 04.4:0 prio_tc")
 	pvlcReg  = lay(16, "00.23:16 local_port")
@@ -40,7 +42,7 @@ var (
 
 type register struct {
 	name string
-	*kit.Layout
+	*parts.Layout
 	read  func(m *Model, r msg) *refusal
 	write func(m *Model, r msg) *refusal
 }
@@ -52,6 +54,7 @@ var registers = map[uint32]*register{
 	regPAOS:           {"PAOS", paosReg, (*Model).readPAOS, (*Model).writePAOS},
 	regPTYS:           {"PTYS", ptysReg, (*Model).readPTYS, (*Model).writePTYS},
 	regPMLP:           {"PMLP", pmlpReg, (*Model).readPMLP, nil},
+	regMCIA:           {"MCIA", mciaReg, (*Model).readMCIA, nil},
 	regPFCC:           {"PFCC", pfccReg, func(*Model, msg) *refusal { return nil }, func(*Model, msg) *refusal { return nil }},
 	regPPCNT:          {"PPCNT", ppcntReg, (*Model).readPPCNT, nil},
 	regPVLC:           {"PVLC", pvlcReg, func(*Model, msg) *refusal { return nil }, nil},
@@ -184,7 +187,52 @@ func (m *Model) writePTYS(r msg) *refusal {
 
 func (m *Model) readPMLP(r msg) *refusal {
 	r.Set("width", 4)
+	r.Set("module", uint64(m.opt.Module))
 	return nil
+}
+
+// Status values of MCIA.
+const (
+	mciaNoEEPROM     = 1
+	mciaNotConnected = 3
+)
+
+// readMCIA reads bytes of a module: a passive QSFP28 cable (SFF-8636) in this function's port, and nothing in the card's other port.
+func (m *Model) readMCIA(r msg) *refusal {
+	const most = 48
+	at, n := r.I("device_address"), r.I("size")
+	clear(r.B[0x10:])
+	switch {
+	case n == 0 || n > most:
+		return refuse(stBadParam, "MCIA: size is %d, expected 1 to %d", n, most)
+	case r.U("module") > 1 || m.prof.virtual:
+		return refuse(stBadParam, "MCIA: the card has no module %d", r.U("module"))
+	case r.U("module") != uint64(m.opt.Module):
+		r.Set("status", mciaNotConnected)
+	case r.U("i2c_device_address") != 0x50 || r.U("page_number") != 0 || at+n > 256:
+		r.Set("status", mciaNoEEPROM)
+	default:
+		e := qsfp()
+		copy(r.B[0x10:], e[at:at+n])
+	}
+	return nil
+}
+
+// qsfp returns the lower page and page 00h of a module's memory (SFF-8636, Tables 6-1 and 6-14).
+func qsfp() (e [256]byte) {
+	e[0], e[1], e[2] = 0x11, 8, 1<<2 // QSFP28, revision 2.8 of SFF-8636, no other pages
+	e[128], e[130] = 0x11, 0x23      // no separable connector
+	e[131], e[192] = 1<<7, 0x0b      // extended compliance: 100GBASE-CR4
+	e[146], e[147] = 1, 0xa0         // one metre of unequalized copper
+	for at, text := range map[int]string{148: "REBOUND MODEL   ", 168: "QSFP28 DAC 1M   ", 184: "1 ", 196: "SERIAL0123456789", 212: "260101  "} {
+		copy(e[at:], text)
+	}
+	for _, part := range [][2]int{{128, 191}, {192, 223}} {
+		for _, v := range e[part[0]:part[1]] {
+			e[part[1]] += v
+		}
+	}
+	return e
 }
 
 // Groups of port counters.

@@ -3,7 +3,7 @@ package mlx5sim
 import (
 	"bytes"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 	"github.com/rebound-nic/rebound/sim/rdma"
 )
 
@@ -134,7 +134,7 @@ func (m *Model) sendPacket(to *path, p *rdma.Packet) bool {
 		f = append(f, 0x45, to.tclass, 0, 0, 0, 0, 0x40, 0, to.hops, 17, 0, 0)
 		f = append(append(f, g.ip[12:]...), to.ip[12:]...)
 		be.PutUint16(f[at+2:], uint16(20+8+n))
-		be.PutUint16(f[at+10:], ^kit.Sum16(f[at:at+20], 0))
+		be.PutUint16(f[at+10:], ^parts.Sum16(f[at:at+20], 0))
 	default:
 		be.PutUint16(f[at-2:], 0x86dd)
 		f = appendIPv6(f, to, g, 8+n, 17)
@@ -179,7 +179,7 @@ func (m *Model) emit(f []byte) {
 
 // isRoCE reports whether a frame is for the RoCE transport, which has precedence over all flow tables.
 func (m *Model) isRoCE(f *frame) bool {
-	return m.vport.roce && (f.EtherType == etherRoCE || f.L4 == kit.L4UDP && f.DPort == portRoCE)
+	return m.vport.roce && (f.EtherType == etherRoCE || f.L4 == parts.L4UDP && f.DPort == portRoCE)
 }
 
 // receiveRoCE handles a RoCE frame that arrived at the vport.
@@ -218,10 +218,10 @@ func (m *Model) parsePacket(f *frame) (*packet, bool) {
 	case f.EtherType == etherRoCE && len(b) >= grhSize:
 		p.kind, bth, end = typeGRH, grhSize, grhSize+int(be.Uint16(b[4:]))
 		copy(dst[:], b[24:40])
-	case f.L3 == kit.L3IPv6:
+	case f.L3 == parts.L3IPv6:
 		p.kind, bth, end = typeIPv6, grhSize+8, f.End-f.At
 		copy(dst[:], f.Dst)
-	case f.L3 == kit.L3IPv4:
+	case f.L3 == parts.L3IPv4:
 		p.kind, bth, end = typeIPv4, f.L4At-f.At+8, f.End-f.At
 		copy(dst[12:], f.Dst)
 	}

@@ -1,6 +1,6 @@
 package mlx5sim
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import "github.com/rebound-nic/rebound/sim/parts"
 
 // rq is a receive queue: a cyclic ring of WQEs, each a scatter list for one frame.
 type rq struct {
@@ -153,10 +153,10 @@ func (m *Model) receive(q *rq, f *frame, hash uint32, hashKind uint8, tag uint32
 	be.PutUint32(e[0x0c:], hash)
 	e[0x10] = hashKind
 	end := f.End - (len(f.B) - len(b))
-	if f.L3 == kit.L3None {
+	if f.L3 == parts.L3None {
 		end = len(b)
 	}
-	be.PutUint16(e[0x14:], kit.Sum16(b[min(at, len(b)):end], 0))
+	be.PutUint16(e[0x14:], parts.Sum16(b[min(at, len(b)):end], 0))
 	e[0x1c] = 1 // layer 2 is correct
 	if f.L3OK {
 		e[0x1c] |= 2
@@ -186,13 +186,13 @@ func (m *Model) receive(q *rq, f *frame, hash uint32, hashKind uint8, tag uint32
 // l4Kind is the layer 4 part of a CQE's l4_l3_hdr_type.
 func l4Kind(f *frame) uint8 {
 	switch {
-	case f.L4 == kit.L4UDP:
+	case f.L4 == parts.L4UDP:
 		return 2
-	case f.L4 == kit.L4TCP && f.TCPFlags&0x10 == 0:
+	case f.L4 == parts.L4TCP && f.TCPFlags&0x10 == 0:
 		return 1
-	case f.L4 == kit.L4TCP && f.End-f.L4At == int(f.B[f.L4At+12]>>4)*4:
+	case f.L4 == parts.L4TCP && f.End-f.L4At == int(f.B[f.L4At+12]>>4)*4:
 		return 3
-	case f.L4 == kit.L4TCP:
+	case f.L4 == parts.L4TCP:
 		return 4
 	}
 	return 0

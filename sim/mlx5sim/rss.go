@@ -3,7 +3,7 @@ package mlx5sim
 import (
 	"encoding/binary"
 
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 // Fields that the hash covers, PRM "RX Hash Field Select".
@@ -46,12 +46,12 @@ func (h *rssHash) read(in msg) *refusal {
 // sum hashes a frame, and returns the hashed fields in the format of CQEs: rss_hash_type bits 3:2 the addresses, 7:6
 // the ports.
 func (h *rssHash) sum(f *frame) (hash uint32, kind uint8) {
-	if h.fn == hashNone || f.L3 == kit.L3None || h.v6 != (f.L3 == kit.L3IPv6) {
+	if h.fn == hashNone || f.L3 == parts.L3None || h.v6 != (f.L3 == parts.L3IPv6) {
 		return 0, 0
 	}
 	src, dst := f.Src, f.Dst
 	sport, dport := f.SPort, f.DPort
-	ports := h.fields&(hashSrcPort|hashDstPort) != 0 && (f.L4 == kit.L4UDP && h.udp || f.L4 == kit.L4TCP && !h.udp)
+	ports := h.fields&(hashSrcPort|hashDstPort) != 0 && (f.L4 == parts.L4UDP && h.udp || f.L4 == parts.L4TCP && !h.udp)
 	if h.symmetric {
 		if string(src) > string(dst) {
 			src, dst = dst, src
@@ -67,7 +67,7 @@ func (h *rssHash) sum(f *frame) (hash uint32, kind uint8) {
 	if h.fields&hashDstIP != 0 {
 		in = append(in, dst...)
 	}
-	if kind = 1 << 2; f.L3 == kit.L3IPv6 {
+	if kind = 1 << 2; f.L3 == parts.L3IPv6 {
 		kind = 2 << 2
 	}
 	if ports {
@@ -77,7 +77,7 @@ func (h *rssHash) sum(f *frame) (hash uint32, kind uint8) {
 		if h.fields&hashDstPort != 0 {
 			in = binary.BigEndian.AppendUint16(in, dport)
 		}
-		if kind |= 1 << 6; f.L4 == kit.L4UDP {
+		if kind |= 1 << 6; f.L4 == parts.L4UDP {
 			kind ^= 3 << 6
 		}
 	}
@@ -88,5 +88,5 @@ func (h *rssHash) sum(f *frame) (hash uint32, kind uint8) {
 	if h.fn == hashXOR8 {
 		return uint32(^xor(in)), kind
 	}
-	return kit.Toeplitz(h.key[:], in), kind
+	return parts.Toeplitz(h.key[:], in), kind
 }

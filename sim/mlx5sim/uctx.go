@@ -33,7 +33,7 @@ func (m *Model) enterUCTX(c *call) *refusal {
 	switch {
 	case uid == 0 || !c.command.in.Has("uid"):
 		return nil
-	case uid == sharedUID && !m.opt.UCTX:
+	case uid == sharedUID && !m.opt.uctx():
 		return refuse(stBadParam, "uid is %#x without capability log_max_uctx", uid)
 	case uid != sharedUID && m.obj.uctxs.m[uid] == nil:
 		return refuse(stBadRes, "user context %d does not exist", uid)
@@ -45,7 +45,7 @@ func (m *Model) enterUCTX(c *call) *refusal {
 }
 
 func (m *Model) createUCTX(c *call) *refusal {
-	if !m.opt.UCTX {
+	if !m.opt.uctx() {
 		return refuse(stBadOp, "capability log_max_uctx is 0")
 	}
 	u := &uctx{cap: c.in.U32("cap")}

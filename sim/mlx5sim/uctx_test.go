@@ -7,7 +7,7 @@ import (
 
 // Only a user context itself and the driver can access the objects that it creates.
 func TestUserContexts(t *testing.T) {
-	x := openRig(t, Options{Profile: ConnectX5, UCTX: true})
+	x := openRig(t, Options{Profile: ConnectX5})
 	caps := x.caps(capGeneral)
 	if w32(caps, 0x8c)>>24&31 == 0 || w32(caps, 0xd4)&uctxRawTX == 0 {
 		t.Fatalf("log_max_uctx, uctx_cap: %08x, %08x", w32(caps, 0x8c), w32(caps, 0xd4))
@@ -64,7 +64,7 @@ func TestUserContexts(t *testing.T) {
 	x.do(dwords(16, 0, 0xa06<<16, 8, other), 16)
 	x.fails(dwords(16, 0, 0xa06<<16, 8, other), 16, stBadRes, "does not exist")
 
-	x = openRig(t, Options{Profile: ConnectX5})
+	x = openRig(t, Options{Profile: ConnectX5, NoUCTX: true})
 	x.fails(dwords(64, 0, 0xa04<<16), 16, stBadOp, "log_max_uctx is 0")
 }
 

@@ -66,6 +66,10 @@ func (m *Model) ring(in msg, prefix string, logPage, pageOffset, n int) (buffer,
 	if r != nil {
 		return buffer{}, r
 	}
+	// The page size limits where objects begin (Linux mlx5_ib, devx_umem_reg_cmd_alloc).
+	if off&(1<<u.logPage-1) != 0 {
+		return buffer{}, refuse(stBadParam, "offset %#x in a umem with pages of %#x", off, 1<<u.logPage)
+	}
 	return buffer{pages: u.pages, logPage: u.logPage, offset: u.offset + off, umem: u}, nil
 }
 

@@ -1,6 +1,6 @@
 package mlx5sim
 
-import "github.com/rebound-nic/rebound/sim/kit"
+import "github.com/rebound-nic/rebound/sim/parts"
 
 // leastMSS is the smallest payload of a segment. TCP's own minimum is larger (Linux sends no less than 48).
 const leastMSS = 32
@@ -72,11 +72,11 @@ func leastHeader(mode uint64, p *frame) int {
 	switch {
 	case mode == 0:
 		return 0
-	case mode == 1 || p.L3 == kit.L3None:
+	case mode == 1 || p.L3 == parts.L3None:
 		return min(p.At, len(p.B))
-	case mode == 2 || p.L4 == kit.L4None:
+	case mode == 2 || p.L4 == parts.L4None:
 		return p.L4At
-	case p.L4 == kit.L4UDP:
+	case p.L4 == parts.L4UDP:
 		return p.L4At + 8
 	}
 	return p.L4At + int(p.B[p.L4At+12]>>4)*4
@@ -116,26 +116,26 @@ func (m *Model) gather(q *sq, f, segs []byte) ([]byte, *wqeError) {
 
 // checksum fills in the checksums requested by cs_flags.
 func checksum(p *frame, cs uint8) *wqeError {
-	if cs&csL3 != 0 && p.L3 == kit.L3IPv4 {
+	if cs&csL3 != 0 && p.L3 == parts.L3IPv4 {
 		ip := p.B[p.At:p.L4At]
 		ip[10], ip[11] = 0, 0
-		be.PutUint16(ip[10:], ^kit.Sum16(ip, 0))
+		be.PutUint16(ip[10:], ^parts.Sum16(ip, 0))
 	}
 	if cs&csL4 == 0 {
 		return nil
 	}
 	off := 0
 	switch p.L4 {
-	case kit.L4TCP:
+	case parts.L4TCP:
 		off = p.L4At + 16
-	case kit.L4UDP:
+	case parts.L4UDP:
 		off = p.L4At + 6
 	default:
 		return nil // the device leaves unknown protocols unchanged
 	}
 	p.B[off], p.B[off+1] = 0, 0
 	s := ^p.L4Sum()
-	if s == 0 && p.L4 == kit.L4UDP {
+	if s == 0 && p.L4 == parts.L4UDP {
 		s = 0xffff
 	}
 	be.PutUint16(p.B[off:], s)
@@ -144,7 +144,7 @@ func checksum(p *frame, cs uint8) *wqeError {
 
 // segment cuts a large TCP or UDP packet into frames of mss bytes of payload.
 func (m *Model) segment(q *sq, p *frame, header, mss int, cs uint8) *wqeError {
-	if p.L4 == kit.L4None || leastHeader(3, p) != header {
+	if p.L4 == parts.L4None || leastHeader(3, p) != header {
 		return badWQE(syndLocalOp, "LSO of a frame with %d bytes of header, protocol %d", header, p.Proto)
 	}
 	payload := p.B[header:]
@@ -153,15 +153,15 @@ func (m *Model) segment(q *sq, p *frame, header, mss int, cs uint8) *wqeError {
 		b := append(append([]byte(nil), p.B[:header]...), part...)
 		last := off+mss >= len(payload)
 		ip, l4 := b[p.At:], b[p.L4At:]
-		if p.L3 == kit.L3IPv4 {
+		if p.L3 == parts.L3IPv4 {
 			be.PutUint16(ip[2:], uint16(len(ip)))
 			be.PutUint16(ip[4:], be.Uint16(ip[4:])+uint16(i))
 			ip[10], ip[11] = 0, 0
-			be.PutUint16(ip[10:], ^kit.Sum16(ip[:p.L4At-p.At], 0))
+			be.PutUint16(ip[10:], ^parts.Sum16(ip[:p.L4At-p.At], 0))
 		} else {
 			be.PutUint16(ip[4:], uint16(len(ip)-40))
 		}
-		if p.L4 == kit.L4TCP {
+		if p.L4 == parts.L4TCP {
 			be.PutUint32(l4[4:], be.Uint32(l4[4:])+uint32(off))
 			if !last {
 				l4[13] &^= 0x09 // FIN, PSH

@@ -23,7 +23,7 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/sim"
-	"github.com/rebound-nic/rebound/sim/kit"
+	"github.com/rebound-nic/rebound/sim/parts"
 )
 
 const (
@@ -85,24 +85,24 @@ func (m *Model) Pause(on bool) { m.paused = on }
 type reg uint32
 
 // regs is BAR 0; rings are between ringFirst and ringLast.
-var regs = kit.NewTable(0x2000, "package toysim", []kit.Register[reg]{
-	kit.One[reg](0x00, "MAGIC", kit.RO, 0, 0),
-	kit.One[reg](0x04, "CONTROL", kit.Eff, 1<<31|1, 0),
-	kit.One[reg](0x08, "STATUS", kit.RO, 0, 0),
-	kit.One[reg](0x0c, "MAC_LO", kit.RW, 0xffffffff, 0),
-	kit.One[reg](0x10, "MAC_HI", kit.RW, 0xffff, 0),
-	kit.One[reg](0x20, "RX_LO", kit.RW, 0xffffffff, 0),
-	kit.One[reg](0x24, "RX_HI", kit.RW, 0xffffffff, 0),
-	kit.One[reg](0x28, "RX_ENTRIES", kit.RW, 0xffffffff, 0),
-	kit.One[reg](0x2c, "RX_BUFFER", kit.RW, 0xffffffff, 0),
-	kit.One[reg](0x30, "TX_LO", kit.RW, 0xffffffff, 0),
-	kit.One[reg](0x34, "TX_HI", kit.RW, 0xffffffff, 0),
-	kit.One[reg](0x38, "TX_ENTRIES", kit.RW, 0xffffffff, 0),
-	kit.One[reg](0x40, "RECEIVED", kit.RO, 0, 0),
-	kit.One[reg](0x44, "MISSED", kit.RO, 0, 0),
-	kit.One[reg](0x48, "SENT", kit.RO, 0, 0),
-	kit.One[reg](0x4c, "ERRORS", kit.RO, 0, 0),
-	kit.One[reg](0x50, "INTERRUPT", kit.WO, 0xffffffff, 0),
+var regs = parts.NewTable(0x2000, "package toysim", []parts.Register[reg]{
+	parts.One[reg](0x00, "MAGIC", parts.RO, 0, 0),
+	parts.One[reg](0x04, "CONTROL", parts.Eff, 1<<31|1, 0),
+	parts.One[reg](0x08, "STATUS", parts.RO, 0, 0),
+	parts.One[reg](0x0c, "MAC_LO", parts.RW, 0xffffffff, 0),
+	parts.One[reg](0x10, "MAC_HI", parts.RW, 0xffff, 0),
+	parts.One[reg](0x20, "RX_LO", parts.RW, 0xffffffff, 0),
+	parts.One[reg](0x24, "RX_HI", parts.RW, 0xffffffff, 0),
+	parts.One[reg](0x28, "RX_ENTRIES", parts.RW, 0xffffffff, 0),
+	parts.One[reg](0x2c, "RX_BUFFER", parts.RW, 0xffffffff, 0),
+	parts.One[reg](0x30, "TX_LO", parts.RW, 0xffffffff, 0),
+	parts.One[reg](0x34, "TX_HI", parts.RW, 0xffffffff, 0),
+	parts.One[reg](0x38, "TX_ENTRIES", parts.RW, 0xffffffff, 0),
+	parts.One[reg](0x40, "RECEIVED", parts.RO, 0, 0),
+	parts.One[reg](0x44, "MISSED", parts.RO, 0, 0),
+	parts.One[reg](0x48, "SENT", parts.RO, 0, 0),
+	parts.One[reg](0x4c, "ERRORS", parts.RO, 0, 0),
+	parts.One[reg](0x50, "INTERRUPT", parts.WO, 0xffffffff, 0),
 })
 
 const ringFirst, ringLast = 0x20, 0x38

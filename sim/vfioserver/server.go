@@ -76,11 +76,16 @@ func (s *Server) accept() {
 			time.Sleep(100 * time.Millisecond) // out of file descriptors, perhaps temporarily
 			continue
 		}
-		c := proto.NewConn(sock)
+		c, err := proto.NewConn(sock, nil)
+		if err != nil {
+			s.log.Error("vfio-user: accept", "function", s.port.Name(), "error", err)
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
 		s.mu.Lock()
 		if s.closed {
 			s.mu.Unlock()
-			sock.Close()
+			c.Fail(proto.ErrClosed)
 			return
 		}
 		s.conns[c] = true
@@ -110,23 +115,9 @@ func (s *Server) session(c *proto.Conn) {
 		return
 	}
 	x := &session{conn: c, port: s.port, memory: memory{}}
-	x.queue.more.L, x.queue.room.L = &x.queue.mu, &x.queue.mu
 	x.irqs.init(s.port.Config())
 	s.port.SetInterrupt(x.irqs.raise)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		x.serve()
-	}()
-	err = c.Run(func(m proto.Message) error {
-		if !x.queue.put(m) {
-			m.CloseFDs()
-			return fmt.Errorf("%w: %d requests in place of a reply", proto.ErrProtocol, maxQueue)
-		}
-		return nil
-	})
-	x.queue.close()
-	<-done
+	err = x.serve()
 	n := s.port.Mappings()
 	s.port.Drop()
 	x.irqs.close()
@@ -136,103 +127,30 @@ func (s *Server) session(c *proto.Conn) {
 	}
 }
 
-// maxQueue is the number of queued requests per client; QEMU maps all of memory in one go. QEMU's register writes
-// request no reply, so a guest may send them faster than the model handles them: the server then stops reading the
-// socket. While the device waits for a reply, up to as many requests again are read, because the reply is behind them.
-const maxQueue = 1 << 16
-
-// queue holds the requests that wait for the session, in order. It allocates memory only for what it holds.
-type queue struct {
-	mu         sync.Mutex
-	more, room sync.Cond
-	list       []proto.Message
-	replies    int // replies that the device waits for
-	closed     bool
-}
-
-// put waits for room. It returns false once the queue is closed.
-func (q *queue) put(m proto.Message) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for len(q.list) >= maxQueue && q.replies == 0 {
-		q.room.Wait()
-	}
-	if len(q.list) >= 2*maxQueue {
-		return false
-	}
-	q.list = append(q.list, m)
-	q.more.Signal()
-	return true
-}
-
-// take waits for a request. ok is false once the queue is closed and empty.
-func (q *queue) take() (m proto.Message, ok bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for len(q.list) == 0 {
-		if q.closed {
-			return m, false
-		}
-		q.more.Wait()
-	}
-	m = q.list[0]
-	q.list[0] = proto.Message{}
-	q.list = q.list[1:]
-	if len(q.list) == maxQueue-1 {
-		q.room.Signal()
-	}
-	return m, true
-}
-
-// reply changes the number of replies that the device waits for by n.
-func (q *queue) reply(n int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.replies += n
-	q.room.Signal()
-}
-
-func (q *queue) close() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.closed = true
-	q.more.Signal()
-}
-
 // session is the state of one client.
 type session struct {
 	conn   *proto.Conn
 	port   *sim.Port
 	memory memory
 	irqs   irqs
-	queue  queue
 	caps   proto.Capabilities
 	hello  bool // VERSION was negotiated
 }
 
-func (x *session) serve() {
+// serve handles one request after another until the connection is closed. While it does, the server does not read the socket, unless the
+// device waits for a reply, which is behind later requests: a guest that writes registers faster than the model handles them waits.
+func (x *session) serve() error {
 	for {
-		m, ok := x.queue.take()
-		if !ok {
-			return
+		m, err := x.conn.Next()
+		if err != nil {
+			return err
 		}
 		body, fds, err := x.handle(&m)
 		m.CloseFDs()
+		x.conn.Reply(m, body, err, fds...)
 		if errors.Is(err, proto.ErrProtocol) {
-			x.conn.Reply(m, nil, err)
 			x.conn.Fail(err)
-			break
 		}
-		if x.conn.Reply(m, body, err, fds...) != nil {
-			break
-		}
-	}
-	for { // later requests are not answered
-		m, ok := x.queue.take()
-		if !ok {
-			return
-		}
-		m.CloseFDs()
 	}
 }
 
@@ -320,20 +238,12 @@ func (x *session) dmaUnmap(m *proto.Message) ([]byte, error) {
 	return proto.Encode(q), err
 }
 
-// call sends a command to the client and waits for the reply.
-func (x *session) call(cmd proto.Command, body []byte) (proto.Message, error) {
-	x.queue.reply(1)
-	defer x.queue.reply(-1)
-	return x.conn.Call(cmd, body)
-}
-
-// ReadDMA reads memory that the client did not share, by asking the client for it. The port's lock is held; the reader
-// goroutine delivers the reply.
+// ReadDMA reads memory that the client did not share, by asking the client for it. The port's lock is held.
 func (x *session) ReadDMA(iova uint64, p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), x.caps.MaxDataXfer, proto.MaxTransfer)
 		q := proto.DMABody{Addr: iova, Count: uint64(n)}
-		r, err := x.call(proto.CmdDMARead, proto.Encode(q))
+		r, err := x.conn.Call(proto.CmdDMARead, proto.Encode(q))
 		if err != nil {
 			return err
 		}
@@ -355,7 +265,7 @@ func (x *session) ReadDMA(iova uint64, p []byte) error {
 func (x *session) WriteDMA(iova uint64, p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), x.caps.MaxDataXfer, proto.MaxTransfer)
-		r, err := x.call(proto.CmdDMAWrite, proto.Encode(proto.DMABody{Addr: iova, Count: uint64(n)}, p[:n]))
+		r, err := x.conn.Call(proto.CmdDMAWrite, proto.Encode(proto.DMABody{Addr: iova, Count: uint64(n)}, p[:n]))
 		if err != nil {
 			return err
 		}

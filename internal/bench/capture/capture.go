@@ -8,7 +8,8 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
+
+	"github.com/rebound-nic/rebound/latency/atomicfile"
 )
 
 // Most is how many packets of a file are used. The rest is ignored.
@@ -19,7 +20,7 @@ const maxBlock = 1 << 26
 
 // ReadFile returns the times of the packets of a file, in ns since 1970, in the order of the file.
 func ReadFile(path string) ([]int64, error) {
-	f, err := os.Open(path)
+	f, err := atomicfile.Input(path)
 	if err != nil {
 		return nil, err
 	}

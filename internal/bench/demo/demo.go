@@ -16,12 +16,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/internal/bench/measure"
 	"github.com/rebound-nic/rebound/internal/bench/probe"
-	"github.com/rebound-nic/rebound/internal/bench/series"
-	"github.com/rebound-nic/rebound/internal/bench/session"
-	"github.com/rebound-nic/rebound/internal/bench/settings"
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
-	"github.com/rebound-nic/rebound/internal/host/exit"
+	"github.com/rebound-nic/rebound/internal/host/process"
 )
 
 // inside marks the process that runs in the user namespace.
@@ -30,7 +28,7 @@ const inside = "REBOUND_DEMO_INSIDE"
 // Run measures with o, whose Variants and Before are set by the demo. args are the command's arguments: for an ordinary
 // user, the demo is run again with them, in a user namespace; the error is then an exit.Status. driver is the
 // responder's; w gets the line that it prints when it is ready.
-func Run(o session.Options, driver string, args []string, w io.Writer) (*session.Result, error) {
+func Run(o measure.Plan, driver string, args []string, w io.Writer) (*measure.Result, error) {
 	program, err := testbed.FindResponder()
 	if err != nil {
 		return nil, err
@@ -42,7 +40,7 @@ func Run(o session.Options, driver string, args []string, w io.Writer) (*session
 	if d.unprivileged && d.driver == "auto" {
 		d.driver = "afpacket"
 	}
-	var out *session.Result
+	var out *measure.Result
 	failed := make(chan error)
 	go func() { // on a thread that ends with it, because it cannot leave its namespace
 		runtime.LockOSThread()
@@ -84,7 +82,7 @@ func reexecute(args []string) error {
 		case err := <-done:
 			var ended *exec.ExitError
 			if errors.As(err, &ended) && ended.ExitCode() >= 0 {
-				return exit.Status(ended.ExitCode())
+				return process.Status(ended.ExitCode())
 			}
 			return err
 		}
@@ -112,7 +110,7 @@ func (d *demo) sides() []side {
 }
 
 // run runs on a locked thread in the bench's namespace.
-func (d *demo) run(o session.Options) (*session.Result, error) {
+func (d *demo) run(o measure.Plan) (*measure.Result, error) {
 	bed, err := testbed.Enter(d.unprivileged)
 	if err != nil {
 		return nil, err
@@ -131,7 +129,7 @@ func (d *demo) run(o session.Options) (*session.Result, error) {
 	}
 	defer func() { _ = stop() }()
 	for _, s := range d.sides() {
-		o.Variants = append(o.Variants, settings.Settings{Name: s.name, Target: netip.MustParsePrefix(s.prefix).Addr(), Proto: probe.ICMP,
+		o.Variants = append(o.Variants, measure.Settings{Name: s.name, Target: netip.MustParsePrefix(s.prefix).Addr(), Proto: probe.ICMP,
 			Rates: []float64{0}, Sizes: []int{98}, Iface: testbed.NearIface, Source: netip.MustParseAddr(testbed.NearAddress), Driver: "afpacket",
 			Transport: "raw", Timeout: 10 * time.Second})
 		if s.driver == "" {
@@ -148,7 +146,7 @@ func (d *demo) run(o session.Options) (*session.Result, error) {
 		fmt.Fprintf(d.w, "%s: %s\n", s.name, r.Ready)
 	}
 	fmt.Fprintln(d.w)
-	o.Before = func(s *series.Series) error {
+	o.Before = func(s *measure.Series) error {
 		r := responders[s.Name]
 		if r == nil {
 			s.Notes = []string{"answered by the kernel of the other namespace, on the same veth pair; no responder ran meanwhile"}
@@ -168,5 +166,5 @@ func (d *demo) run(o session.Options) (*session.Result, error) {
 		}
 		return err
 	}
-	return session.Run(o)
+	return measure.Run(o)
 }

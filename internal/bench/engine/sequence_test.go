@@ -92,7 +92,7 @@ func TestSlowest(t *testing.T) {
 	for range 20_000 {
 		v := rand.Uint64N(1 << 40)
 		all = append(all, v)
-		s.add(100, 100, 100+v)
+		s.add(&Slow{Intended: 100, Sent: 100, Seen: 100 + v})
 	}
 	slices.Sort(all)
 	var got []uint64
@@ -113,7 +113,7 @@ func TestAwayIsAttributed(t *testing.T) {
 	for _, c := range []struct{ intended, seen, away uint64 }{
 		{0, 40, 0}, {0, 100, 60}, {90, 250, 60}, {100, 200, 0}, {250, 600, 150}, {0, 600, 260}, {450, 460, 10}, {500, 600, 0},
 	} {
-		s.add(c.intended, c.intended, c.seen)
+		s.add(&Slow{Intended: c.intended, Sent: c.intended, Seen: c.seen})
 		if got := s.away(c.intended, c.seen); got != c.away {
 			t.Errorf("%d to %d: away %d, want %d", c.intended, c.seen, got, c.away)
 		}

@@ -1,5 +1,7 @@
 package engine
 
+import "math/bits"
+
 // slowestKept is how many of the slowest round trips a Stream keeps.
 const slowestKept = 1000
 
@@ -7,7 +9,22 @@ const slowestKept = 1000
 type Slow struct {
 	Intended, Sent, Seen uint64 // Intended is equal to Sent in a closed loop
 	Away                 uint64 // the part of Intended to Seen during which the bench stalled: late polls of the receive ring
+
+	Left   uint64 // after the port took it
+	Looked uint64 // the last poll of the receive ring before Seen that found nothing
+	Far    Far
 }
+
+// Far is what a STAMP reflector reported of a probe. Durations are in ns; negative is unknown.
+type Far struct {
+	Residence   int64 // T2 to T3
+	Wait        int64 // at most this long before T2 the probe waited for the reflector's loop
+	There, Back int64 // by both clocks
+	Seen        int64 // T2 in ns since 1970 by its clock; 0 if unknown
+	Ahead       int32 // test packets ahead of it
+}
+
+var unknownFar = Far{Residence: -1, Wait: -1}
 
 // RTT returns the round trip from the intended send, in ticks.
 func (s *Slow) RTT() uint64 { return s.Seen - s.Intended }
@@ -33,8 +50,8 @@ func (s *slowest) look(from, to uint64) {
 }
 
 // add keeps a round trip if it is among the slowest.
-func (s *slowest) add(intended, sent, seen uint64) {
-	k := Slow{Intended: intended, Sent: sent, Seen: seen}
+func (s *slowest) add(k *Slow) {
+	intended, seen := k.Intended, k.Seen
 	if s.n < len(s.kept) {
 		k.Away = s.away(intended, seen)
 		i := s.n
@@ -42,7 +59,7 @@ func (s *slowest) add(intended, sent, seen uint64) {
 		for ; i > 0 && s.kept[(i-1)/2].RTT() > k.RTT(); i = (i - 1) / 2 {
 			s.kept[i] = s.kept[(i-1)/2]
 		}
-		s.kept[i] = k
+		s.kept[i] = *k
 		return
 	}
 	if k.RTT() <= s.kept[0].RTT() {
@@ -64,7 +81,7 @@ func (s *slowest) add(intended, sent, seen uint64) {
 		s.kept[i] = s.kept[c]
 		i = c
 	}
-	s.kept[i] = k
+	s.kept[i] = *k
 }
 
 // away returns how much of the time between two ticks is in the latest stalls.
@@ -83,3 +100,27 @@ func (s *slowest) away(from, to uint64) (sum uint64) {
 
 // Slowest returns the slowest measured round trips, at most slowestKept, in no order.
 func (s *Stream) Slowest() []Slow { return s.slow.kept[:s.slow.n] }
+
+// sample keeps a uniform random sample of the round trips. It allocates nothing after its creation.
+type sample struct {
+	kept []Slow // its capacity is the size
+	seen uint64
+	dice uint64
+}
+
+func (s *sample) add(k *Slow) {
+	s.seen++
+	if len(s.kept) < cap(s.kept) {
+		s.kept = append(s.kept, *k)
+		return
+	}
+	s.dice ^= s.dice << 13
+	s.dice ^= s.dice >> 7
+	s.dice ^= s.dice << 17
+	if i, _ := bits.Mul64(s.dice, s.seen); i < uint64(len(s.kept)) {
+		s.kept[i] = *k
+	}
+}
+
+// Sample returns a random sample of the measured round trips, of at most Options.Sample.
+func (s *Stream) Sample() []Slow { return s.sample.kept }

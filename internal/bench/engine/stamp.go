@@ -27,6 +27,12 @@ type stampState struct {
 	// The measured replies of this run: the first and the last by number, and how many there are.
 	first, latest pair
 	replies       int64
+	// copies counts the packets of the reflector that answer a probe again: the network duplicated the probe on its way there. The
+	// greatest number among them and the first replies is highest; far remembers the latest numbers, each plus one, to
+	// recognise replies that were duplicated on their way back.
+	copies  int64
+	highest uint32
+	far     []uint64
 	// differ means that the reflector's count is not a copy of ours, so that it is stateful. Our numbers start at 1, as
 	// if the first packet were lost before it left, so that a stateful reflector's count differs from the first packet
 	// on.
@@ -75,8 +81,8 @@ type TLVAnswers struct {
 	Reverse int64 // Class of Service: replies that could not have the requested DSCP (RP)
 }
 
-func newStampState(rec *latency.Recorder, f probe.Flow, stop bool) *stampState {
-	s := &stampState{network: rec.Track(networkSeries), residence: rec.Track(latency.ResidenceSeries), there: rec.Track(latency.ThereSeries), back: rec.Track(latency.BackSeries),
+func newStampState(rec *latency.Recorder, f probe.Flow, stop bool, window int) *stampState {
+	s := &stampState{far: make([]uint64, window), network: rec.Track(networkSeries), residence: rec.Track(latency.ResidenceSeries), there: rec.Track(latency.ThereSeries), back: rec.Track(latency.BackSeries),
 		estimate: OwnEstimate(), ssid: f.Test.SSID, tos: f.TOS, stop: stop, tai: taiOffset(), sum: STAMP{TTL: math.MaxUint8, Synchronised: true}}
 	for _, a := range f.Test.Ask {
 		if a.Type != probe.HMAC {
@@ -124,22 +130,53 @@ func slew(wall time.Duration, counter int64) float64 {
 }
 
 // begin and end enclose the measured part of a run.
-func (s *stampState) begin() { s.replies = 0 }
+func (s *stampState) begin() { s.replies, s.copies = 0, 0 }
 
 // end adds a run to the sums. Between the first and the last probe that were answered, probes that the reflector did
 // not count were lost on the way there, and those that it counted without a reply here were lost on the way back. For
-// losses before or after that, the direction is unknown.
+// losses before or after that, the direction is unknown. The reflector also counts copies of probes that the network made on the way there:
+// those whose reply arrived are subtracted. For as many losses as there may be copies whose replies were lost, the direction is unknown.
 func (s *stampState) end() {
 	if s.replies == 0 {
 		return
 	}
-	sent, seen := int64(s.latest.sender-s.first.sender), int64(int32(s.latest.reflector-s.first.reflector))
-	if lost := sent + 1 - s.replies; lost > 0 {
-		there := min(max(sent-seen, 0), lost)
+	sent, seen := int64(s.latest.sender-s.first.sender)+1, int64(int32(s.highest-s.first.reflector))+1
+	if lost := sent - s.replies; lost > 0 {
+		there := min(max(sent-(seen-s.copies), 0), lost)
+		hidden := min(hiddenCopies(s.copies, seen-s.replies-s.copies, seen), lost-there)
 		s.sum.LostThere += there
-		s.sum.LostBack += lost - there
+		s.sum.LostBack += lost - there - hidden
 	}
 	s.replies = 0
+}
+
+// hiddenCopies bounds how many copies of probes a reflector has counted beyond those that were seen, if it sent all packets and lost of
+// them did not arrive: either of a copy and the original may be among them. The bound exceeds the expected number by three
+// standard deviations.
+func hiddenCopies(seen, lost, all int64) int64 {
+	if seen == 0 || lost <= 0 {
+		return 0
+	}
+	expected := 2 * float64(seen) * float64(lost) / float64(all)
+	return min(int64(math.Ceil(expected+3*math.Sqrt(expected))), lost)
+}
+
+// duplicated processes a further reply to a probe.
+func (s *stampState) duplicated(r *probe.Reply) {
+	if s.fresh(r.Stamped.Seq) && s.replies > 0 && int32(r.Stamped.Seq-s.first.reflector) > 0 {
+		s.copies++
+		if int32(r.Stamped.Seq-s.highest) > 0 {
+			s.highest = r.Stamped.Seq
+		}
+	}
+}
+
+// fresh reports whether no reply with this number of the reflector has arrived before, and remembers it.
+func (s *stampState) fresh(number uint32) bool {
+	at := &s.far[number%uint32(len(s.far))]
+	was := *at
+	*at = uint64(number) + 1
+	return was != *at
 }
 
 // errZeroSSID means that the reflector returned a zeroed session identifier, as reflectors without support for it do.
@@ -158,8 +195,7 @@ func (s *stampState) look(r *probe.Reply) error {
 
 // NTP converts to seconds since 1900 in 32.32 bits (RFC 5905 §6).
 func NTP(t time.Time) uint64 {
-	const era = 2208988800 // 1900 to 1970 in seconds
-	return uint64(t.Unix()+era)<<32 | uint64(t.Nanosecond())<<32/1e9
+	return uint64(t.Unix()+ntpEra)<<32 | uint64(t.Nanosecond())<<32/1e9
 }
 
 // genuine checks that the reflector copied the probe's own time.
@@ -173,8 +209,9 @@ const (
 	estimatePTP  = 1 << 14 // Z: times are in PTP's format, not NTP's (RFC 8762 §4.2.1, RFC 8186 §2.1)
 )
 
-// record records one measured reply. Residence only uses the reflector's clock; one-way delays use both clocks.
-func (s *stampState) record(stream *Stream, slot *slot, at uint64) {
+// record records one measured reply, and returns what it says of the reflector's part. Residence only uses the reflector's
+// clock; one-way delays use both clocks.
+func (s *stampState) record(stream *Stream, slot *slot, at uint64) Far {
 	r := &stream.reply.Stamped
 	p := pair{stream.reply.Seq, r.Seq}
 	if s.replies == 0 || int32(p.sender-s.first.sender) < 0 {
@@ -183,6 +220,10 @@ func (s *stampState) record(stream *Stream, slot *slot, at uint64) {
 	if s.replies == 0 || int32(p.sender-s.latest.sender) > 0 {
 		s.latest = p
 	}
+	if s.replies == 0 || int32(p.reflector-s.highest) > 0 {
+		s.highest = p.reflector
+	}
+	s.fresh(p.reflector)
 	s.replies++
 	s.sum.Synchronised = s.sum.Synchronised && r.ErrorEstimate&estimateSync != 0
 	if e := estimateNS(r.ErrorEstimate); e == 0 {
@@ -198,27 +239,74 @@ func (s *stampState) record(stream *Stream, slot *slot, at uint64) {
 	took := between(r.T2, r.T3, ptp)
 	if took < 0 || took > rtt {
 		s.sum.Impossible++
-		return
+		far := unknownFar
+		if took > rtt {
+			// T2 is when the reflector's iteration began. It was held up before it looked at its queue, and the probe came meanwhile: all
+			// of that bounds the wait, which ends at T3, as the way there does.
+			far.Residence, far.Seen = 0, unixNS(r.T3, ptp)
+			if t1, t4, ok := s.ends(stream.clock, slot.sent, at, ptp); ok {
+				far.There, far.Back = between(t1, r.T3, ptp), between(r.T3, t4, ptp)
+			}
+			if s.timing(&far, r, ptp); far.Wait >= 0 {
+				far.Wait += took
+			}
+		}
+		return far
 	}
 	s.residence.Record(at, took)
 	s.network.Record(at, rtt-took)
-	s.oneWay(stream.clock, slot.sent, at, r, ptp)
+	far := Far{Residence: took, Wait: -1, Seen: unixNS(r.T2, ptp)}
+	far.There, far.Back = s.oneWay(stream.clock, slot.sent, at, r, ptp)
+	s.timing(&far, r, ptp)
+	return far
+}
+
+// timing reads the answer to the Host Timing TLV.
+func (s *stampState) timing(far *Far, r *probe.Stamped, ptp bool) {
+	if r.Untrusted {
+		return
+	}
+	for i := range r.Answers {
+		a := &r.Answers[i]
+		if a.Type != probe.HostTiming || !a.Usable() || len(a.Value) != fastpath.TimingLength || a.Value[4]&fastpath.TimingLoop == 0 {
+			continue
+		}
+		if wait := between(be.Uint64(a.Value[8:]), r.T2, ptp); wait >= 0 {
+			far.Wait, far.Ahead = wait, int32(be.Uint16(a.Value[6:]))
+		}
+	}
+}
+
+// unixNS converts a timestamp of this century to ns since 1970.
+func unixNS(t uint64, ptp bool) int64 {
+	if ptp {
+		return int64(t>>32)*1e9 + int64(uint32(t))
+	}
+	return int64(uint32(t>>32)-ntpEra)*1e9 + int64(uint64(uint32(t))*1e9>>32)
+}
+
+const ntpEra = 2208988800 // 1900 to 1970 in seconds
+
+// ends returns T1 and T4 in the format of the reflector's timestamps, if they are known in it.
+func (s *stampState) ends(c *latency.Clock, sent, at uint64, ptp bool) (t1, t4 uint64, ok bool) {
+	left, came := s.time(c, sent), s.time(c, at)
+	if s.sum.PTP = ptp; !ptp {
+		return NTP(left), NTP(came), true
+	}
+	if s.tai == 0 {
+		s.sum.NoTAI = true
+		return 0, 0, false
+	}
+	return s.ptp(left), s.ptp(came), true
 }
 
 // oneWay records the one-way delays of a probe and its reply, by the wall clocks of both ends.
-func (s *stampState) oneWay(c *latency.Clock, sent, at uint64, r *probe.Stamped, ptp bool) {
-	left, came := s.time(c, sent), s.time(c, at)
-	var t1, t4 uint64
-	if s.sum.PTP = ptp; ptp {
-		if s.tai == 0 {
-			s.sum.NoTAI = true
-			return
-		}
-		t1, t4 = s.ptp(left), s.ptp(came)
-	} else {
-		t1, t4 = NTP(left), NTP(came)
+func (s *stampState) oneWay(c *latency.Clock, sent, at uint64, r *probe.Stamped, ptp bool) (there, back int64) {
+	t1, t4, ok := s.ends(c, sent, at, ptp)
+	if !ok {
+		return 0, 0
 	}
-	there, back := between(t1, r.T2, ptp), between(r.T3, t4, ptp)
+	there, back = between(t1, r.T2, ptp), between(r.T3, t4, ptp)
 	if there < 0 {
 		s.sum.NegativeThere++
 	}
@@ -227,6 +315,7 @@ func (s *stampState) oneWay(c *latency.Clock, sent, at uint64, r *probe.Stamped,
 	}
 	s.there.Record(at, there)
 	s.back.Record(at, back)
+	return there, back
 }
 
 // ptp is t in PTP's truncated format: seconds of TAI in 32 bits, nanoseconds (RFC 8186 §2.1).

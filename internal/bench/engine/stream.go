@@ -10,6 +10,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/outcome"
 	"github.com/rebound-nic/rebound/latency/schedule"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
@@ -19,6 +20,12 @@ import (
 type Port interface {
 	Send(frame []byte) error
 	Recv(buf []byte) (n int, at int64, err error)
+}
+
+// Origin is a Port that delivers replies from any address, without the headers that have it.
+type Origin interface {
+	// FromTarget reports whether the message that Recv returned last came from the target's address.
+	FromTarget() bool
 }
 
 // Options describe a Stream.
@@ -34,11 +41,19 @@ type Options struct {
 	// measurement. It returns the frame to send back, or nil. It is nil if nothing needs to be answered.
 	Answer func(frame []byte) []byte
 
+	// Unanswered is called before a probe is sent while the latest ones have no reply, longer than the timeout: the next
+	// hop's MAC may have changed. first means that there was a reply since the last call. It returns a frame to send, or
+	// nil, and may change the Codec's next hop. It is nil if nothing can be done.
+	Unanswered func(first bool) []byte
+
 	// Stamps is set if the kernel's and the card's timestamps are recorded as well. It belongs to Port.
 	Stamps *Stamper
 
 	// StopAtZero ends a STAMP stream whose reflector zeroes its session identifier (RFC 8972 §3), with errZeroSSID.
 	StopAtZero bool
+
+	// Sample is the size of the random sample of round trips that is kept, 0 for none.
+	Sample int
 }
 
 // Limit defines how long a Run lasts.
@@ -57,27 +72,37 @@ type Progress struct {
 // Stream is one flow of probes with its results. Run may be called repeatedly: counts add up, and each call is a
 // further run of its Recorder. One goroutine uses it, except for Progress.
 type Stream struct {
-	Progress Progress
-	Gap      polling.Histogram // from one poll of the receive ring to the next, sending included and warm-up excluded: when the bench could not see replies
-	Warmup   int64             // probes left out, in all runs
-	Behind   uint64            // open loop: the greatest delay of a Run's end against its schedule, in ticks
-	Full     int64             // times that the transmit ring was full
-	Fields   [probe.Fields]int64
-	Error    uint16 // the latest ICMP error: type<<8 | code
-	Payload  int    // payload bytes of the latest reply with a wrong length
+	Progress  Progress
+	Gap       polling.Histogram      // from one poll of the receive ring to the next, sending included and warm-up excluded: when the bench could not see replies
+	Warmup    int64                  // probes left out, in all runs
+	Behind    uint64                 // open loop: the greatest delay of a Run's end against its schedule, in ticks
+	Full      int64                  // times that the transmit ring was full
+	Fields    [probe.Fields]int64    // rejected replies by what is wrong in them, warm-up included
+	Unmatched int64                  // of Rejected, those that do not have the number of a probe
+	Rejected  [outcome.Reasons]int64 // the same by reason, warm-up excluded
+	Error     uint16                 // the latest ICMP error: type<<8 | code
+	Payload   int                    // payload bytes of the latest reply with a wrong length
 
 	port     Port
+	origin   Origin // nil if the codec sees the source address, or the transport filters by it
 	codec    *probe.Codec
 	rec      *latency.Recorder
 	clock    *latency.Clock
 	period   float64 // ticks; 0 for a closed loop
 	arrivals *schedule.Process
 	answer   func([]byte) []byte
+	lost     func(first bool) []byte
+	silent   int    // probes since the latest reply
+	heard    uint64 // when the latest reply came, or the first probe left
+	asking   bool   // lost was called since then
 	window   *window
 	buf      []byte
 	reply    probe.Reply
 	ipdv     *latency.Track
 	slow     slowest
+	sample   sample
+	looked   uint64         // the latest poll that found nothing
+	leaving  *slot          // the probe that was sent since the latest poll
 	lag      *latency.Track // open loop: delay of the sender itself
 	stamps   *stamps
 	stamp    *stampState
@@ -97,6 +122,9 @@ const (
 // pair takes two or three microseconds.
 const stallFrom = 5 * time.Microsecond
 
+// patienceForReply is how many probes in a row may lack a reply before that is considered unusual.
+const patienceForReply = 3
+
 const (
 	maxWindow = 1 << 21
 	bufSize   = 1 << 17 // the greatest MTU, 65535 bytes (loopback: 65536), with all headers
@@ -104,7 +132,8 @@ const (
 
 // New returns a Stream with all its memory allocated.
 func New(o Options) (*Stream, error) {
-	s := &Stream{port: o.Port, codec: o.Codec, rec: o.Recorder, clock: o.Recorder.Clock(), answer: o.Answer, buf: make([]byte, bufSize)}
+	s := &Stream{port: o.Port, codec: o.Codec, rec: o.Recorder, clock: o.Recorder.Clock(), answer: o.Answer, lost: o.Unanswered, buf: make([]byte, bufSize)}
+	s.origin, _ = o.Port.(Origin)
 	size := 1 << 12
 	if o.Rate < 0 || math.IsNaN(o.Rate) || math.IsInf(o.Rate, 0) {
 		return nil, fmt.Errorf("rate %v: want probes per second", o.Rate)
@@ -117,7 +146,7 @@ func New(o Options) (*Stream, error) {
 	}
 	s.window = newWindow(size, s.clock.Ticks(o.Timeout))
 	if o.Codec.Flow().Proto == probe.STAMP {
-		s.stamp = newStampState(s.rec, o.Codec.Flow(), o.StopAtZero)
+		s.stamp = newStampState(s.rec, o.Codec.Flow(), o.StopAtZero, len(s.window.slots))
 		s.window.next = 1 // see stampState.differ
 		o.Codec.SetErrorEstimate(s.stamp.estimate)
 	}
@@ -125,6 +154,7 @@ func New(o Options) (*Stream, error) {
 		s.stamps = newStamps(o.Stamps, s.rec, len(s.window.slots))
 	}
 	s.ipdv = s.rec.Track(ipdvSeries)
+	s.sample = sample{kept: make([]Slow, 0, o.Sample), dice: rand.Uint64() | 1}
 	s.slow.least = s.clock.Ticks(stallFrom)
 	s.showStep = s.clock.Ticks(50 * time.Millisecond)
 	return s, nil
@@ -138,6 +168,32 @@ func (s *Stream) PayloadSize() int { return s.codec.PayloadSize() }
 
 // ErrSend is returned when the port accepts no frame within the timeout.
 var ErrSend = errors.New("no frame could be sent")
+
+// ErrBehind is returned by an open loop that falls ever further behind its schedule.
+var ErrBehind = errors.New("this host cannot send at the requested rate")
+
+// hopeless is how far a sender may fall behind its schedule before it has to catch up: it then gets as much time again to make up for
+// half of that.
+const hopeless = time.Second
+
+// backlog follows how late a sender is.
+type backlog struct {
+	limit       uint64 // ticks
+	mark, since uint64 // how late it was when it exceeded the limit, and when; 0 for never
+}
+
+// grows reports whether the sender, which is late at the tick now, does not catch up.
+func (b *backlog) grows(now, late uint64) bool {
+	switch {
+	case late < b.mark/2:
+		b.mark = 0
+	case b.mark == 0 && late > b.limit:
+		b.mark, b.since = late, now
+	case b.mark != 0:
+		return now-b.since > b.mark
+	}
+	return false
+}
 
 // Run measures until the limit or until stop is set. It returns when every probe is answered or overdue. Errors come
 // from the port; earlier measurements are kept. The caller has locked the thread, pinned it to a core, and switched the
@@ -158,10 +214,12 @@ func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
 	} else {
 		err = s.closed(start, l, stop)
 	}
-	if err == nil {
-		err = s.drain(stop)
+	if err == nil || errors.Is(err, ErrBehind) {
+		if failed := s.drain(stop); failed != nil {
+			err = failed
+		}
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrBehind) {
 		s.window.abandon(polling.TSC())
 	}
 	s.window.end()
@@ -255,7 +313,8 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 	if l.Behind > 0 {
 		late = s.clock.Ticks(l.Behind)
 	}
-	first := s.window.counts.Sent
+	first, number := s.window.counts.Sent, s.window.next
+	lag := backlog{limit: s.clock.Ticks(hopeless)}
 	base := s.arrivals.Next()
 	for at := 0.0; !stop.Load(); at = s.arrivals.Next() - base {
 		intended := start + uint64(at*s.period)
@@ -286,6 +345,13 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 					s.Behind = max(s.Behind, now-intended)
 					return nil
 				}
+				if lag.grows(now, now-intended) {
+					s.Behind = max(s.Behind, now-intended)
+					frequency := s.clock.Info().Frequency
+					return fmt.Errorf("%w: %.4g probes a second were requested, %.4g achieved in %v, and it is %v behind its schedule (lower -rate, or measure with -transport raw on a dedicated CPU: -core, -isolate)",
+						ErrBehind, frequency/s.period, float64(s.window.next-number)/float64(now-start)*frequency, time.Duration(s.clock.Nanoseconds(now-start)).Round(time.Millisecond),
+						time.Duration(s.clock.Nanoseconds(now-intended)).Round(time.Millisecond))
+				}
 				break
 			}
 			if n == 0 && s.stamps != nil {
@@ -302,6 +368,11 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 // send builds and sends the next probe. intended is 0 if there is no schedule.
 func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 	w, measured := s.window, s.measured
+	if s.silent++; s.silent > patienceForReply && s.lost != nil {
+		if err := s.unanswered(); err != nil {
+			return err
+		}
+	}
 	var t1 uint64
 	if s.stamp != nil {
 		t1 = NTP(s.stamp.time(s.clock, polling.TSC()))
@@ -320,6 +391,7 @@ func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 	if s.stamps != nil {
 		s.stamps.send(uint32(w.next-1), measured)
 	}
+	s.leaving = &w.slots[(w.next-1)&w.mask]
 	err := s.port.Send(frame)
 	if err != nil && !errors.Is(err, nic.ErrFull) {
 		s.unsent(&w.slots[(w.next-1)&w.mask])
@@ -333,6 +405,7 @@ func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 			return err
 		}
 		at := &w.slots[(w.next-1)&w.mask]
+		s.leaving = at
 		at.sent = polling.TSC()
 		if at.sent > deadline || stop.Load() {
 			s.unsent(at)
@@ -346,6 +419,28 @@ func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 		}
 	}
 	return err
+}
+
+// unanswered has the next hop asked for its MAC if the latest probes are overdue.
+func (s *Stream) unanswered() error {
+	now := polling.TSC()
+	if s.heard == 0 {
+		s.heard = now
+	}
+	if int64(now-s.heard) <= int64(s.window.timeout) {
+		return nil
+	}
+	out := s.lost(!s.asking)
+	if s.asking = true; out == nil {
+		return nil
+	}
+	if s.stamps != nil {
+		s.stamps.other()
+	}
+	if err := s.port.Send(out); err != nil && !errors.Is(err, nic.ErrFull) { // the request is repeated
+		return err
+	}
+	return nil
 }
 
 // unsent records that the probe in a slot did not leave this host.
@@ -403,8 +498,12 @@ func (s *Stream) poll() (int, error) {
 		s.slow.look(s.lastPass, now)
 	}
 	s.lastPass = now
+	if s.leaving != nil {
+		s.leaving.left, s.leaving = now, nil
+	}
 	n, at, err := s.port.Recv(s.buf)
 	if n == 0 || err != nil {
+		s.looked = now
 		return n, err
 	}
 	return n, s.take(s.buf[:n], uint64(at))
@@ -436,40 +535,56 @@ func (s *Stream) take(b []byte, at uint64) error {
 		}
 		s.Error = s.reply.Code
 	case probe.Corrupt:
-		s.corrupt(s.reply.Field)
 		if s.reply.Field == probe.Length {
 			s.Payload = s.reply.Payload
+		} else if s.origin != nil && !s.origin.FromTarget() {
+			s.reply.Field = probe.SourceAddress
 		}
-		if s.reply.HasSeq {
-			w.spoil(s.reply.Seq)
-		}
+		s.reject(s.reply.Field)
 	default:
+		if s.origin != nil && !s.origin.FromTarget() {
+			s.reject(probe.SourceAddress)
+			return nil
+		}
+		if w.ahead(s.reply.Seq) {
+			s.reject(probe.SequenceNumber)
+			return nil
+		}
 		if s.stamp != nil && !s.stamp.genuine(w, &s.reply) {
-			s.corrupt(probe.SenderCopy)
-			w.spoil(s.reply.Seq)
+			s.reject(probe.SenderCopy)
 			return nil
 		}
 		if v == probe.Unsummed {
 			w.counts.Unsummed++
 		}
 		slot, e := w.reply(s.reply.Seq, at)
-		if s.stamp != nil && e != stray {
+		s.silent, s.heard, s.asking = 0, at, false
+		if s.stamp != nil && e != outcome.Stray {
 			if err := s.stamp.look(&s.reply); err != nil {
 				return err
 			}
 		}
-		if e == stray || e == duplicate || !slot.measured {
+		if s.stamp != nil && e == outcome.Duplicate {
+			s.stamp.duplicated(&s.reply)
+		}
+		if e == outcome.Stray || e == outcome.Duplicate || !slot.measured {
 			return nil
 		}
 		if s.reply.CE {
 			w.counts.CE++
 		}
-		if s.rec.Record(slot.intended, slot.sent, at) {
-			s.slow.add(slot.intended, slot.sent, at)
-		}
+		counted := s.rec.Record(slot.intended, slot.sent, at)
 		s.variation(s.reply.Seq, at)
+		far := unknownFar
 		if s.stamp != nil {
-			s.stamp.record(s, slot, at)
+			far = s.stamp.record(s, slot, at)
+		}
+		if counted {
+			k := Slow{Intended: slot.intended, Sent: slot.sent, Seen: at, Left: slot.left, Looked: s.looked, Far: far}
+			s.slow.add(&k)
+			if cap(s.sample.kept) > 0 {
+				s.sample.add(&k)
+			}
 		}
 		if s.stamps != nil {
 			s.stamps.receive(s.reply.Seq, at)
@@ -478,19 +593,25 @@ func (s *Stream) take(b []byte, at uint64) error {
 	return nil
 }
 
-// corrupt counts a corrupt reply by its first wrong field.
-func (s *Stream) corrupt(wrong probe.Field) {
+// reject counts a reply by its first wrong field.
+func (s *Stream) reject(wrong probe.Field) {
 	s.window.counts.Corrupt++
 	s.Fields[wrong]++
 	measured := s.measured
-	if s.reply.HasSeq {
-		if of, _, ok := s.window.find(s.reply.Seq); ok {
-			measured = of.measured
-		}
+	of, _, known := s.window.find(s.reply.Seq)
+	if known = known && s.reply.HasSeq && wrong != probe.RunTag; known { // another run has its own numbers
+		measured = of.measured
+		s.window.spoil(s.reply.Seq)
 	}
 	if !measured {
 		s.window.counts.CorruptInWarmup++
+		return
 	}
+	if !known {
+		s.Unmatched++
+	}
+	_, why := outcome.Of(wrong.Reason(), known, false, false)
+	s.Rejected[why]++
 }
 
 // show publishes the counters for a progress bar.

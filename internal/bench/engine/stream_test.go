@@ -250,3 +250,36 @@ func TestPauseBetweenRunsIsNoGap(t *testing.T) {
 		t.Error("Discard recorded the pause since the run as a gap")
 	}
 }
+
+// A sender that cannot reach its rate ends early with an error that has both rates. One that was not running for a while catches up.
+func TestBehind(t *testing.T) {
+	f := &fake{}
+	f.onSend = func(_ int, b []byte) { spin(20 * time.Microsecond); f.reply(b, 0) }
+	s, _ := stream(t, f, 1e6, 20*time.Second, nil)
+	err := s.Run(Limit{Count: 1e6}, new(atomic.Bool)) // it would take 20 s
+	check.Fails(t, "a rate that is too high", err, ErrBehind)
+	check.Contains(t, err.Error(), "1e+06 probes a second were requested, ", " achieved in ", "lower -rate")
+	if c := s.Counts(); c.Sent == 0 || c.Sent > 500_000 || c.Unanswered() != 0 || c.Abandoned != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestBacklog(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		late []uint64 // at each tick from 0
+		want bool
+	}{
+		{"in time", []uint64{0, 5, 10, 0, 10}, false},
+		{"stopped once, and back in time", []uint64{0, 40, 35, 30, 15, 5, 0}, false},
+		{"late for too short a time", []uint64{12, 13, 14, 15, 16}, false},
+		{"ever later", []uint64{11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24}, true},
+		{"late, and no better", []uint64{11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11}, true},
+	} {
+		b, got := backlog{limit: 10}, false
+		for now, late := range c.late {
+			got = got || b.grows(uint64(now), late)
+		}
+		check.Equal(t, got, c.want, c.name+": %t")
+	}
+}

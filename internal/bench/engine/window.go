@@ -1,5 +1,7 @@
 package engine
 
+import "github.com/rebound-nic/rebound/latency/outcome"
+
 // window remembers the latest probes of a stream and classifies replies. Every operation takes constant time and
 // allocates nothing. Sequence numbers have 64 bits here and 32 on the wire.
 type window struct {
@@ -20,6 +22,7 @@ type window struct {
 
 type slot struct {
 	intended, sent uint64 // ticks
+	left           uint64 // tick of the first poll after it was sent
 	t1             uint64 // STAMP: the timestamp in the probe
 	rtt            uint64 // ticks from sent, once answered; 0 before
 	state          state
@@ -30,7 +33,7 @@ type state uint8
 
 const (
 	waiting state = iota
-	spoiled       // a corrupt reply came, and no good one yet
+	spoiled       // a rejected reply came, and no accepted one yet
 	answered
 	unsent    // the driver refused it
 	abandoned // not awaited
@@ -41,10 +44,10 @@ type Counts struct {
 	Sent            int64 `json:"sent"`
 	Received        int64 `json:"received"`              // answered within the timeout
 	Late            int64 `json:"late"`                  // answered after it
-	Spoiled         int64 `json:"answered_corrupt_only"` // answered by corrupt replies only
+	Spoiled         int64 `json:"answered_corrupt_only"` // answered by rejected replies only
 	Duplicates      int64 `json:"duplicates"`            // replies to probes that were already answered
 	Reordered       int64 `json:"reordered"`             // replies that a later probe's reply overtook (RFC 4737 §3)
-	Corrupt         int64 `json:"corrupt"`               // frames, warm-up included
+	Corrupt         int64 `json:"corrupt"`               // rejected replies, warm-up included
 	CorruptInWarmup int64 `json:"corrupt_in_warmup"`     // of Corrupt
 	Unsummed        int64 `json:"unsummed"`              // good replies whose UDP checksum was absent or left to an offload
 	Refused         int64 `json:"icmp_errors"`           // ICMP errors
@@ -59,15 +62,6 @@ type Counts struct {
 
 // Unanswered returns how many of the sent probes got no reply, wherever they were dropped.
 func (c *Counts) Unanswered() int64 { return c.Sent - c.Received - c.Late - c.Spoiled - c.Unsent }
-
-type event uint8
-
-const (
-	inTime event = iota
-	late
-	duplicate
-	stray
-)
 
 // newWindow remembers at least size probes.
 func newWindow(size int, timeout uint64) *window {
@@ -106,25 +100,27 @@ func (w *window) find(seq uint32) (*slot, uint64, bool) {
 	return &w.slots[full&w.mask], full, true
 }
 
-// reply counts a good reply to seq, seen at tick at, and classifies it. The slot is nil for a stray.
-func (w *window) reply(seq uint32, at uint64) (*slot, event) {
+// ahead reports whether no probe has been sent yet with this number on the wire.
+func (w *window) ahead(seq uint32) bool {
+	return w.next == 0 || int32(seq-uint32(w.next-1)) > 0 || w.next < 1<<31 && uint64(seq) >= w.next
+}
+
+// reply counts an accepted reply to seq, seen at tick at, and classifies it. The slot is nil for a stray.
+func (w *window) reply(seq uint32, at uint64) (*slot, outcome.Kind) {
 	s, full, ok := w.find(seq)
-	if !ok {
+	e, _ := outcome.Of(outcome.None, ok, ok && s.state >= answered, ok && int64(at-s.sent) <= int64(w.timeout))
+	switch {
+	case e == outcome.Stray:
 		w.counts.Stray++
-		return nil, stray
-	}
-	if s.state >= answered {
+		return nil, e
+	case e == outcome.Duplicate:
 		if s.measured {
 			w.counts.Duplicates++
 		}
-		return s, duplicate
+		return s, e
 	}
 	was := s.state
 	s.state = answered
-	e := inTime
-	if int64(at-s.sent) > int64(w.timeout) {
-		e = late
-	}
 	s.rtt = max(at-s.sent, 1)
 	overtaken := full < w.high
 	w.high = max(w.high, full+1)
@@ -139,7 +135,7 @@ func (w *window) reply(seq uint32, at uint64) (*slot, event) {
 	if overtaken {
 		w.counts.Reordered++
 	}
-	if e == late {
+	if e == outcome.Late {
 		w.counts.Late++
 	} else {
 		w.counts.Received++
@@ -147,7 +143,7 @@ func (w *window) reply(seq uint32, at uint64) (*slot, event) {
 	return s, e
 }
 
-// spoil records that a corrupt reply seemed to answer seq. A later good reply replaces it.
+// spoil records that a rejected reply seemed to answer seq. A later accepted reply replaces it.
 func (w *window) spoil(seq uint32) {
 	if s, _, ok := w.find(seq); ok && s.state == waiting {
 		s.state = spoiled

@@ -3,6 +3,8 @@ package engine
 import (
 	"slices"
 	"testing"
+
+	"github.com/rebound-nic/rebound/latency/outcome"
 )
 
 // TestWindow plays sequences of events. A timeout is 10 ticks; "s" sends the next probe.
@@ -10,7 +12,7 @@ func TestWindow(t *testing.T) {
 	type reply struct {
 		seq  uint32
 		at   uint64
-		want event
+		want outcome.Kind
 	}
 	send := func(at uint64) reply { return reply{at: at, want: 255} }
 	spoil := func(seq uint32) reply { return reply{seq: seq, want: 254} }
@@ -20,27 +22,27 @@ func TestWindow(t *testing.T) {
 		want   Counts
 		lost   int64
 	}{
-		{"all answered", []reply{send(0), {0, 5, inTime}, send(6), {1, 9, inTime}}, Counts{Sent: 2, Received: 2}, 0},
-		{"lost", []reply{send(0), send(1), send(2), {0, 3, inTime}, {2, 4, inTime}}, Counts{Sent: 3, Received: 2}, 1},
-		{"a lost one is no reordering", []reply{send(0), send(1), {1, 3, inTime}}, Counts{Sent: 2, Received: 1}, 1},
-		{"reordered", []reply{send(0), send(1), {1, 3, inTime}, {0, 4, inTime}}, Counts{Sent: 2, Received: 2, Reordered: 1}, 0},
-		{"one overtakes two", []reply{send(0), send(1), send(2), {2, 3, inTime}, {0, 4, inTime}, {1, 5, inTime}},
+		{"all answered", []reply{send(0), {0, 5, outcome.Answered}, send(6), {1, 9, outcome.Answered}}, Counts{Sent: 2, Received: 2}, 0},
+		{"lost", []reply{send(0), send(1), send(2), {0, 3, outcome.Answered}, {2, 4, outcome.Answered}}, Counts{Sent: 3, Received: 2}, 1},
+		{"a lost one is no reordering", []reply{send(0), send(1), {1, 3, outcome.Answered}}, Counts{Sent: 2, Received: 1}, 1},
+		{"reordered", []reply{send(0), send(1), {1, 3, outcome.Answered}, {0, 4, outcome.Answered}}, Counts{Sent: 2, Received: 2, Reordered: 1}, 0},
+		{"one overtakes two", []reply{send(0), send(1), send(2), {2, 3, outcome.Answered}, {0, 4, outcome.Answered}, {1, 5, outcome.Answered}},
 			Counts{Sent: 3, Received: 3, Reordered: 2}, 0},
-		{"duplicate", []reply{send(0), {0, 3, inTime}, {0, 4, duplicate}, {0, 5, duplicate}}, Counts{Sent: 1, Received: 1, Duplicates: 2}, 0},
-		{"on the deadline", []reply{send(0), {0, 10, inTime}}, Counts{Sent: 1, Received: 1}, 0},
-		{"late", []reply{send(0), {0, 11, late}}, Counts{Sent: 1, Late: 1}, 0},
-		{"late, after the next was answered", []reply{send(0), send(11), {1, 12, inTime}, {0, 13, late}},
+		{"duplicate", []reply{send(0), {0, 3, outcome.Answered}, {0, 4, outcome.Duplicate}, {0, 5, outcome.Duplicate}}, Counts{Sent: 1, Received: 1, Duplicates: 2}, 0},
+		{"on the deadline", []reply{send(0), {0, 10, outcome.Answered}}, Counts{Sent: 1, Received: 1}, 0},
+		{"late", []reply{send(0), {0, 11, outcome.Late}}, Counts{Sent: 1, Late: 1}, 0},
+		{"late, after the next was answered", []reply{send(0), send(11), {1, 12, outcome.Answered}, {0, 13, outcome.Late}},
 			Counts{Sent: 2, Received: 1, Late: 1, Reordered: 1}, 0},
-		{"late, and it answers its own probe, not the one that waits", []reply{send(0), send(11), {0, 12, late}, {1, 13, inTime}},
+		{"late, and it answers its own probe, not the one that waits", []reply{send(0), send(11), {0, 12, outcome.Late}, {1, 13, outcome.Answered}},
 			Counts{Sent: 2, Received: 1, Late: 1}, 0},
-		{"late duplicate", []reply{send(0), {0, 3, inTime}, {0, 50, duplicate}}, Counts{Sent: 1, Received: 1, Duplicates: 1}, 0},
-		{"never sent", []reply{send(0), {1, 3, stray}, {0xffffffff, 4, stray}}, Counts{Sent: 1, Stray: 2}, 1},
-		{"nothing sent at all", []reply{{0, 3, stray}, {0xffffffff, 3, stray}}, Counts{Stray: 2}, 0},
+		{"late duplicate", []reply{send(0), {0, 3, outcome.Answered}, {0, 50, outcome.Duplicate}}, Counts{Sent: 1, Received: 1, Duplicates: 1}, 0},
+		{"never sent", []reply{send(0), {1, 3, outcome.Stray}, {0xffffffff, 4, outcome.Stray}}, Counts{Sent: 1, Stray: 2}, 1},
+		{"nothing sent at all", []reply{{0, 3, outcome.Stray}, {0xffffffff, 3, outcome.Stray}}, Counts{Stray: 2}, 0},
 		{"corrupt only", []reply{send(0), spoil(0)}, Counts{Sent: 1, Spoiled: 1}, 0},
 		{"corrupt twice", []reply{send(0), spoil(0), spoil(0)}, Counts{Sent: 1, Spoiled: 1}, 0},
-		{"corrupt, then good", []reply{send(0), spoil(0), {0, 3, inTime}}, Counts{Sent: 1, Received: 1}, 0},
-		{"good, then corrupt", []reply{send(0), {0, 3, inTime}, spoil(0)}, Counts{Sent: 1, Received: 1}, 0},
-		{"corrupt, then late", []reply{send(0), spoil(0), {0, 30, late}}, Counts{Sent: 1, Late: 1}, 0},
+		{"corrupt, then good", []reply{send(0), spoil(0), {0, 3, outcome.Answered}}, Counts{Sent: 1, Received: 1}, 0},
+		{"good, then corrupt", []reply{send(0), {0, 3, outcome.Answered}, spoil(0)}, Counts{Sent: 1, Received: 1}, 0},
+		{"corrupt, then late", []reply{send(0), spoil(0), {0, 30, outcome.Late}}, Counts{Sent: 1, Late: 1}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWindow(64, 10)
@@ -71,7 +73,7 @@ func TestWindowWrap(t *testing.T) {
 		w.send(i, i, 0, true)
 	}
 	for _, seq := range []uint32{0xfffffffd, 0xfffffffe, 0xffffffff, 0, 1, 2, 3, 4} {
-		if _, e := w.reply(seq, 10); e != inTime {
+		if _, e := w.reply(seq, 10); e != outcome.Answered {
 			t.Errorf("seq %#x: %v", seq, e)
 		}
 	}
@@ -85,10 +87,10 @@ func TestWindowForgets(t *testing.T) {
 	for i := range uint64(65) {
 		w.send(i, i, 0, true)
 	}
-	if _, e := w.reply(0, 70); e != stray {
+	if _, e := w.reply(0, 70); e != outcome.Stray {
 		t.Errorf("the probe of which the slot was taken: %v", e)
 	}
-	if _, e := w.reply(64, 70); e != inTime {
+	if _, e := w.reply(64, 70); e != outcome.Answered {
 		t.Errorf("the probe that took it: %v", e)
 	}
 	if s, _ := w.reply(1, 70); s == nil || s.sent != 1 {

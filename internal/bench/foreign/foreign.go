@@ -10,17 +10,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/latency/whole"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // Options supply what a file does not state.
@@ -52,14 +52,16 @@ func Read(path string, o Options) (*report.Report, error) {
 	if o.Unit != "" && units[o.Unit] == 0 {
 		return nil, fmt.Errorf("unit %q: want ns, us, ms or s", o.Unit)
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
 	var m *measurement
-	if info.IsDir() {
+	info, err := os.Stat(path)
+	switch {
+	case path == "-":
+		m, err = readFile(path, o)
+	case err != nil:
+		return nil, err
+	case info.IsDir():
 		m, err = readFolder(path, o)
-	} else {
+	default:
 		m, err = readFile(path, o)
 	}
 	if err != nil {
@@ -74,12 +76,15 @@ func Read(path string, o Options) (*report.Report, error) {
 }
 
 func readFile(path string, o Options) (*measurement, error) {
-	f, err := whole.Open(path)
+	f, err := open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if path == "-" {
+		path = "standard input"
+	}
+	text, err := readText(path, f)
 	if err != nil {
 		return nil, err
 	}
@@ -88,9 +93,6 @@ func readFile(path string, o Options) (*measurement, error) {
 
 // parse reads the text of a file; the name is for errors.
 func parse(name string, text []byte, o Options) (*measurement, error) {
-	if len(text) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d MiB", name, maxFile>>20)
-	}
 	if len(text) == 0 {
 		return nil, fmt.Errorf("%w%s: %w: the file is empty", errNothing, name, errFormat)
 	}
@@ -101,7 +103,7 @@ func parse(name string, text []byte, o Options) (*measurement, error) {
 	}
 	format := f.detect(object)
 	if format == nil {
-		return nil, fmt.Errorf("%s: %w (docs/other-tools.md lists the formats)", name, errFormat)
+		return nil, fmt.Errorf("%s: %w (docs/use/other-tools.md lists the formats)", name, errFormat)
 	}
 	f.format = format.name
 	m, err := format.read(f)
@@ -112,16 +114,17 @@ func parse(name string, text []byte, o Options) (*measurement, error) {
 	if err := m.check(f); err != nil {
 		return nil, err
 	}
-	if m.size() == 0 && len(m.points) == 0 {
-		return nil, fmt.Errorf("%w%w", errNothing, f.bad(0, "no latencies in it"))
+	if m.size() == 0 && len(m.points) == 0 && (m.counts.Sent == 0 || m.untimed > 0) {
+		return nil, fmt.Errorf("%w%w", errNothing, m.nothing(f))
 	}
+	m.conclude()
 	return m, nil
 }
 
 // check rejects numbers that no tool measures, so that sums cannot overflow.
 func (m *measurement) check(f *file) error {
 	c := &m.counts
-	for _, n := range []int64{c.Sent, c.Received, c.Lost, c.LostUncertain, c.Late, c.Duplicates, c.Reordered, c.Corrupt, c.CorruptOnly, c.SendFailed, c.DroppedHere,
+	for _, n := range []int64{c.Sent, c.Received, c.Lost, c.LostUncertain, c.Late, c.Duplicates, c.Reordered, c.Corrupt, c.CorruptOnly, c.SendFailed, c.DroppedHere, c.Unparsed,
 		c.RefusedThere, c.DroppedThere, m.count, m.beyond} {
 		if n < 0 || n > maxCount {
 			return f.bad(0, "a count of %d: want 0 to %g", n, maxCount)
@@ -131,6 +134,19 @@ func (m *measurement) check(f *file) error {
 		return f.bad(0, "minimum, mean and maximum of %v, %v and %v ns do not belong together", m.least, m.middle, m.most)
 	}
 	return nil
+}
+
+// nothing is the error for a file without a latency and without a lost probe. It names the first line that was not understood.
+func (m *measurement) nothing(f *file) error {
+	switch {
+	case m.odd != "" && m.hint != "":
+		return f.bad(m.oddLine, "no latencies in it; %s not understood, the first is %s (%s)", sanitize.Count(m.counts.Unparsed, "line"), m.odd, m.hint)
+	case m.odd != "":
+		return f.bad(m.oddLine, "no latencies in it; %s not understood, the first is %s", sanitize.Count(m.counts.Unparsed, "line"), m.odd)
+	case len(m.remarks) > 0:
+		return f.bad(m.remarks[0].first, "no latencies in it: %s", m.remarks[0].what)
+	}
+	return f.bad(0, "no latencies in it")
 }
 
 type format struct {
@@ -152,24 +168,36 @@ func formats() []format {
 		{"pScheduler result", has("roundtrips"), readPscheduler},
 		{"pScheduler result", has("result", "test"), readPscheduler},
 		{"Prometheus answer", has("status", "data"), readPrometheus},
+		{"k6 summary", has("metrics"), readK6},
+		{"ghz JSON", has("fastest", "slowest", "rps"), readGhz},
+		{"hyperfine JSON", has("results"), readHyperfine},
 		{"vegeta results in JSON", matches(vegetaLine), readVegetaLines},
+		{"k6 points in JSON", matches(k6Line), readK6Lines},
+		{"fping JSON", matches(fpingJSON), readFpingJSON},
 		{"vegeta results in CSV", matches(vegetaRow), readVegetaRows},
-		{"log of rebound-bench watch", matches(watchTarget), readWatch},
+		{"log of rebound-watch", matches(watchTarget), readWatch},
 		{"HdrHistogram log", matches(logHead), readLog},
 		{"wrk output", matches(wrkHead), readWrk},
 		{"HdrHistogram percentiles", matches(spectrumHead), readSpectrum},
 		{"ping output", matches(pingHead), readPing},
 		{"fping output", matches(fpingHead), readFping},
-		{"sockperf full log", contains(sockperfHead), readSockperf},
+		{"twping output", matches(twpingHead), readTwping},
+		{"sockperf output", matches(sockperfOutput), readSockperf},
 		{"cyclictest histogram", matches(cyclictestHead), readCyclictest},
 		{"netperf output", matches(netperfHead), readNetperf},
+		{"Windows ping output", matches(windowsHead), readWindows},
+		{"cloudprober output", matches(cloudproberHead), readCloudprober},
+		{"k6 points in CSV", hasColumns("metric_name", "timestamp", "metric_value"), readK6CSV},
+		{"hey CSV", hasColumns("response-time", "status-code", "offset"), readHey},
+		{"JMeter CSV", hasColumns("timeStamp", "elapsed", "label", "responseCode", "success"), readJMeter},
+		{"Locust statistics", hasColumns("Type", "Name", "Request Count", "Failure Count", "50%"), readLocust},
 		{"list of numbers", isNumbers, readNumbers},
 		{"CSV table", isTable, readTable},
 	}
 }
 
 // objects is the number of formats that are JSON objects, at the start of the list.
-const objects = 10
+const objects = 13
 
 func (f *file) detect(object bool) *format {
 	for i, x := range formats() {
@@ -223,6 +251,11 @@ type measurement struct {
 	counts       report.Counts
 	limits       []string
 	warnings     []string
+	remarks      []remark // see conclude
+	odd, hint    string   // the first line that was not understood, and what to do about such lines
+	oddLine      int
+	untimed      int64   // replies whose latency is unknown
+	restarts     []int64 // ns since start, when a log restarted
 	runs         string  // how runs were made, if the reader made them
 	single       string  // why it cannot be divided into runs
 	resolution   float64 // of the values, relative to them
@@ -306,6 +339,9 @@ func (m *measurement) divide() {
 	case m.whole != nil:
 		m.intervals = []latency.Interval{{End: max(m.length, second), Histogram: m.whole}}
 		return
+	case m.samples == nil && m.intervals == nil && m.points == nil:
+		m.lostRun()
+		return
 	case m.samples == nil && m.runs == "" && m.single == "":
 		m.join()
 		return
@@ -318,7 +354,7 @@ func (m *measurement) divide() {
 	k := min(parts, len(m.samples)/partSize)
 	if m.single != "" || k < 2 {
 		if k = 1; m.single == "" {
-			m.single = fmt.Sprintf("%d samples are too few to divide", len(m.samples))
+			m.single = fmt.Sprintf("%s: too few to divide", sanitize.Count(len(m.samples), "sample"))
 		}
 	}
 	for i := range k {
@@ -338,14 +374,34 @@ func (m *measurement) divide() {
 	}
 }
 
-// join divides a log's intervals into parts.
+// lostRun makes a measurement without a reply a run without samples.
+func (m *measurement) lostRun() {
+	m.intervals = []latency.Interval{{End: max(m.length, second), Histogram: latency.FromValues(nil)}}
+	m.single, m.runs = "no probe was answered", ""
+}
+
+// join divides a log's intervals into parts. No part continues after a restart.
 func (m *measurement) join() {
 	all := slices.DeleteFunc(m.intervals, func(iv latency.Interval) bool { return iv.Count == 0 })
 	m.intervals = nil
 	slices.SortStableFunc(all, func(a, b latency.Interval) int { return int(min(max(a.Start-b.Start, -1), 1)) })
+	if len(all) == 0 {
+		m.lostRun()
+		return
+	}
 	k := min(parts, len(all))
+	var cuts []int
 	for i := range k {
-		part := all[i*len(all)/k : (i+1)*len(all)/k]
+		cuts = append(cuts, i*len(all)/k)
+	}
+	for _, at := range m.restarts {
+		cuts = append(cuts, sort.Search(len(all), func(i int) bool { return all[i].Start >= at }))
+	}
+	slices.Sort(cuts)
+	cuts = slices.Compact(append(cuts, len(all)))
+	k = len(cuts) - 1
+	for i := range k {
+		part := all[cuts[i]:cuts[i+1]]
 		var hs []*latency.Histogram
 		for _, iv := range part {
 			hs = append(hs, iv.Histogram)
@@ -433,7 +489,7 @@ func combine(dir string, all []*measurement) (*measurement, error) {
 	}
 	out.samples, out.whole, out.intervals, out.single, out.counts, out.beyond, out.warnings = nil, nil, nil, "", report.Counts{}, 0, nil
 	out.start, out.timed = all[0].start, dated
-	out.runs = fmt.Sprintf("%d files, each of which counts as a run", len(all))
+	out.runs = sanitize.Count(len(all), "file") + ", each of which counts as a run"
 	mean, samples := 0.0, 0.0
 	for i, m := range all {
 		if m.format != out.format || m.metric != out.metric || m.unit != out.unit {
@@ -455,7 +511,9 @@ func combine(dir string, all []*measurement) (*measurement, error) {
 		out.intervals = append(out.intervals, iv)
 		out.beyond += m.beyond
 		out.least, out.most = min(out.least, m.least), max(out.most, m.most)
-		mean, samples = mean+m.middle*float64(whole.Count), samples+float64(whole.Count)
+		if whole.Count > 0 {
+			mean, samples = mean+m.middle*float64(whole.Count), samples+float64(whole.Count)
+		}
 		out.warnings = append(out.warnings, m.warnings...)
 		out.counts.Add(&m.counts)
 	}

@@ -2,6 +2,7 @@ package foreign
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"regexp"
@@ -13,10 +14,12 @@ import (
 )
 
 var (
-	logHead      = regexp.MustCompile(`(?m)^#\[Histogram log format version `)
-	spectrumHead = regexp.MustCompile(`(?m)^\s*Value(?:\((\w+)\))?\s+Percentile\s+TotalCount\s+1/\(1-Percentile\)`)
-	spectrumMean = regexp.MustCompile(`^#\[Mean\s*=\s*(\d+(?:\.\d+)?)`)
-	unitComment  = regexp.MustCompile(`(?mi)^#\[(?:Values are in |Unit\s*=\s*)?(nanoseconds|microseconds|milliseconds|seconds)\b`)
+	logHead       = regexp.MustCompile(`(?m)^#\[Histogram log format version |^(?:Tag=[^, \n]+[, ]+)?[-+0-9.eE]+[, ]+[-+0-9.eE]+[, ]+[-+0-9.eE]+[, ]+HIST[A-Za-z0-9+/]`)
+	spectrumHead  = regexp.MustCompile(`(?m)^\s*Value(?:\((\w+)\))?\s+Percentile\s+TotalCount\s+1/\(1-Percentile\)`)
+	spectrumMean  = regexp.MustCompile(`^#\[Mean\s*=\s*(\d+(?:\.\d+)?)`)
+	spectrumTotal = regexp.MustCompile(`^#\[Max\s*=.*\bTotal count\s*=\s*(\d+)\]`)
+	spectrumNoise = regexp.MustCompile(`^(?:#.*)?$`)
+	unitComment   = regexp.MustCompile(`(?mi)^#\[(?:Values are in |Unit\s*=\s*)?(nanoseconds|microseconds|milliseconds|seconds)\b`)
 )
 
 // stated returns the unit stated in a comment of an HdrHistogram file, or the one in Options.
@@ -29,15 +32,23 @@ func (f *file) stated() (factor float64, text string, err error) {
 
 // readLog reads an HdrHistogram log. Options.Series selects a tag.
 func readLog(f *file) (*measurement, error) {
-	start, series, err := report.ReadHlog(bytes.NewReader(f.text), f.name)
+	for n, line := range f.lines() {
+		if strings.HasPrefix(line, watchCounts) {
+			return nil, f.bad(n, "counts of rebound-watch, and no line says what the target is")
+		}
+	}
+	log, err := report.ReadForeignHlog(bytes.NewReader(f.text), f.name)
 	if err != nil {
 		return nil, err
 	}
+	start, series := log.Start, log.Series
 	var tags []string
-	var chosen *latency.Series
 	for _, s := range series {
-		tags = append(tags, s.Name)
-		if s.Name == f.Series || f.Series == "" && (s.Name == latency.MainSeries || len(series) == 1) {
+		tags = append(tags, cmp.Or(s.Name, latency.MainSeries)) // the name that -series has for lines without a tag
+	}
+	var chosen *latency.Series
+	for i, s := range series {
+		if chosen == nil && (tags[i] == f.Series || f.Series == "" && (s.Name == "" || len(series) == 1)) {
 			chosen = s
 		}
 	}
@@ -59,6 +70,16 @@ func readLog(f *file) (*measurement, error) {
 	m := &measurement{tool: "HdrHistogram", metric: report.Unlabeled, unit: unit, timed: start.Unix() > 0}
 	if m.timed {
 		m.start = start
+	}
+	if log.Cut != "" {
+		m.warnings = append(m.warnings, log.Cut)
+	}
+	for _, r := range log.Restarts {
+		m.restarts = append(m.restarts, r.At)
+		m.warnings = append(m.warnings, fmt.Sprintf("line %d: the log restarts: no part of it continues after a restart", r.Line))
+	}
+	if f.Series == "" && len(series) > 1 {
+		m.warnings = append(m.warnings, fmt.Sprintf("only the intervals without a tag are read (-series chooses one of: %s)", strings.Join(tags, ", ")))
 	}
 	for _, iv := range chosen.Intervals {
 		if iv.Histogram, err = rescale(iv.Histogram, factor); err != nil {
@@ -124,13 +145,27 @@ func (f *file) spectrum(m *measurement, factor float64) error {
 	for n, line := range f.lines() {
 		switch {
 		case !inside:
-			inside = spectrumHead.MatchString(line)
+			if inside = spectrumHead.MatchString(line); !inside && m.tool == "HdrHistogram" && !spectrumNoise.MatchString(line) {
+				if err := m.unparsed(f, n, line); err != nil {
+					return err
+				}
+			}
 			continue
 		case line == "":
 			continue
 		case ended:
-			if m := spectrumMean.FindStringSubmatch(line); m != nil {
-				mean, _ = strconv.ParseFloat(m[1], 64)
+			if spectrumHead.MatchString(line) {
+				return f.bad(n, "a second table: put each measurement into its own file")
+			}
+			if s := spectrumMean.FindStringSubmatch(line); s != nil {
+				mean, _ = strconv.ParseFloat(s[1], 64)
+			} else if s := spectrumTotal.FindStringSubmatch(line); s != nil {
+				total, _ := strconv.ParseInt(s[1], 10, 64)
+				m.differs(n, "samples", total, seen)
+			} else if m.tool == "HdrHistogram" && !spectrumNoise.MatchString(line) {
+				if err := m.unparsed(f, n, line); err != nil {
+					return err
+				}
 			}
 			continue
 		case line[0] == '#':

@@ -15,13 +15,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rebound-nic/rebound/internal/bench/prom"
+	"github.com/rebound-nic/rebound/internal/bench/answer"
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // object reports whether the file is a JSON object, and stores its keys.
 func (f *file) object() (bool, error) {
-	if f.first() == "" || f.first()[0] != '{' || vegetaLine.MatchString(f.head) {
+	if f.first() == "" || f.first()[0] != '{' || vegetaLine.MatchString(f.head) || k6Line.MatchString(f.head) || fpingJSON.MatchString(f.head) {
 		return false, nil
 	}
 	f.format = "JSON"
@@ -83,7 +85,7 @@ func readFortio(f *file) (*measurement, error) {
 	}
 	for _, code := range slices.Sorted(maps.Keys(in.RetCodes)) {
 		if code != "200" && code != "OK" && code != "SERVING" {
-			m.warnings = append(m.warnings, fmt.Sprintf("%d requests ended with %q, and are in the percentiles", in.RetCodes[code], code))
+			m.warnings = append(m.warnings, fmt.Sprintf("%s ended with %q, and are in the percentiles", sanitize.Count(in.RetCodes[code], "request"), code))
 		}
 	}
 	for _, p := range h.Percentiles {
@@ -141,7 +143,7 @@ func readOha(f *file) (*measurement, error) {
 		m.count = min(m.count+n, maxCount)
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.ErrorDistribution)) {
-		m.warnings = append(m.warnings, fmt.Sprintf("%d requests failed: %s", in.ErrorDistribution[name], name))
+		m.warnings = append(m.warnings, sanitize.Count(in.ErrorDistribution[name], "request")+" failed: "+name)
 	}
 	return m, m.order(f)
 }
@@ -186,7 +188,7 @@ func readVegeta(f *file) (*measurement, error) {
 		}
 	}
 	if in.Success < 1 {
-		m.warnings = append(m.warnings, fmt.Sprintf("%.3g %% of the requests failed, and are in the percentiles", 100*(1-in.Success)))
+		m.warnings = append(m.warnings, latency.FormatShare(1-in.Success)+" of the requests failed, and are in the percentiles")
 	}
 	return m, m.order(f)
 }
@@ -218,7 +220,7 @@ func (m *measurement) request(f *file, line int, at time.Time, ns int64, code in
 // finish adds the warning about failed requests.
 func (m *measurement) finish() {
 	if n := m.counts.Corrupt; n > 0 {
-		m.warnings = append(m.warnings, fmt.Sprintf("%d of %d requests failed, and are in the percentiles", n, m.counts.Sent))
+		m.warnings = append(m.warnings, fmt.Sprintf("%s of %s failed, and are in the percentiles", latency.FormatCount(n), sanitize.Count(m.counts.Sent, "request")))
 		m.counts.Corrupt = 0
 	}
 	if len(m.samples) > 0 { // results are in the order of completion
@@ -233,6 +235,7 @@ func (m *measurement) finish() {
 // readVegetaLines reads the output of vegeta encode -to json: a JSON object on each line.
 func readVegetaLines(f *file) (*measurement, error) {
 	m := &measurement{tool: "vegeta", metric: report.Response, unit: "ns (fixed by vegeta)"}
+	starts := map[string]bool{} // attacks whose first request was seen
 	for n, line := range f.lines() {
 		if line == "" {
 			continue
@@ -242,9 +245,17 @@ func readVegetaLines(f *file) (*measurement, error) {
 			Timestamp time.Time `json:"timestamp"`
 			Latency   int64     `json:"latency"`
 			Error     string    `json:"error"`
+			Attack    string    `json:"attack"`
+			Seq       *int64    `json:"seq"`
 		}
 		if err := json.Unmarshal([]byte(line), &in); err != nil {
 			return nil, f.bad(n, "%v", err)
+		}
+		if in.Seq != nil && *in.Seq == 0 {
+			if starts[in.Attack] {
+				return nil, f.bad(n, "a second attack: put each measurement into its own file")
+			}
+			starts[in.Attack] = true
 		}
 		if err := m.request(f, n, in.Timestamp, in.Latency, in.Code, in.Error); err != nil {
 			return nil, err
@@ -259,6 +270,7 @@ func readVegetaRows(f *file) (*measurement, error) {
 	m := &measurement{tool: "vegeta", metric: report.Response, unit: "ns (fixed by vegeta)"}
 	rows := csv.NewReader(bytes.NewReader(f.text))
 	rows.ReuseRecord, rows.FieldsPerRecord = true, -1
+	starts := map[string]bool{} // attacks whose first request was seen
 	for {
 		row, err := rows.Read()
 		if err == io.EOF {
@@ -271,6 +283,12 @@ func readVegetaRows(f *file) (*measurement, error) {
 		line, _ := rows.FieldPos(0)
 		if len(row) < 6 {
 			return nil, f.bad(line, "%d columns, expected at least 6", len(row))
+		}
+		if len(row) > 8 && row[8] == "0" {
+			if starts[row[7]] {
+				return nil, f.bad(line, "a second attack: put each measurement into its own file")
+			}
+			starts[row[7]] = true
 		}
 		at, err := strconv.ParseInt(row[0], 10, 64)
 		code, err2 := strconv.Atoi(row[1])
@@ -425,11 +443,11 @@ func readCyclictestJSON(f *file) (*measurement, error) {
 // readPrometheus reads a response of Prometheus' HTTP API with native histograms: a range of a counter, or a single
 // moment. Options.Series selects a series by its labels.
 func readPrometheus(f *file) (*measurement, error) {
-	all, err := prom.ParseAnswer(f.text)
+	all, err := answer.Parse(f.text)
 	if err != nil {
 		return nil, f.bad(0, "%v", err)
 	}
-	named := map[string]*prom.Series{}
+	named := map[string]*answer.Series{}
 	var names []string
 	for i := range all {
 		var labels []string
@@ -450,14 +468,14 @@ func readPrometheus(f *file) (*measurement, error) {
 	case 0:
 		return nil, f.bad(0, "no native histograms in series %s", name)
 	case 1:
-		moments = append([]prom.Moment{{At: moments[0].At.Add(-time.Second)}}, moments...)
+		moments = append([]answer.Moment{{At: moments[0].At.Add(-time.Second)}}, moments...)
 		m.single = "it has a single moment (query a range)"
 	}
 	step := moments[1].At.Sub(moments[0].At)
 	if step <= 0 {
 		return nil, f.bad(0, "its moments are not in order")
 	}
-	l, err := prom.FromMoments(moments, moments[0].At, step, len(moments)-1)
+	l, err := answer.Report(moments, moments[0].At, step, len(moments)-1)
 	if err != nil {
 		return nil, f.bad(0, "%v", err)
 	}
@@ -466,7 +484,7 @@ func readPrometheus(f *file) (*measurement, error) {
 		m.runs = fmt.Sprintf("%d windows, each of which counts as a run", len(m.intervals))
 	}
 	m.warnings = l.Notes
-	m.limits = append(m.limits, fmt.Sprintf("percentiles are accurate to %.2g %%, by the width of the histogram's buckets", 100*l.Resolution/2))
+	m.limits = append(m.limits, "percentiles are accurate to "+latency.FormatShare(l.Resolution/2)+", by the width of the histogram's buckets")
 	m.resolution = l.Resolution
 	return m, nil
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -46,10 +45,6 @@ func scaled(v, factor float64) (int64, error) {
 	return int64(math.Round(v * factor)), nil
 }
 
-func contains(s string) func(*file) bool {
-	return func(f *file) bool { return strings.Contains(f.head, s) }
-}
-
 func matches(r *regexp.Regexp) func(*file) bool {
 	return func(f *file) bool { return r.MatchString(f.head) }
 }
@@ -69,7 +64,10 @@ func isNumber(s string) bool {
 	return err == nil
 }
 
-func isNumbers(f *file) bool { return isNumber(f.first()) }
+// decimalComma matches a number as some languages write it.
+var decimalComma = regexp.MustCompile(`^-?\d+,\d+$`)
+
+func isNumbers(f *file) bool { return isNumber(f.first()) || decimalComma.MatchString(f.first()) }
 
 // readNumbers reads a file with one number per line, in chronological order.
 func readNumbers(f *file) (*measurement, error) {
@@ -81,6 +79,9 @@ func readNumbers(f *file) (*measurement, error) {
 	for n, line := range f.lines() {
 		if line == "" || line[0] == '#' {
 			continue
+		}
+		if decimalComma.MatchString(line) { // it may be a row of two columns, too
+			return nil, f.bad(n, "%q has a comma: want numbers with a decimal point, or a table with column names", line)
 		}
 		ns, err := nanoseconds(line, factor)
 		if err != nil {
@@ -100,102 +101,4 @@ func cells(line, comma string) []string {
 		all[i] = strings.Trim(strings.TrimSpace(all[i]), `"`)
 	}
 	return all
-}
-
-// separator returns the separator of the cells in a table's first line, empty if it has one cell.
-func separator(line string) string {
-	for _, c := range []string{",", ";", "\t"} {
-		if strings.Contains(line, c) {
-			return c
-		}
-	}
-	return ""
-}
-
-var (
-	columnName = regexp.MustCompile(`^[\pL_][\pL\pN_ ./%()\[\]-]*$`)
-	columnUnit = regexp.MustCompile(`(?i)(?:^|[_ (\[.-])(ns|nsec|nanoseconds?|us|µs|usec|microseconds?|ms|msec|milliseconds?|s|sec|seconds?)[)\]]?$`)
-	latencies  = regexp.MustCompile(`(?i)rtt|round.?trip|latency|delay|duration|elapsed|response`)
-)
-
-func isTable(f *file) bool {
-	line := f.first()
-	for _, c := range cells(line, separator(line)) {
-		if !columnName.MatchString(c) {
-			return false
-		}
-	}
-	return separator(line) != "" || latencies.MatchString(line) || columnUnit.MatchString(line)
-}
-
-// readTable reads a table with a line of column names. Options.Series selects a column.
-func readTable(f *file) (*measurement, error) {
-	m := &measurement{tool: "unknown tool", metric: report.Unlabeled}
-	comma, column, width, factor := "", -1, 0, 0.0
-	for n, line := range f.lines() {
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		if column < 0 {
-			comma = separator(line)
-			names := cells(line, comma)
-			if comma == "" {
-				names = []string{line}
-			}
-			var err error
-			if column, err = f.column(n, names); err != nil {
-				return nil, err
-			}
-			width = len(names)
-			if u := columnUnit.FindStringSubmatch(names[column]); u != nil {
-				factor, m.unit = units[strings.ToLower(u[1])], fmt.Sprintf("%s (by the column's name, %s)", u[1], names[column])
-			} else if factor, m.unit, err = f.given(); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		c := []string{line}
-		if comma != "" {
-			c = cells(line, comma)
-		}
-		if len(c) != width {
-			return nil, f.bad(n, "%d columns, expected %d", len(c), width)
-		}
-		if c[column] == "" { // lost
-			m.counts.Lost++
-			continue
-		}
-		ns, err := nanoseconds(c[column], factor)
-		if err != nil {
-			return nil, f.bad(n, "%v", err)
-		}
-		if err := m.add(f, n, 0, ns); err != nil {
-			return nil, err
-		}
-	}
-	if m.counts.Lost > 0 {
-		m.counts.Received = int64(len(m.samples))
-		m.counts.Sent = m.counts.Received + m.counts.Lost
-	}
-	return m, nil
-}
-
-// column returns the index of the column with the latencies.
-func (f *file) column(line int, names []string) (int, error) {
-	if f.Series != "" {
-		if i := slices.Index(names, f.Series); i >= 0 {
-			return i, nil
-		}
-		return 0, f.bad(line, "no column %q: it has %s", f.Series, strings.Join(names, ", "))
-	}
-	var found []int
-	for i, name := range names {
-		if latencies.MatchString(name) || len(names) == 1 {
-			found = append(found, i)
-		}
-	}
-	if len(found) != 1 {
-		return 0, f.bad(line, "which column has the latencies? Set -series to one of: %s", strings.Join(names, ", "))
-	}
-	return found[0], nil
 }

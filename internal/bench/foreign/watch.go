@@ -14,6 +14,14 @@ import (
 
 var watchTarget = regexp.MustCompile(`(?m)^#\[Target: ([A-Za-z0-9_-]+) is (\S+?)(?: .*)?\]$`)
 
+// watchComment matches the comments of a log other than targets and counts.
+var (
+	watchComment = regexp.MustCompile(`^#\[(?:Histogram log format version |StartTime: |BaseTime: |Values are in )`)
+	watchOthers  = regexp.MustCompile(`^#\[Counts: (\S+) from=\S+ to=\S+ .*\]$`)
+	// watchUnread are the counts of an interval that other counts contain, and its times.
+	watchUnread = []string{"from", "to", "refused", "untimed", "too_late"}
+)
+
 // watchCounts starts the line with the counts of an interval. The line of its histogram follows, if there is one.
 const watchCounts = "#[Counts: "
 
@@ -37,7 +45,7 @@ func recorded(line string) bool {
 	return n["received"]+n["late"]+n["too_late"] > n["untimed"]
 }
 
-// readWatch reads an hour of rebound-bench watch, up to its last complete interval. Options.Series selects a target, by
+// readWatch reads an hour of rebound-watch, up to its last complete interval. Options.Series selects a target, by
 // its name or its tag.
 func readWatch(f *file) (*measurement, error) {
 	whole := f.text
@@ -48,8 +56,9 @@ func readWatch(f *file) (*measurement, error) {
 	f.text = whole
 	var names []string
 	tag, name := "", ""
-	found := watchTarget.FindAllSubmatch(f.text, -1)
+	found, tags := watchTarget.FindAllSubmatch(f.text, -1), map[string]bool{}
 	for _, t := range found {
+		tags[string(t[1])] = true
 		if names = append(names, string(t[2])); f.Series == string(t[1]) || f.Series == string(t[2]) || f.Series == "" && len(found) == 1 {
 			tag, name = string(t[1]), string(t[2])
 		}
@@ -65,9 +74,14 @@ func readWatch(f *file) (*measurement, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &measurement{tool: "rebound-bench watch", metric: report.RoundTrip, unit: "ns (by a comment in the file)", start: start, timed: true,
+	m := &measurement{tool: "rebound-watch", metric: report.RoundTrip, unit: "ns (by a comment in the file)", start: start, timed: true,
 		label: name + " " + start.Format("2006-01-02T15")}
 	m.traffic.Protocol, m.traffic.Target, _ = strings.Cut(name, ":")
+	for _, s := range series {
+		if !tags[s.Name] {
+			m.warnings = append(m.warnings, fmt.Sprintf("intervals with the tag %q, of which no line says what the target is", s.Name))
+		}
+	}
 	if i := slices.IndexFunc(series, func(s *latency.Series) bool { return s.Name == tag }); i >= 0 {
 		m.intervals = series[i].Intervals
 	}
@@ -81,12 +95,23 @@ func readWatch(f *file) (*measurement, error) {
 	for n, line := range f.lines() {
 		rest, ok := strings.CutPrefix(line, watchCounts+tag+" ")
 		if !ok {
+			other := watchOthers.FindStringSubmatch(line)
+			if strings.HasPrefix(line, "#") && !watchComment.MatchString(line) && !watchTarget.MatchString(line) && (other == nil || !tags[other[1]]) {
+				if err := m.unparsed(f, n, line); err != nil {
+					return nil, err
+				}
+			}
 			continue
 		}
 		for field := range strings.FieldsSeq(strings.TrimSuffix(rest, "]")) {
 			key, text, _ := strings.Cut(field, "=")
 			to := fields[key]
-			if to == nil {
+			if to == nil && slices.Contains(watchUnread, key) {
+				continue
+			} else if to == nil {
+				if err := m.unparsed(f, n, field); err != nil {
+					return nil, err
+				}
 				continue
 			}
 			v, err := strconv.ParseInt(text, 10, 64)

@@ -1,6 +1,10 @@
 package probe
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/rebound-nic/rebound/latency/outcome"
+)
 
 // Verdict is the classification of a received frame.
 type Verdict uint8
@@ -35,7 +39,7 @@ const (
 	L4Checksum
 	ICMPType
 	ICMPIdentifier
-	ICMPSequence
+	SequenceNumber
 	RunTag
 	Payload
 	SenderCopy
@@ -46,7 +50,17 @@ const (
 func (f Field) String() string {
 	return [...]string{"none", "length", "destination MAC", "source MAC", "ethertype", "IP header", "IP length", "IP fragment",
 		"hop limit", "IP protocol", "IP checksum", "source address", "destination address", "ports", "UDP length", "checksum",
-		"ICMP type", "ICMP identifier", "ICMP sequence", "run tag", "payload", "copy of the sender's fields", "HMAC"}[f]
+		"ICMP type", "ICMP identifier", "sequence number", "run tag", "payload", "copy of the sender's fields", "HMAC"}[f]
+}
+
+// Reason returns the class of a field.
+func (f Field) Reason() outcome.Reason {
+	return [Fields]outcome.Reason{None: outcome.None, Length: outcome.Length, DestinationMAC: outcome.MAC, SourceMAC: outcome.MAC,
+		EtherType: outcome.Header, IPHeader: outcome.Header, IPLength: outcome.Length, IPFragment: outcome.Header, HopLimit: outcome.Header,
+		IPProtocol: outcome.Header, IPChecksum: outcome.Checksum, SourceAddress: outcome.Source, DestinationAddress: outcome.Destination,
+		Ports: outcome.Identifier, UDPLength: outcome.Length, L4Checksum: outcome.Checksum, ICMPType: outcome.Header,
+		ICMPIdentifier: outcome.Identifier, SequenceNumber: outcome.Sequence, RunTag: outcome.Identifier, Payload: outcome.Payload,
+		SenderCopy: outcome.Payload, Authentication: outcome.Authentication}[f]
 }
 
 // Reply is the information that Check reads from a frame.
@@ -165,7 +179,7 @@ func (c *Codec) replyType() uint8 {
 func (c *Codec) network(b []byte) Field {
 	f := &c.flow
 	switch {
-	case len(b) != f.Size:
+	case len(b) < f.Size: // a longer one has a trailer behind its packet, as some switches add
 		return Length
 	case [6]byte(b[0:6]) != f.SrcMAC:
 		return DestinationMAC
@@ -238,7 +252,7 @@ func (c *Codec) transport(l4 []byte, seq uint32) (Verdict, Field) {
 		case be.Uint16(l4[4:]) != f.ID:
 			return Corrupt, ICMPIdentifier
 		case be.Uint16(l4[6:]) != uint16(seq):
-			return Corrupt, ICMPSequence
+			return Corrupt, SequenceNumber
 		}
 		return Good, None
 	}

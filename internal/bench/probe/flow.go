@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+
+	"golang.org/x/sys/unix"
 )
 
 // Proto is the protocol of a probe.
@@ -16,6 +18,17 @@ const (
 )
 
 func (p Proto) String() string { return [...]string{"icmp", "udp", "stamp"}[p] }
+
+// IP returns its number in the IP header.
+func (p Proto) IP(v6 bool) uint8 {
+	switch {
+	case p != ICMP:
+		return unix.IPPROTO_UDP
+	case v6:
+		return unix.IPPROTO_ICMPV6
+	}
+	return unix.IPPROTO_ICMP
+}
 
 // ParseProto is the inverse of String.
 func ParseProto(s string) (Proto, error) {

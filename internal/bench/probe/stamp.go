@@ -9,7 +9,16 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rebound-nic/rebound/fastpath"
 )
+
+// AskTiming is the request for the Host Timing TLV, which comes first.
+func AskTiming() Ask {
+	v := make([]byte, fastpath.TimingLength)
+	be.PutUint32(v, fastpath.TimingMark)
+	return Ask{HostTiming, v}
+}
 
 // TestPacket describes the parts of STAMP probes beyond the unauthenticated base of RFC 8762 §4.2.1.
 type TestPacket struct {
@@ -38,9 +47,14 @@ const (
 	AccessReport
 	FollowUp
 	HMAC
+
+	HostTiming TLV = fastpath.TLVTiming // private use: when a Rebound responder's loop last ran
 )
 
 func (t TLV) String() string {
+	if t == HostTiming {
+		return "timing"
+	}
 	if t > HMAC {
 		return fmt.Sprintf("TLV %d", uint8(t))
 	}

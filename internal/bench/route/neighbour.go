@@ -71,7 +71,7 @@ func (n *Neighbour) Resolve(p Port, next netip.Addr, tries int, wait time.Durati
 				time.Sleep(50 * time.Microsecond)
 				continue
 			}
-			if mac, ok := n.answered(buf[:got], next); ok {
+			if of, mac, ok := Announced(buf[:got]); ok && of == next {
 				return mac, nil
 			}
 			if out := n.Answer(buf[:got]); out != nil {
@@ -91,13 +91,8 @@ func (n *Neighbour) Resolve(p Port, next netip.Addr, tries int, wait time.Durati
 // Address is the address that it answers for.
 func (n *Neighbour) Address() netip.Addr { return n.ip }
 
-// Ask returns the request for next's MAC, valid until the next call. ParseAnswer parses the reply.
+// Ask returns the request for next's MAC, valid until the next call. Announced reads the reply.
 func (n *Neighbour) Ask(next netip.Addr) []byte { return n.question(next.WithZone("")) }
-
-// ParseAnswer returns the MAC of next from a reply; ok is false for any other frame.
-func (n *Neighbour) ParseAnswer(frame []byte, next netip.Addr) (mac [6]byte, ok bool) {
-	return n.answered(frame, next.WithZone(""))
-}
 
 // question builds an ARP request or a neighbour solicitation.
 func (n *Neighbour) question(next netip.Addr) []byte {
@@ -147,24 +142,33 @@ func (n *Neighbour) nd(kind, flags uint8, to [6]byte, toIP, target []byte, optio
 	return b
 }
 
-// answered reads next's MAC from an ARP reply or a neighbour advertisement.
-func (n *Neighbour) answered(b []byte, next netip.Addr) (mac [6]byte, ok bool) {
+// askOne is question to one host only (RFC 1122 §2.3.2.1, RFC 4861 §7.2.2).
+func (n *Neighbour) askOne(next netip.Addr, mac [6]byte) []byte {
 	if next.Is4() {
-		ip := next.As4()
-		if len(b) < 42 || be.Uint16(b[12:]) != typeARP || be.Uint16(b[20:]) != arpReply || [4]byte(b[28:]) != ip {
-			return mac, false
-		}
-		return [6]byte(b[22:]), true
+		target := next.As4()
+		return n.arp(arpRequest, mac, [6]byte{}, target[:])
 	}
-	if !discovery(b, advertising) || [16]byte(b[icmpAt+8:]) != next.As16() {
-		return mac, false
+	t := next.As16()
+	return n.nd(solicitation, 0, mac, t[:], t[:], optSource)
+}
+
+// Announced returns the host and its MAC that an ARP packet is from, or that a neighbour advertisement is about. A request
+// counts too: with it, a host announces that it has taken over an address (RFC 5227 §3).
+func Announced(b []byte) (of netip.Addr, mac [6]byte, ok bool) {
+	if len(b) >= 42 && be.Uint16(b[12:]) == typeARP {
+		op := be.Uint16(b[20:])
+		return netip.AddrFrom4([4]byte(b[28:])), [6]byte(b[22:]), (op == arpReply || op == arpRequest) && b[22]&1 == 0
 	}
+	if !discovery(b, advertising) {
+		return of, mac, false
+	}
+	of, mac = netip.AddrFrom16([16]byte(b[icmpAt+8:])), [6]byte(b[6:]) // RFC 4861 §4.4: a unicast reply may omit the option
 	for opt := b[icmpAt+24:]; len(opt) >= 8 && opt[1] != 0 && int(opt[1])*8 <= len(opt); opt = opt[int(opt[1])*8:] {
 		if opt[0] == optTarget {
-			return [6]byte(opt[2:]), true
+			mac = [6]byte(opt[2:])
 		}
 	}
-	return [6]byte(b[6:]), true // RFC 4861 §4.4: a unicast reply may omit the option
+	return of, mac, mac[0]&1 == 0
 }
 
 // discovery reports whether b is a complete, valid neighbour message of that type (RFC 4861 §7.1).

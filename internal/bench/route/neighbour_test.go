@@ -116,7 +116,7 @@ func FuzzNeighbour(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, ip := range [][2]netip.Addr{four, six} {
 			n := NewNeighbour(ip[0], macA)
-			n.answered(b, ip[1])
+			Announced(b)
 			if out := n.Answer(b); out != nil {
 				if again := NewNeighbour(ip[1], macB).Answer(bytes.Clone(out)); again != nil {
 					t.Fatalf("an answer draws an answer: %x", again)

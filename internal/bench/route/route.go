@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,22 +20,47 @@ import (
 type Path struct {
 	Interface string
 	Index     int
-	MTU       int // bytes of layer 3
+	MTU       int // bytes of layer 3, of the interface or of the route if that has less
 	MAC       [6]byte
 	Source    netip.Addr
 	Owned     bool       // Source is assigned to the kernel on this host
-	Next      netip.Addr // the next hop: the target, or a router
+	Next      netip.Addr // the next hop: the target, or a router, whose address may be of the other family
 	Loopback  bool
+
+	kind  string // of the link's frames, as ip link shows it: "ether", "none"
+	encap string // of the route
 }
 
 // Routed reports whether there is a router in between.
 func (p *Path) Routed(target netip.Addr) bool { return p.Next != target }
+
+// KernelResolves reports whether the kernel's neighbour table has the next hop's MAC: the source is the kernel's, or its
+// family is not the next hop's, so that it cannot ask for it.
+func (p *Path) KernelResolves() bool { return p.Owned || p.Source.Is4() != p.Next.Is4() }
+
+// NoFrames returns why no Ethernet frames can be sent along the path to target, or nil.
+func (p *Path) NoFrames(target netip.Addr) error {
+	switch {
+	case p.Loopback:
+		return fmt.Errorf("%v is reached through the loopback interface %s, which carries no frames to a peer: use -transport socket, or a veth pair", target, p.Interface)
+	case p.kind != "" && p.kind != "ether":
+		return fmt.Errorf("interface %s carries no Ethernet frames (its link type is %s): use -transport socket", p.Interface, p.kind)
+	case p.encap != "":
+		return fmt.Errorf("the route to %v encapsulates packets (%s), which only the kernel does: use -transport socket", target, p.encap)
+	}
+	return nil
+}
 
 // Constraints restrict the choices of Find; zero fields do not.
 type Constraints struct {
 	Interface string
 	Source    netip.Addr
 	Gateway   netip.Addr
+
+	// What else the kernel's rules and multipath routes may consider.
+	TOS      uint8
+	Protocol uint8 // of IP
+	Port     uint16
 }
 
 // Errors about values that the user can change.
@@ -48,15 +76,14 @@ var (
 func Find(target netip.Addr, w Constraints) (Path, error) {
 	target = target.Unmap()
 	var p Path
-	if w.Interface != "" {
-		if err := p.link(netlink.LinkByName(w.Interface)); err != nil {
-			return p, fmt.Errorf("interface %s: %w", w.Interface, err)
-		}
+	if err := p.from(target, w); err != nil {
+		return p, err
 	}
 	if w.Source.IsValid() && w.Source.Is4() != target.Is4() {
 		return p, fmt.Errorf("%w: source %v and target %v are of different families", ErrNoSource, w.Source, target)
 	}
 	p.Next, p.Source = w.Gateway, w.Source
+	p.Owned = p.Source.IsValid() && owned(p.Source)
 	if err := p.route(target, w); err != nil {
 		return p, err
 	}
@@ -66,8 +93,34 @@ func Find(target netip.Addr, w Constraints) (Path, error) {
 	if !p.Source.IsValid() {
 		return p, fmt.Errorf("%w: interface %s has none for %v: set -source", ErrNoSource, p.Interface, target)
 	}
-	p.Owned = owned(p.Source)
+	p.Owned = p.Owned || owned(p.Source)
 	return p, nil
+}
+
+// from chooses the interface that the user or the zone of a link-local address names.
+func (p *Path) from(target netip.Addr, w Constraints) error {
+	for i, name := range []string{w.Interface, target.Zone(), w.Gateway.Zone()} {
+		if name == "" {
+			continue
+		}
+		before := *p
+		if err := p.link(byName(name)); err != nil {
+			return fmt.Errorf("interface %s: %w", name, err)
+		}
+		if before.Index != 0 && before.Index != p.Index {
+			return fmt.Errorf("%w: the zone of %v is %s, not %s", ErrNoInterface, []netip.Addr{1: target, w.Gateway}[i], p.Interface, before.Interface)
+		}
+	}
+	return nil
+}
+
+// byName returns an interface by its name or, as the zone of an address may have it, by its number (RFC 4007 §11.2).
+func byName(name string) (netlink.Link, error) {
+	l, err := netlink.LinkByName(name)
+	if index, bad := strconv.Atoi(name); err != nil && bad == nil {
+		return netlink.LinkByIndex(index)
+	}
+	return l, err
 }
 
 func (p *Path) link(l netlink.Link, err error) error {
@@ -80,7 +133,7 @@ func (p *Path) link(l netlink.Link, err error) error {
 	if a.Flags&net.FlagUp == 0 {
 		return errDown
 	}
-	p.Interface, p.Index, p.MTU, p.Loopback = a.Name, a.Index, a.MTU, a.Flags&net.FlagLoopback != 0
+	p.Interface, p.Index, p.MTU, p.Loopback, p.kind = a.Name, a.Index, a.MTU, a.Flags&net.FlagLoopback != 0, a.EncapType
 	copy(p.MAC[:], a.HardwareAddr)
 	return nil
 }
@@ -89,40 +142,68 @@ func (p *Path) link(l netlink.Link, err error) error {
 func (p *Path) route(target netip.Addr, w Constraints) error {
 	to := target
 	if w.Gateway.IsValid() {
-		to = w.Gateway
+		to = w.Gateway.Unmap()
 	}
-	routes, err := netlink.RouteGetWithOptions(to.WithZone("").AsSlice(), &netlink.RouteGetOptions{OifIndex: p.Index})
-	if p.Index == 0 && target.Zone() != "" {
-		err = p.link(netlink.LinkByName(target.Zone()))
+	q := question{to: to.WithZone(""), index: p.Index, tos: w.TOS, protocol: w.Protocol, port: w.Port}
+	if to.Is4() == target.Is4() && (p.Owned || to.Is6()) { // the kernel refuses an IPv4 address that it does not have
+		q.source = p.Source.WithZone("")
 	}
-	if err != nil || len(routes) == 0 {
-		if p.Index != 0 && (p.Source.IsValid() || address(p.Index, target).IsValid() && target.IsLinkLocalUnicast()) {
-			if !p.Next.IsValid() {
-				p.Next = target
-			}
-			return nil
-		}
-		if err == nil || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
-			err = ErrNoRoute
-		}
-		return fmt.Errorf("to %v: %w: add one, or set -iface and -source for a target on the link", target, err)
+	a, err := lookUp(q)
+	if err == nil && a.source.Is4() && target.Is4() && !p.Source.IsValid() {
+		q.source, p.Source = a.source, a.source // as connect(2): rules and hashes may depend on it
+		a, err = lookUp(q)
 	}
-	r := routes[0]
-	if p.Index == 0 {
-		if err := p.link(netlink.LinkByIndex(r.LinkIndex)); err != nil {
-			return fmt.Errorf("interface %d towards %v: %w", r.LinkIndex, target, err)
+	if err != nil && !refuses(err) && p.Index != 0 && (p.Source.IsValid() || address(p.Index, target).IsValid() && target.IsLinkLocalUnicast()) {
+		if !p.Next.IsValid() {
+			p.Next = target
 		}
+		return nil
+	}
+	if err == nil && a.kind == unix.RTN_BROADCAST {
+		return fmt.Errorf("to %v: %w: it is a broadcast address: use the address of one host", target, ErrNoRoute)
+	}
+	if err != nil {
+		return refusal(target, to, err)
+	}
+	if a.index != p.Index { // also for a VRF, whose routes are through another interface, and for an address of this host
+		if err := p.link(netlink.LinkByIndex(a.index)); err != nil {
+			return fmt.Errorf("interface %d towards %v: %w", a.index, target, err)
+		}
+	}
+	if p.encap = a.encap; a.mtu > 0 {
+		p.MTU = min(p.MTU, a.mtu)
 	}
 	if !p.Next.IsValid() {
 		p.Next = target
-		if gw, ok := netip.AddrFromSlice(r.Gw); ok {
-			p.Next = gw.Unmap()
+		if a.next.IsValid() {
+			p.Next = a.next.Unmap()
 		}
 	}
-	if src, ok := netip.AddrFromSlice(r.Src); ok && !p.Source.IsValid() {
-		p.Source = src.Unmap()
+	if !p.Source.IsValid() && a.source.Is4() == target.Is4() {
+		p.Source = a.source
 	}
 	return nil
+}
+
+// refuses reports whether the kernel has a route or a rule that refuses packets, and not just none that sends them.
+func refuses(err error) bool {
+	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EHOSTUNREACH)
+}
+
+// refusal explains the kernel's error for a route (fib_props in net/ipv4/fib_semantics.c, ip6_route_info_create).
+func refusal(target, to netip.Addr, err error) error {
+	show := fmt.Sprintf("(ip route get %v)", to.WithZone(""))
+	switch {
+	case errors.Is(err, unix.ENETUNREACH):
+		return fmt.Errorf("to %v: %w: add one, or set -iface and -source for a target on the link", target, ErrNoRoute)
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("to %v: %w: a route or a rule of the kernel prohibits it %s", target, ErrNoRoute, show)
+	case errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("to %v: %w: a route or a rule of the kernel discards its packets (blackhole) %s", target, ErrNoRoute, show)
+	case errors.Is(err, unix.EHOSTUNREACH):
+		return fmt.Errorf("to %v: %w: a route of the kernel declares it unreachable %s", target, ErrNoRoute, show)
+	}
+	return fmt.Errorf("to %v: %w: the kernel's error is %w %s", target, ErrNoRoute, err, show)
 }
 
 // address returns an address of the interface that suits target: in the same subnet if there is one, otherwise with the
@@ -172,15 +253,50 @@ func owned(a netip.Addr) bool {
 	return false
 }
 
-// Known returns the next hop's MAC from the kernel's neighbour table, after asking the kernel to resolve it if it is
-// unknown. ok is false if it remains unknown; asking needs CAP_NET_ADMIN.
-func (p *Path) Known() (mac [6]byte, ok bool) {
-	mac, ok = Neighbours(p.Index, p.Next.Is6())[p.Next.WithZone("")]
-	return mac, ok
+// Entry is what the kernel's neighbour table has about an address.
+type Entry struct {
+	MAC       [6]byte
+	Permanent bool          // set by the administrator: the kernel does not ask for it
+	Confirmed time.Duration // since it last answered a request, or a protocol reported that it is reachable
 }
 
-// Neighbours returns the MACs that the kernel knows on an interface, by address; nil if the table cannot be read.
-func Neighbours(index int, v6 bool) map[netip.Addr][6]byte {
+// Known returns the kernel's entry for the next hop. ok is false if the kernel does not know its MAC.
+func (p *Path) Known() (e Entry, ok bool) {
+	r := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
+	r.AddData(&netlink.Ndmsg{Family: uint8(nl.GetIPFamily(p.Next.AsSlice())), Index: uint32(p.Index)})
+	r.AddData(nl.NewRtAttr(netlink.NDA_DST, p.Next.AsSlice()))
+	all, err := r.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+	if err != nil || len(all) == 0 {
+		return e, false
+	}
+	n, err := netlink.NeighDeserialize(all[0])
+	if err != nil {
+		return e, false
+	}
+	return entry(n)
+}
+
+// entry returns what an entry of the kernel has, ok is false if it cannot be used.
+func entry(n *netlink.Neigh) (e Entry, ok bool) {
+	const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
+	if n.State&usable == 0 || len(n.HardwareAddr) != 6 {
+		return e, false
+	}
+	return Entry{[6]byte(n.HardwareAddr), n.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0, time.Duration(n.Confirmed) * (time.Second / ticks)}, true
+}
+
+// Asker returns a Neighbour that asks for the next hop's MAC: from the source, or from an address of the interface that has
+// the next hop's family.
+func (p *Path) Asker(mac [6]byte) *Neighbour {
+	from := p.Source
+	if from.Is4() != p.Next.Is4() {
+		from = address(p.Index, p.Next)
+	}
+	return NewNeighbour(from, mac)
+}
+
+// Neighbours returns what the kernel knows about the neighbours on an interface, by address; nil if the table cannot be read.
+func Neighbours(index int, v6 bool) map[netip.Addr]Entry {
 	family := netlink.FAMILY_V4
 	if v6 {
 		family = netlink.FAMILY_V6
@@ -189,16 +305,17 @@ func Neighbours(index int, v6 bool) map[netip.Addr][6]byte {
 	if err != nil {
 		return nil
 	}
-	out := map[netip.Addr][6]byte{}
-	for _, n := range list {
-		ip, _ := netip.AddrFromSlice(n.IP)
-		const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
-		if n.State&usable != 0 && len(n.HardwareAddr) == 6 {
-			out[ip.Unmap()] = [6]byte(n.HardwareAddr)
+	out := map[netip.Addr]Entry{}
+	for i := range list {
+		ip, _ := netip.AddrFromSlice(list[i].IP)
+		if e, ok := entry(&list[i]); ok {
+			out[ip.Unmap()] = e
 		}
 	}
 	return out
 }
+
+const ticks = 100 // a second: USER_HZ
 
 // AskKernel makes the kernel resolve the next hop. It needs CAP_NET_ADMIN.
 func (p *Path) AskKernel() error {

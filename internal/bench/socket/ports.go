@@ -105,6 +105,14 @@ func (p *Ports) Drops() (sum uint64, err error) {
 	return sum, err
 }
 
+// Messages is the sum of Shared.Messages.
+func (p *Ports) Messages() (sum int64) {
+	for _, s := range p.All {
+		sum += s.Messages()
+	}
+	return sum
+}
+
 // Close closes all sockets.
 func (p *Ports) Close() error {
 	err := unix.Close(p.epoll)

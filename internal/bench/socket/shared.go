@@ -3,6 +3,7 @@ package socket
 import (
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +20,7 @@ type Shared struct {
 	fd    int
 	local netip.AddrPort
 	from  unix.RawSockaddrInet6 // large enough for either family
+	count atomic.Int64          // messages that Recv returned
 }
 
 // Peer is a target's address in the kernel's format.
@@ -113,12 +115,16 @@ func (s *Shared) Recv(buf []byte) (n int, from netip.AddrPort, at int64, err err
 	default:
 		return 0, from, at, fmt.Errorf("receive: %w", e)
 	}
+	s.count.Store(s.count.Load() + 1)
 	port := s.from.Port<<8 | s.from.Port>>8
 	if s.from.Family == unix.AF_INET {
 		return int(got), netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&s.from)).Addr), port), at, nil
 	}
 	return int(got), netip.AddrPortFrom(netip.AddrFrom16(s.from.Addr), port), at, nil
 }
+
+// Messages is Port.Messages.
+func (s *Shared) Messages() int64 { return s.count.Load() }
 
 // Drops is Port.Drops.
 func (s *Shared) Drops() (uint64, error) { return drops(s.fd) }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +34,10 @@ type Port struct {
 
 	fd     int
 	local  netip.AddrPort
+	count  atomic.Int64 // messages that Recv returned
+	target netip.Addr   // without a zone
+	ping   bool         // the kernel delivers echo replies with this identifier from any address
+	from   unix.RawSockaddrInet6
 	last   nic.Timestamp
 	stamps bool // timestamps are on
 	rx, tx netif.Message
@@ -66,7 +72,7 @@ func open(target netip.AddrPort, source netip.Addr, device string, proto int) (_
 	if err != nil {
 		return nil, err
 	}
-	p := &Port{fd: fd}
+	p := &Port{fd: fd, target: target.Addr().WithZone(""), ping: proto != unix.IPPROTO_UDP}
 	defer func() {
 		if err != nil {
 			unix.Close(fd)
@@ -133,6 +139,8 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	s := &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
 	if i, err := net.InterfaceByName(a.Addr().Zone()); err == nil {
 		s.ZoneId = uint32(i.Index)
+	} else if n, err := strconv.ParseUint(a.Addr().Zone(), 10, 32); err == nil { // RFC 4007 §11.2
+		s.ZoneId = uint32(n)
 	}
 	return s
 }
@@ -198,10 +206,12 @@ func (p *Port) refused(e unix.Errno) bool {
 func (p *Port) Recv(buf []byte) (n int, at int64, err error) {
 	var e unix.Errno
 	if p.stamps {
-		n, e = p.rx.Receive(p.fd, buf, 0)
+		n, e = p.rx.Receive(p.fd, buf, 0, &p.from)
 	} else {
 		var got uintptr
-		got, _, e = unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(p.fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0, 0, 0)
+		size := uint32(unsafe.Sizeof(p.from))
+		got, _, e = unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(p.fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0,
+			uintptr(unsafe.Pointer(&p.from)), uintptr(unsafe.Pointer(&size)))
 		n = int(got)
 	}
 	now := int64(polling.TSC())
@@ -214,8 +224,24 @@ func (p *Port) Recv(buf []byte) (n int, at int64, err error) {
 	if p.stamps {
 		p.last, _, _ = p.rx.Stamp()
 	}
+	p.count.Store(p.count.Load() + 1) // no other goroutine adds
 	return n, now, nil
 }
+
+// FromTarget reports whether the message that Recv returned last came from the target. A ping socket receives echo replies with its
+// identifier from any address, connected or not; a connected UDP socket does not.
+func (p *Port) FromTarget() bool {
+	if !p.ping {
+		return true
+	}
+	if p.from.Family == unix.AF_INET {
+		return p.target == netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&p.from)).Addr)
+	}
+	return p.target == netip.AddrFrom16(p.from.Addr)
+}
+
+// Messages returns how many messages Recv has returned. Other goroutines may call it.
+func (p *Port) Messages() int64 { return p.count.Load() }
 
 // Drops returns how many datagrams the kernel has dropped because the socket's receive buffer was full, or because they
 // were broken.

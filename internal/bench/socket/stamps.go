@@ -38,7 +38,7 @@ func (p *Port) RxTimestamp() nic.Timestamp { return p.last }
 // TxTimestamp implements nic.Timestamper.
 func (p *Port) TxTimestamp() (id uint32, t nic.Timestamp, ok bool, err error) {
 	for {
-		_, e := p.tx.Receive(p.fd, nil, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+		_, e := p.tx.Receive(p.fd, nil, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT, nil)
 		switch {
 		case e == unix.EAGAIN:
 			return 0, t, false, nil

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rebound-nic/rebound/internal/host/tail"
+	"github.com/rebound-nic/rebound/internal/host/process"
 )
 
 // Responder is the responder's process in the namespace Far.
@@ -32,7 +32,7 @@ type Responder struct {
 	process *exec.Cmd
 	ended   chan struct{}
 	failure error
-	said    tail.Tail
+	said    process.Tail
 }
 
 // Time limits for the responder to become ready, and to end.
@@ -63,7 +63,7 @@ func (r *Responder) Start() error {
 		args = append(args, "-set", "stats.report="+r.Report)
 	}
 	c := exec.Command(r.Program, args...)
-	r.said = tail.Tail{}
+	r.said = process.Tail{}
 	c.Stderr = &r.said
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true} // the bench handles Ctrl-C
 	out, err := c.StdoutPipe()
@@ -102,6 +102,9 @@ func (r *Responder) Start() error {
 		return errors.Join(err, r.Stop())
 	}
 }
+
+// PID returns the process's ID. The responder must be running.
+func (r *Responder) PID() int { return r.process.Process.Pid }
 
 func (r *Responder) explain(what string) error {
 	return fmt.Errorf("the responder %s: %v: %s", what, r.failure, strings.TrimSpace(r.said.String()))

@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/rebound-nic/rebound/internal/bench/affinity"
+	"github.com/rebound-nic/rebound/internal/bench/measure"
 )
 
 // Names and addresses of the testbed. They are only visible inside its namespaces.
@@ -24,7 +24,7 @@ const (
 // Testbed has the bench's side, which is the calling thread's, and the responder's side.
 type Testbed struct {
 	Far  *Namespace
-	Core *affinity.Core // the bench's, not yet taken
+	Core *measure.Core // the bench's, not yet taken
 
 	unprivileged bool
 }
@@ -41,7 +41,7 @@ func Enter(unprivileged bool) (b *Testbed, err error) {
 		return nil, b.forbidden("a second network namespace", err)
 	}
 	if err = b.wire(); err == nil {
-		b.Core, err = affinity.Choose(-1)
+		b.Core, err = measure.Choose(-1)
 	}
 	if err != nil {
 		b.Close()

@@ -77,11 +77,14 @@ func (n *Needs) policy() (*seccomp.Policy, error) {
 		{Name: "socket", Conditions: when(seccomp.Equal, 0, unix.AF_NETLINK)},
 		{Name: "socket", Conditions: append(when(seccomp.Equal, 0, unix.AF_INET), when(seccomp.Equal, 1, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC)...)},
 	}}
+	forbidden := uint64(unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC)
+	if len(n.Devices) > 0 {
+		forbidden &^= unix.O_RDWR
+	}
 	if len(n.Write) > 0 {
 		group.Names = append(group.Names, "openat")
 	} else {
-		group.NamesWithCondtions = append(group.NamesWithCondtions, seccomp.NameWithConditions{Name: "openat",
-			Conditions: when(seccomp.BitsNotSet, 2, unix.O_WRONLY|unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC)})
+		group.NamesWithCondtions = append(group.NamesWithCondtions, seccomp.NameWithConditions{Name: "openat", Conditions: when(seccomp.BitsNotSet, 2, forbidden)})
 	}
 	if n.BPF {
 		for _, c := range bpfCommands {
@@ -99,7 +102,7 @@ func when(operation seccomp.Operation, argument uint32, value uint64) seccomp.Ar
 //
 // SPEC_ALLOW, from Linux 4.17 on, leaves speculative store bypass enabled. Before Linux 5.16, and later with
 // spec_store_bypass_disable=seccomp on the kernel's command line, a filter without it disables that for the thread, and
-// a polling loop takes 1.5 times as long (docs/hot-loops.md). The mitigation protects this process's memory from
+// a polling loop takes 1.5 times as long (docs/internals/performance.md). The mitigation protects this process's memory from
 // foreign code that runs inside the process, and there is none.
 //
 // TSYNC applies the filter to all threads. If that fails for one, the kernel returns its thread ID, which the library

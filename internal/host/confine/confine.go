@@ -22,6 +22,9 @@ type Needs struct {
 	Read  []string // files and folders that may be read, with everything below them; missing ones are left out
 	Write []string // that may also be written, and in which files may be created and removed
 
+	// Folders of device files, which may be opened and used, but not created or removed.
+	Devices []string
+
 	// Capabilities to keep, if the process has them.
 	Capabilities []Capability
 
@@ -233,6 +236,11 @@ func (n *Needs) files() Hold {
 			rules = append(rules, landlock.RWFiles(name).WithIoctlDev())
 		}
 	}
+	for _, name := range n.Devices {
+		if folder, _ := kind(name); folder {
+			rules = append(rules, landlock.PathAccess(ll.AccessFSReadFile|ll.AccessFSWriteFile, name).WithIoctlDev())
+		}
+	}
 	err = landlock.V5.BestEffort().Restrict(rules...)
 	return Hold{"landlock", n.describeFiles(abi), err}
 }
@@ -250,5 +258,9 @@ func (n *Needs) describeFiles(abi int) string {
 		}
 		return strings.Join(names, " ")
 	}
-	return fmt.Sprintf("version %d; read: %s; write: %s", abi, list(n.Read), list(n.Write))
+	what := fmt.Sprintf("version %d; read: %s; write: %s", abi, list(n.Read), list(n.Write))
+	if len(n.Devices) > 0 {
+		what += "; devices: " + list(n.Devices)
+	}
+	return what
 }

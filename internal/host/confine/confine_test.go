@@ -28,10 +28,14 @@ import (
 )
 
 const childEnv = "REBOUND_CONFINE_CHILD" // "FOLDER": act as the confined process; "FOLDER free": as the same one without;
-// "FOLDER without": starts without CAP_SETPCAP and CAP_SETUID
+// "FOLDER without": starts without CAP_SETPCAP and CAP_SETUID; "FOLDER devices", "FOLDER devices light": uses the device files in FOLDER
 
 func TestMain(m *testing.M) {
 	if v := os.Getenv(childEnv); v != "" {
+		if folder, mode, ok := strings.Cut(v, " devices"); ok {
+			childWithDevices(folder, mode == "")
+			os.Exit(0)
+		}
 		folder, free := strings.CutSuffix(v, " free")
 		if f, ok := strings.CutSuffix(folder, " without"); ok {
 			folder = f

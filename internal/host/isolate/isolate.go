@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic"
 )
 
 // Lease is a reservation of CPUs.
@@ -84,12 +86,16 @@ func (l *Lease) Take(steps ...string) []Step {
 
 // Log logs steps. Those that were not completed are warnings.
 func Log(log *slog.Logger, steps ...Step) {
+	logAt(log, slog.LevelInfo, steps)
+}
+
+func logAt(log *slog.Logger, level slog.Level, steps []Step) {
 	for _, s := range steps {
-		level := slog.LevelInfo
+		at := level
 		if s.Err != nil {
-			level = slog.LevelWarn
+			at = slog.LevelWarn
 		}
-		log.Log(context.Background(), level, "isolation", "step", s.String())
+		log.Log(context.Background(), at, "isolation", "step", s.String())
 	}
 }
 
@@ -97,7 +103,7 @@ func Log(log *slog.Logger, steps ...Step) {
 func PutBack(log *slog.Logger) {
 	for _, s := range (&Host{}).Abandoned() {
 		if s.Done != "" || s.Err != nil {
-			Log(log, s)
+			logAt(log, nic.Notice, []Step{s})
 		}
 	}
 }

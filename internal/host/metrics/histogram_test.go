@@ -11,8 +11,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/rebound-nic/rebound/fleet/registry"
 	"github.com/rebound-nic/rebound/internal/host/metrics"
-	"github.com/rebound-nic/rebound/internal/host/metrics/registry"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 

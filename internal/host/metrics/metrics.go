@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math"
@@ -11,8 +12,9 @@ import (
 	"runtime"
 	"strconv"
 
+	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/internal/host/setting"
-	"github.com/rebound-nic/rebound/internal/host/version"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 // ListenStatus serves a status page alone on HOST:PORT, as Serve does.
@@ -22,7 +24,7 @@ func ListenStatus(address string, status http.Handler, log *slog.Logger) (hide f
 
 // Serve serves metrics, which h writes, at /metrics on HOST:PORT, if that is not empty, until hide is called. After hide has
 // returned, no scrape is running, so what h reads may be closed. Requests are answered for IP addresses, localhost, this
-// host's name and hosts. status is the page at /, nil for none. At /healthz the status is 503 while healthy returns an error. Both have the
+// host's name and hosts. status is the page at /, nil for links to the others. At /healthz the status is 503 while healthy returns an error. Both have the
 // limits of the metrics.
 func Serve(address string, hosts []string, h, status http.Handler, healthy func() error, log *slog.Logger) (hide func(), err error) {
 	if address == "" {
@@ -48,7 +50,11 @@ func listen(address string, hosts []string, h, status http.Handler, healthy func
 	}
 	serve := func(pattern, what, path string, h http.Handler) {
 		add(pattern, h)
-		log.Info(what, "url", "http://"+web.Addr().String()+path)
+		level := slog.LevelInfo
+		if _, port, _ := net.SplitHostPort(address); port == "0" { // the kernel has chosen one
+			level = nic.Notice
+		}
+		log.Log(context.Background(), level, what, "url", "http://"+web.Addr().String()+path)
 	}
 	if h != nil {
 		serve("/metrics", "metrics", "/metrics", h)
@@ -59,6 +65,9 @@ func listen(address string, hosts []string, h, status http.Handler, healthy func
 	if healthy != nil {
 		add("/healthz", health(healthy))
 	}
+	if status == nil && h != nil {
+		mux.Handle("/{$}", harmless(index(healthy != nil)))
+	}
 	server := newServer(mux, hosts)
 	go server.Serve(web)
 	return func() {
@@ -67,6 +76,20 @@ func listen(address string, hosts []string, h, status http.Handler, healthy func
 			e.shut()
 		}
 	}, nil
+}
+
+// index is the page at / of a program without a status page. It links to the others.
+func index(healthy bool) http.Handler {
+	text := "<!DOCTYPE html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>Rebound metrics</title>\n" +
+		"<h1>Rebound metrics</h1>\n<ul>\n<li><a href=\"/metrics\">/metrics</a>: metrics for Prometheus\n"
+	if healthy {
+		text += "<li><a href=\"/healthz\">/healthz</a>: ok, or the reason why not, with status 503\n"
+	}
+	page := []byte(text + "</ul>\n")
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Write(page)
+	})
 }
 
 // harmless sets headers that forbid scripts, external resources, framing and caching of a page.
@@ -101,7 +124,7 @@ func CheckAddress(text string) error {
 
 // Build is what the metric rebound_build_info says of this program, by label.
 func Build() (help string, labels map[string]string) {
-	v, _ := version.Stamp()
+	v, _ := process.BuildStamp()
 	return "What this program was built from; always 1.", map[string]string{"version": v, "goversion": runtime.Version(), "goarch": runtime.GOARCH}
 }
 

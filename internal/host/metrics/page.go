@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/rebound-nic/rebound/latency/plain"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // Page is the response to a scrape. Its metrics, labels and output buffer are reused between scrapes, so a scrape makes
@@ -57,14 +57,14 @@ func (p *Page) gauge(name, help string, labels ...string) *Family {
 // are escaped: an interface's name may not be UTF-8.
 func (f *Family) metric(values []string) *dto.Metric {
 	for _, m := range f.known {
-		if slices.EqualFunc(m.Label, values, func(l *dto.LabelPair, v string) bool { return *l.Value == plain.Text(v) }) {
+		if slices.EqualFunc(m.Label, values, func(l *dto.LabelPair, v string) bool { return *l.Value == sanitize.Text(v) }) {
 			f.family.Metric = append(f.family.Metric, m)
 			return m
 		}
 	}
 	m := &dto.Metric{}
 	for i, v := range values {
-		name, v := f.labels[i], strings.Clone(plain.Text(v))
+		name, v := f.labels[i], strings.Clone(sanitize.Text(v))
 		m.Label = append(m.Label, &dto.LabelPair{Name: &name, Value: &v})
 	}
 	switch f.family.GetType() {
@@ -202,7 +202,7 @@ func (p *Page) encode(format expfmt.Format) (err error) {
 // pageHandler answers scrapes with a page, one at a time.
 type pageHandler struct {
 	page    *Page
-	process process
+	process processFamilies
 	collect func()
 }
 

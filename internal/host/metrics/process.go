@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process has the metrics of this process, with client_golang's names. Those of the network are omitted, because they
+// processFamilies has the metrics of this process, with client_golang's names. Those of the network are omitted, because they
 // describe the host's network rather than the process.
-type process struct {
+type processFamilies struct {
 	cpu, open, maxOpen, virtual, maxVirtual, resident, start *Family
 
 	began float64 // Unix time in seconds
@@ -19,8 +19,8 @@ type process struct {
 	names [4096]byte
 }
 
-func newProcess(p *Page) process {
-	return process{
+func newProcess(p *Page) processFamilies {
+	return processFamilies{
 		cpu:        p.Counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds."),
 		open:       p.gauge("process_open_fds", "Number of open file descriptors."),
 		maxOpen:    p.gauge("process_max_fds", "Maximum number of open file descriptors."),
@@ -32,7 +32,7 @@ func newProcess(p *Page) process {
 }
 
 // collect sets the metrics that can be read: without access to /proc there are fewer.
-func (p *process) collect() {
+func (p *processFamilies) collect() {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
 		p.maxOpen.Set(float64(limit.Cur))
@@ -63,7 +63,7 @@ func (p *process) collect() {
 }
 
 // read reads a small file of /proc into a reused buffer.
-func (p *process) read(path string) ([]byte, bool) {
+func (p *processFamilies) read(path string) ([]byte, bool) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, false
@@ -74,7 +74,7 @@ func (p *process) read(path string) ([]byte, bool) {
 }
 
 // descriptors counts this process's open files, except for the one that it uses to count.
-func (p *process) descriptors() (n int, ok bool) {
+func (p *processFamilies) descriptors() (n int, ok bool) {
 	fd, err := unix.Open("/proc/self/fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, false

@@ -154,3 +154,23 @@ func TestIdleClientsMakeRoom(t *testing.T) {
 	a, _ := ask(t, "GET", address, "/metrics", address)
 	check.Equal(t, a.Status, "200 OK", "%s")
 }
+
+// Without a status page, / links to what is there.
+func TestIndex(t *testing.T) {
+	address, hide := listening(t, func(log *slog.Logger) (func(), error) {
+		return Serve("127.0.0.1:0", nil, &slow{}, nil, func() error { return nil }, log)
+	})
+	defer hide()
+	a, body := ask(t, "GET", address, "/", address)
+	check.Equal(t, a.StatusCode, 200, "/ answers with %d")
+	for _, link := range []string{`<a href="/metrics">`, `<a href="/healthz">`} {
+		if !strings.Contains(body, link) {
+			t.Errorf("/ has no %s:\n%s", link, body)
+		}
+	}
+	if a.Header.Get("Content-Security-Policy") == "" || !strings.HasPrefix(a.Header.Get("Content-Type"), "text/html") {
+		t.Errorf("headers of /: %v", a.Header)
+	}
+	a, _ = ask(t, "GET", address, "/nothing", address)
+	check.Equal(t, a.StatusCode, 404, "/nothing answers with %d")
+}

@@ -3,8 +3,9 @@ package setting
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
+
+	"github.com/rebound-nic/rebound/latency/atomicfile"
 )
 
 // Limits on files and values. The parser recurses for each level of nesting and copies a dotted key for each of its
@@ -17,7 +18,7 @@ const (
 
 // readFile reads a file of up to maxFile bytes.
 func readFile(name string) (string, error) {
-	f, err := os.Open(name)
+	f, err := atomicfile.Input(name)
 	if err != nil {
 		return "", err
 	}

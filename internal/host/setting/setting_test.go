@@ -32,7 +32,7 @@ func table(c *chosen) *Table {
 		}
 		return n, nil
 	}
-	return New(
+	t := New(
 		String("a.name", &c.name, "none", nil, "A name."),
 		Int("a.size_max", &c.size, 7, func(n int) error { _, err := same(n); return err }, "A size."),
 		Bool("a.on", &c.on, true, "A switch."),
@@ -41,6 +41,8 @@ func table(c *chosen) *Table {
 		Strings("b.names", &c.names, func(s string) (string, error) { return s, nil }, "Names.\n\nMore of `them`."),
 		Interval("b.every", &c.every, time.Second, "How often."),
 	)
+	t.Removed = map[string]string{"a.old": "use a.name"}
+	return t
 }
 
 // parse assigns what a document has to the settings.
@@ -80,9 +82,10 @@ func TestLines(t *testing.T) {
 		{"[a]\nsize_max = 99999999999999999999", "F:2: a.size_max: 99999999999999999999 is out of range for int64"},
 		{"[a]\nname = '''\n'''\nsize_max = -1", "F:4: a.size_max: -1 is negative"},
 		{"\n[a.name.b]\nc = 1", "F:2: a.name: is a table, must be a string"},
-		{"\n[a]\n'name.b' = 1", "F:3: a.name.b: unknown key"},
+		{"\n[a]\n'name.b' = 1", "F:3: a.name.b: unknown key (did you mean a.name?)"},
+		{"[a]\nold = 1", "F:2: a.old: this setting was removed: use a.name"},
 		{"[a]\nname.b = 1", "F:2: a.name: is a table, must be a string"},
-		{"[a]\nName = ''", "F:2: a.Name: unknown key"},
+		{"[a]\nName = ''", "F:2: a.Name: unknown key (did you mean a.name?)"},
 		{"[b]\nports = [[1]]", "F:2: b.ports: has a list, must be a list of integers"},
 		{"[b]\nports = 2001-01-01", "F:2: b.ports: is a date or time, must be a list of integers"},
 		{"[b]\n\nmode = 'z'", `F:3: b.mode: "z" is not one of x, yy`},
@@ -119,8 +122,13 @@ func TestLaterWins(t *testing.T) {
 
 func TestSet(t *testing.T) {
 	for set, want := range map[string]string{
-		"a.nam=x":         "-set: a.nam: unknown key",
+		"a.nam=x":         "-set: a.nam: unknown key (did you mean a.name?)",
+		"a.nmae=x":        "-set: a.nmae: unknown key (did you mean a.name?)",
+		"x.ports=7":       "-set: x.ports: unknown key (did you mean b.ports?)",
+		"ports=7":         "-set: ports: unknown key (did you mean b.ports?)",
+		"a.colour=x":      "-set: a.colour: unknown key",
 		"a=x":             "-set: a: unknown key",
+		"a.old=x":         "-set: a.old: this setting was removed: use a.name",
 		"a.name":          "-set: a.name: wants KEY=VALUE",
 		"a.size_max=x":    "-set: a.size_max: is a string, must be an integer",
 		"b.ports=[7,x]":   "-set: b.ports: has a string, must be a list of integers",

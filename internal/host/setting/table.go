@@ -25,6 +25,7 @@ func (e *Error) Error() string {
 // by Apply.
 type Table struct {
 	Settings []Setting
+	Removed  map[string]string // keys of earlier versions, and what replaces each
 
 	assigned map[string]assigned // by key
 	flags    map[string]assigned // that Assign lays over given
@@ -49,6 +50,65 @@ func (t *Table) Find(key string) *Setting {
 	return &t.Settings[i]
 }
 
+// unknown returns the problem with a key that is not in the table.
+func (t *Table) unknown(key string) string {
+	if instead, ok := t.Removed[key]; ok {
+		return "this setting was removed: " + instead
+	}
+	if near := t.nearest(key); near != "" {
+		return "unknown key (did you mean " + near + "?)"
+	}
+	return "unknown key"
+}
+
+// nearest returns the key that a user may have meant: one of the same name, or else the one with the fewest different letters, up to two;
+// "" if there is none.
+func (t *Table) nearest(key string) (near string) {
+	if len(key) > 64 {
+		return ""
+	}
+	_, name, dotted := strings.Cut(key, ".")
+	if !dotted {
+		name = key
+	}
+	best := 3
+	for i := range t.Settings {
+		s := &t.Settings[i]
+		n := distance(key, s.Key)
+		if name == s.Name() {
+			n = min(n, 1)
+		}
+		if n < best {
+			near, best = s.Key, n
+		}
+	}
+	return near
+}
+
+// distance returns how many letters must be inserted, deleted, replaced or exchanged with their neighbour to make b of a.
+func distance(a, b string) int {
+	var before, last, row []int // of the shorter a's: two letters, one letter, none
+	for i := range len(a) + 1 {
+		row = make([]int, len(b)+1)
+		for j := range row {
+			switch {
+			case i == 0 || j == 0:
+				row[j] = i + j
+				continue
+			case a[i-1] == b[j-1]:
+				row[j] = last[j-1]
+			default:
+				row[j] = 1 + min(last[j-1], last[j], row[j-1])
+			}
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last = last, row
+	}
+	return row[len(b)]
+}
+
 // Read reads the values in a TOML file.
 func (t *Table) Read(file string) error {
 	doc, err := readFile(file)
@@ -69,7 +129,7 @@ func (t *Table) Set(assignment string) error {
 	}
 	s := t.Find(key)
 	if s == nil {
-		return fail("unknown key")
+		return fail(t.unknown(key))
 	}
 	value, err := s.read(text)
 	if err != nil {

@@ -47,7 +47,7 @@ func (t *Table) Parse(file, doc string) error {
 		}
 		s := t.Find(strings.Join(key[:2], "."))
 		if s == nil || strings.Contains(key[1], ".") {
-			return fail(key[:2], "unknown key")
+			return fail(key[:2], t.unknown(strings.Join(key[:2], ".")))
 		}
 		value = table[key[1]]
 		line := d.line(key)

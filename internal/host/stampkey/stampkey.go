@@ -8,8 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"os"
 	"strings"
+
+	"github.com/rebound-nic/rebound/latency/atomicfile"
 )
 
 // length is the length of a key in bytes.
@@ -56,7 +57,7 @@ func Parse(text string) (Key, error) {
 
 // Read reads a key from a file that only its owner may read and write. The owner must be this user or root.
 func Read(path string) (Key, error) {
-	f, err := os.Open(path)
+	f, err := atomicfile.Open(path)
 	if err != nil {
 		return Key{}, err
 	}
@@ -73,6 +74,16 @@ func Read(path string) (Key, error) {
 		return Key{}, fmt.Errorf("%s: %w (want %d hexadecimal digits: openssl rand -hex %d)", path, err, 2*length, length)
 	}
 	return Key{b, false}, nil
+}
+
+// PrivateFile is Private for a file that is not open.
+func PrivateFile(path string) error {
+	f, err := atomicfile.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return Private(f)
 }
 
 // Private returns an error if anyone but its owner may read or write the file f.

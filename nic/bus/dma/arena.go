@@ -17,11 +17,6 @@ type Arena struct {
 	segments []*segment
 	notes    []string
 	closed   bool
-
-	blocks    []BequestBlock // all that were allocated
-	apart     []BequestBlock // by AllocApart
-	inherited []BequestBlock // of these, allocated by another process and not by this one yet
-	replaying bool           // only these can be allocated
 }
 
 // segment is a range of memory that is contiguous for both the processor and the device.
@@ -63,27 +58,25 @@ func (a *Arena) Grow(size int) error {
 		return errors.Join(err, mp.close(a.mapper))
 	}
 	a.mappings = append(a.mappings, mp)
-	a.segment(mp)
-	return nil
-}
-
-// show maps mp for the device, in one piece if possible, otherwise page by page.
-func (a *Arena) show(mp *mapping) error {
-	err := mp.show(a.mapper, len(mp.mem.Bytes))
-	if errors.Is(err, errScattered) {
-		err = mp.show(a.mapper, mp.mem.Page)
-	}
-	return err
-}
-
-// segment adds the segments and notes of a mapping that the device has.
-func (a *Arena) segment(mp *mapping) {
 	for _, n := range mp.notes {
 		if !slices.Contains(a.notes, n) {
 			a.notes = append(a.notes, n)
 		}
 	}
-	step := mp.step
+	return nil
+}
+
+// show maps mp for the device, in one piece if possible, otherwise page by page, and adds its segments.
+func (a *Arena) show(mp *mapping) error {
+	step := len(mp.mem.Bytes)
+	err := mp.show(a.mapper, step)
+	if errors.Is(err, errScattered) {
+		step = mp.mem.Page
+		err = mp.show(a.mapper, step)
+	}
+	if err != nil {
+		return err
+	}
 	var last *segment
 	for i, iova := range mp.shown {
 		bytes := mp.mem.Bytes[i*step : (i+1)*step]
@@ -95,24 +88,11 @@ func (a *Arena) segment(mp *mapping) {
 		last = &segment{bytes: bytes, iova: iova, used: mp.used, free: []span{{0, uint64(step)}}}
 		a.segments = append(a.segments, last)
 	}
-}
-
-// cut takes the range from lo to hi out of free range i.
-func (s *segment) cut(i int, lo, hi uint64) {
-	f := s.free[i]
-	var rest []span
-	if f.lo < lo {
-		rest = append(rest, span{f.lo, lo})
-	}
-	if hi < f.hi {
-		rest = append(rest, span{hi, f.hi})
-	}
-	s.free = slices.Replace(s.free, i, i+1, rest...)
+	return nil
 }
 
 // Alloc returns size zeroed bytes whose device address is a multiple of align, a power of two. For align up to the page size, the
-// processor's address is aligned too. It returns ErrNoRoom if the arena must grow first. In an inherited arena it returns a block of the
-// other process, as that process left it (see Inherit).
+// processor's address is aligned too. It returns ErrNoRoom if the arena must grow first.
 func (a *Arena) Alloc(size, align int) (Block, error) {
 	if size <= 0 || align <= 0 || align&(align-1) != 0 {
 		return Block{}, fmt.Errorf("dma: invalid block of %d bytes aligned to %d", size, align)
@@ -122,39 +102,6 @@ func (a *Arena) Alloc(size, align int) (Block, error) {
 	if a.closed {
 		return Block{}, fmt.Errorf("dma: %w", errClosed)
 	}
-	if a.replaying {
-		return a.replay(size, align)
-	}
-	b, err := a.alloc(size, align)
-	if err == nil {
-		a.blocks = append(a.blocks, BequestBlock{b.IOVA, size})
-	}
-	return b, err
-}
-
-// AllocApart is Alloc for memory that a driver allocates when the device asks for it. In an arena that another process inherits, the block
-// stays allocated, and Alloc does not return it.
-func (a *Arena) AllocApart(size, align int) (Block, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed {
-		return Block{}, fmt.Errorf("dma: %w", errClosed)
-	}
-	b, err := a.alloc(size, align)
-	if err == nil {
-		a.apart = append(a.apart, BequestBlock{b.IOVA, size})
-	}
-	return b, err
-}
-
-// Blocks returns the number of blocks.
-func (a *Arena) Blocks() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.blocks) + len(a.apart)
-}
-
-func (a *Arena) alloc(size, align int) (Block, error) {
 	longest := uint64(0)
 	for _, s := range a.segments {
 		for i, f := range s.free {
@@ -164,7 +111,14 @@ func (a *Arena) alloc(size, align int) (Block, error) {
 			if hi > f.hi {
 				continue
 			}
-			s.cut(i, lo, hi)
+			var rest []span
+			if f.lo < lo {
+				rest = append(rest, span{f.lo, lo})
+			}
+			if hi < f.hi {
+				rest = append(rest, span{hi, f.hi})
+			}
+			s.free = slices.Replace(s.free, i, i+1, rest...)
 			b := s.bytes[lo:hi:hi]
 			if s.used { // the kernel zeroed new memory when it was populated
 				clear(b)

@@ -140,18 +140,13 @@ func nodeOf(m Mapper) int {
 func (mp *mapping) show(m Mapper, step int) error {
 	mp.step = step
 	for off := 0; off < len(mp.mem.Bytes); off += step {
-		iova, err := m.Map(mp.piece(off))
+		iova, err := m.Map(Memory{Bytes: mp.mem.Bytes[off : off+step : off+step], FD: mp.mem.FD, Off: mp.mem.Off + int64(off), Page: mp.mem.Page})
 		if err != nil {
 			return err
 		}
 		mp.shown = append(mp.shown, iova)
 	}
 	return nil
-}
-
-// piece is the memory of the piece at an offset.
-func (mp *mapping) piece(off int) Memory {
-	return Memory{Bytes: mp.mem.Bytes[off : off+mp.step : off+mp.step], FD: mp.mem.FD, Off: mp.mem.Off + int64(off), Page: mp.mem.Page}
 }
 
 // hide undoes show. Pieces that the mapper fails to unmap stay in mp.shown.

@@ -67,17 +67,5 @@ func (p *Physical) address(b *byte) (uint64, error) {
 // Unmap does nothing: no IOMMU mapping exists.
 func (p *Physical) Unmap(uint64, int) error { return nil }
 
-// Adopt implements Adopter: memory of another process must still be where the device has it.
-func (p *Physical) Adopt(m Memory, iova uint64) error {
-	at, err := p.Map(m)
-	if err == nil && at != iova {
-		err = fmt.Errorf("dma: inherited memory is at physical address %#x, and was at %#x", at, iova)
-	}
-	return err
-}
-
-// Disown implements Adopter.
-func (p *Physical) Disown(uint64, int) {}
-
 // Close closes the pagemap. Addresses that Map returned stay valid.
 func (p *Physical) Close() error { return p.pagemap.Close() }

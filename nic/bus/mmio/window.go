@@ -171,25 +171,6 @@ func load8(p *uint8) uint8 { return *p }
 //go:noinline
 func load16(p *uint16) uint16 { return *p }
 
-// read64 is Read32 for eight bytes in one access.
-func (w *Window) read64(off uint64) uint64 {
-	v := w.load64(off)
-	w.read(off, 8, uint64(v))
-	return v
-}
-
-func (w *Window) load64(off uint64) uint64 {
-	w.check(off, 8)
-	if w.mem != nil {
-		return atomic.LoadUint64((*uint64)(unsafe.Pointer(&w.mem[off])))
-	}
-	var b [8]byte
-	if w.trap.ReadBAR(off, b[:]) != nil {
-		return ^uint64(0)
-	}
-	return binary.LittleEndian.Uint64(b[:])
-}
-
 // Write64 is Write32 for eight bytes in one access.
 func (w *Window) Write64(off uint64, v uint64) {
 	w.check(off, 8)

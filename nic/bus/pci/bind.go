@@ -14,11 +14,16 @@ import (
 
 const vfioDriver = "vfio-pci"
 
+// noIOMMUParameter is vfio's switch below /sys. It also works where vfio is built into the kernel or loaded already: modprobe then ignores the
+// parameter, and reports success.
+const noIOMMUParameter = "module/vfio/parameters/enable_unsafe_noiommu_mode"
+
 // Target says what Bind does with a function.
 type Target struct {
 	NoDriver bool              // leave it without a driver, for openSysfs, instead of giving it to vfio-pci
 	Needed   map[string]string // interfaces in use, with the reason: "carries the default route"
 	Force    bool              // even if its interface is in use
+	Group    int               // of users, which may write its configuration space until Unbind; 0 for none
 }
 
 // Bind unbinds the function at addr from its kernel driver and binds it to vfio-pci. It returns errInUse for a function whose
@@ -34,6 +39,22 @@ func (h *host) bind(addr string, to Target) error {
 	if err != nil {
 		return err
 	}
+	if err := h.rebind(f, to); err != nil || to.Group == 0 {
+		return err
+	}
+	return h.share(f, to.Group, 0o664)
+}
+
+// share gives a function's configuration space to a group of users, with a mode.
+func (h *host) share(f Found, group int, mode os.FileMode) error {
+	config := filepath.Join(h.device(f.Address), "config")
+	if err := errors.Join(os.Chown(config, -1, group), os.Chmod(config, mode)); err != nil {
+		return fmt.Errorf("pci: %s: %w", f.Address, rights(err))
+	}
+	return nil
+}
+
+func (h *host) rebind(f Found, to Target) error {
 	want := vfioDriver
 	if to.NoDriver {
 		want = ""
@@ -56,8 +77,9 @@ func (h *host) bind(addr string, to Target) error {
 		}
 	}
 	if !to.NoDriver {
-		if f.Group == "" && h.text(h.sys, "module/vfio/parameters/enable_unsafe_noiommu_mode") != "Y" {
-			return fmt.Errorf("pci: %s: %w: enable it in the firmware (VT-d, AMD-Vi, SMMU) and boot with intel_iommu=on or amd_iommu=on; without one, set nic.unsafe_no_iommu", f.Address, errNoIOMMU)
+		if f.Group == "" && h.text(h.sys, noIOMMUParameter) != "Y" {
+			return fmt.Errorf("pci: %s: %w: enable it in the firmware (VT-d, AMD-Vi, SMMU) and boot with intel_iommu=on or amd_iommu=on; without one, bind -no-driver and set nic.unsafe_no_iommu, "+
+				"or allow vfio-pci without one (echo 1 > %s)", f.Address, errNoIOMMU, filepath.Join(h.sys, noIOMMUParameter))
 		}
 		if _, err := os.Stat(h.driver(vfioDriver)); err != nil {
 			if err := h.modules(vfioDriver); err != nil {
@@ -170,6 +192,11 @@ func (h *host) unbind(addr string) error {
 	}
 	if f.Driver != "" && f.Driver != vfioDriver {
 		return nil // the kernel's own driver has it
+	}
+	if i, err := os.Stat(filepath.Join(h.device(f.Address), "config")); err == nil && i.Mode()&0o020 != 0 {
+		if err := h.share(f, 0, 0o644); err != nil {
+			return err
+		}
 	}
 	if f.Driver == vfioDriver {
 		// Otherwise the kernel would wait indefinitely for the process that has it open.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -12,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 const (
@@ -90,6 +92,26 @@ func TestBindAndBack(t *testing.T) {
 	}
 }
 
+// A group may write configuration space from Bind to Unbind, also if the function was bound before.
+func TestBindForGroup(t *testing.T) {
+	needs.Root(t, "giving files away")
+	k := newKernel(t)
+	k.card(addr0, "ixgbe", "7", "eth1")
+	k.driverModule(vfioDriver)
+	is := func(when string, group uint32, mode os.FileMode) {
+		t.Helper()
+		i := must.Get(os.Stat(k.host.device(addr0) + "/config"))(t)
+		check.Equal(t, i.Mode(), mode, when+" %v")
+		check.Equal(t, i.Sys().(*syscall.Stat_t).Gid, group, when+" group %d")
+	}
+	must.OK(t, k.bind(addr0, Target{}))
+	is("without a group", 0, 0o644)
+	must.OK(t, k.bind(addr0, Target{Group: 1234}))
+	is("for a group", 1234, 0o664)
+	must.OK(t, k.unbind(addr0))
+	is("after unbind", 0, 0o644)
+}
+
 func TestBindRefuses(t *testing.T) {
 	var needed map[string]string
 	for name, c := range map[string]struct {
@@ -161,5 +183,17 @@ func TestWriteAttribute(t *testing.T) {
 	check.Fails(t, "an attribute that is not there", writeAttribute(t.TempDir()+"/none", "1"), os.ErrNotExist)
 	for _, is := range []error{bus.ErrRights, unix.EPERM} {
 		check.Fails(t, "rights", rights(unix.EPERM), is)
+	}
+}
+
+func TestFunctionOf(t *testing.T) {
+	k := newKernel(t)
+	k.card(addr0, "ixgbe", "7", "eth1")
+	k.card(addr1, "virtio-pci", "8")
+	k.link("sys/class/net/eth1/device", k.host.device(addr0))
+	k.file("sys/bus/pci/devices/"+addr1+"/virtio0/net/eth2/mtu", "1500")
+	k.link("sys/class/net/eth2/device", k.host.device(addr1)+"/virtio0")
+	for name, want := range map[string]string{"eth1": addr0, "eth2": addr1, "lo": "", "": "", "../eth1": ""} {
+		check.Equal(t, k.functionOf(name), want, "function of "+name+" is %q")
 	}
 }

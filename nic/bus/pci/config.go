@@ -251,10 +251,10 @@ func SplitWC(f Function, n int, from uint64) error {
 
 // WriteReal writes to the device's own configuration space where WriteConfig may not: vfio-pci emulates the payload and read
 // request sizes of Device Control (Linux, init_pci_cap_exp_perm). With other buses WriteConfig reaches the device, and this does
-// nothing.
+// nothing. If the process gives rights up later, its first call has to be before.
 func WriteReal(f Function, off int, p []byte) error {
-	if s, ok := unwrap(f).(interface{ writeReal(int, []byte) error }); ok {
-		return s.writeReal(off, p)
+	if s, ok := unwrap(f).(interface{ WriteReal(int, []byte) error }); ok {
+		return s.WriteReal(off, p)
 	}
 	return nil
 }

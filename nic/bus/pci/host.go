@@ -115,6 +115,28 @@ func (h *host) find(addr string) (Found, error) {
 	return f, nil
 }
 
+// FindIn is Find on a machine whose /sys is the folder sys.
+func FindIn(sys, addr string) (Found, error) { return (&host{sys: sys}).find(addr) }
+
+// FunctionOf returns the PCI address of a network interface of this machine, "" if it has none.
+func FunctionOf(iface string) string { return machine.functionOf(iface) }
+
+func (h *host) functionOf(iface string) string {
+	if iface != filepath.Base(iface) {
+		return ""
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Join(h.sys, "class/net", iface, "device"))
+	if err != nil {
+		return ""
+	}
+	for _, d := range []string{dir, filepath.Dir(dir)} { // virtio has its own bus between the function and its interface
+		if addr, err := ParseAddress(filepath.Base(d)); err == nil {
+			return addr
+		}
+	}
+	return ""
+}
+
 func (h *host) device(addr string) string { return filepath.Join(h.sys, "bus/pci/devices", addr) }
 
 func (h *host) driver(name string) string { return filepath.Join(h.sys, "bus/pci/drivers", name) }

@@ -26,7 +26,6 @@ type sysfsFunction struct {
 	size   int // size of configuration space
 
 	noReset bool // the kernel cannot reset it
-	resting bool // inherited, and another process uses it
 	once    sync.Once
 	err     error
 }
@@ -151,19 +150,11 @@ func (f *sysfsFunction) Reset() error {
 }
 
 func (f *sysfsFunction) mapUncached(n int, from, size uint64) (*mmio.Window, error) {
-	r, err := os.OpenFile(filepath.Join(f.dir, fmt.Sprintf("resource%d", n)), os.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return f.mapped(from+size, false, piece{fd: int(r.Fd()), file: int64(from), at: from, size: size})
+	return f.fromSysfs(fmt.Sprintf("resource%d", n), false, from, size)
 }
 
 // Close implements Function. Later calls return the same error.
 func (f *sysfsFunction) Close() error {
-	if f.resting {
-		return f.Leave()
-	}
 	f.once.Do(func() {
 		var errs []error
 		if !Gone(f) {

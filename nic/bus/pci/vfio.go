@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,11 +30,11 @@ type vfioFunction struct {
 	flags   uint32
 
 	container, group, device *os.File
+	config                   *os.File      // of sysfs, from the first WriteReal on
 	physical                 *dma.Physical // without an IOMMU
 
-	resting bool // inherited, and another process uses it
-	once    sync.Once
-	err     error
+	once sync.Once
+	err  error
 }
 
 // openVFIO opens the function at addr, which must be bound to vfio-pci. unsafeNoIOMMU allows vfio-pci's mode without an IOMMU,
@@ -180,11 +181,6 @@ func (f *vfioFunction) setIOMMU(noIOMMU bool) (err error) {
 		}
 		return fmt.Errorf("VFIO_SET_IOMMU type %d%s: %w", kind, hint, rights(err))
 	}
-	return f.addresses(noIOMMU)
-}
-
-// addresses prepares the choice of device addresses.
-func (f *vfioFunction) addresses(noIOMMU bool) (err error) {
 	if noIOMMU {
 		f.physical, err = dma.UnsafeNoIOMMU()
 		return err
@@ -208,11 +204,6 @@ func (f *vfioFunction) openDevice() error {
 	}
 	unix.CloseOnExec(fd)
 	f.device = os.NewFile(uintptr(fd), f.addr)
-	return f.describe()
-}
-
-// describe reads the device's regions.
-func (f *vfioFunction) describe() error {
 	info := vfioDeviceInfo{argsz: uint32(unsafe.Sizeof(vfioDeviceInfo{}))}
 	if err := f.fill(f.device, vfioDeviceGetInfo, unsafe.Pointer(&info)); err != nil {
 		return fmt.Errorf("VFIO_DEVICE_GET_INFO: %w", err)
@@ -285,23 +276,30 @@ func (f *vfioFunction) WriteConfig(off int, p []byte) error {
 	return err
 }
 
-// writeReal writes through sysfs, unless the value is already there.
-func (f *vfioFunction) writeReal(off int, p []byte) error {
-	config, err := os.OpenFile(filepath.Join(f.host.device(f.addr), "config"), os.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("pci: %s: %w", f.addr, rights(err))
+// WriteReal writes through sysfs, unless the value is already there. The file stays open: a process that gave its rights up could not
+// open it again. Without CAP_SYS_ADMIN the kernel lets the file be written, but of no more than 64 bytes be read.
+func (f *vfioFunction) WriteReal(off int, p []byte) (err error) {
+	if f.config == nil {
+		f.config, err = os.OpenFile(filepath.Join(f.host.device(f.addr), "config"), os.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			f.config = nil
+			return fmt.Errorf("pci: %s: %w", f.addr, rights(err))
+		}
 	}
-	defer config.Close()
 	now := make([]byte, len(p))
 	for range 2 {
-		if _, err := config.ReadAt(now, int64(off)); err != nil {
+		n, err := f.config.ReadAt(now, int64(off))
+		if err != nil && err != io.EOF {
 			return fmt.Errorf("pci: %s: %w", f.addr, err)
 		}
-		if bytes.Equal(now, p) {
+		if bytes.Equal(now[:n], p) {
 			return nil
 		}
-		if _, err := config.WriteAt(p, int64(off)); err != nil {
+		if _, err := f.config.WriteAt(p, int64(off)); err != nil {
 			return fmt.Errorf("pci: %s: configuration space %#x: %w", f.addr, off, rights(err))
+		}
+		if n == 0 {
+			return nil
 		}
 	}
 	return fmt.Errorf("pci: %s: configuration space %#x reads % x, expected % x: %w", f.addr, off, now, p, errConfig)
@@ -389,9 +387,6 @@ func (t regionTrap) WriteBAR(off uint64, p []byte) error {
 
 // Close implements Function. Later calls return the same error.
 func (f *vfioFunction) Close() error {
-	if f.resting {
-		return f.Leave()
-	}
 	f.once.Do(func() {
 		var errs []error
 		if !Gone(f) {
@@ -406,7 +401,7 @@ func (f *vfioFunction) Close() error {
 // release closes the files. Closing the container's last file removes all of its mappings from the IOMMU.
 func (f *vfioFunction) release() error {
 	var errs []error
-	for _, file := range []*os.File{f.device, f.group, f.container} {
+	for _, file := range []*os.File{f.config, f.device, f.group, f.container} {
 		if file != nil {
 			errs = append(errs, file.Close())
 		}

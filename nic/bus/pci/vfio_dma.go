@@ -54,36 +54,24 @@ func (v *iovas) take(size uint64) (uint64, error) {
 			at = alignUp(u.hi, align)
 		}
 		if at >= r.lo && at < r.hi && r.hi-at >= size {
-			v.put(span{at, at + size})
+			i, _ := slices.BinarySearchFunc(v.used, at, func(s span, at uint64) int {
+				if s.lo < at {
+					return -1
+				}
+				return 1
+			})
+			v.used = slices.Insert(v.used, i, span{at, at + size})
 			return at, nil
 		}
 	}
 	return 0, fmt.Errorf("no %#x bytes are free in the IOMMU's address space", size)
 }
 
-// put marks a range as used, and reports whether it was free.
-func (v *iovas) put(s span) bool {
-	i, _ := slices.BinarySearchFunc(v.used, s.lo, func(u span, lo uint64) int {
-		if u.lo < lo {
-			return -1
-		}
-		return 1
-	})
-	if s.hi <= s.lo || i > 0 && v.used[i-1].hi > s.lo || i < len(v.used) && v.used[i].lo < s.hi {
-		return false
+// drop frees the range of that size that begins at an address, if there is one.
+func (v *iovas) drop(at, size uint64) {
+	if i := slices.Index(v.used, span{at, at + size}); i >= 0 {
+		v.used = slices.Delete(v.used, i, i+1)
 	}
-	v.used = slices.Insert(v.used, i, s)
-	return true
-}
-
-// drop frees the range that begins at an address, and reports whether there was one of that size.
-func (v *iovas) drop(at, size uint64) bool {
-	i := slices.Index(v.used, span{at, at + size})
-	if i < 0 {
-		return false
-	}
-	v.used = slices.Delete(v.used, i, i+1)
-	return true
 }
 
 func (v *iovas) close() {

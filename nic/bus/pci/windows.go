@@ -35,9 +35,6 @@ func (w *windows) SplitWC(n int, from uint64) error {
 	if err := w.check(n); err != nil {
 		return err
 	}
-	if from != 0 && w.split[n] == from {
-		return nil // inherited with its windows
-	}
 	if from == 0 || from >= w.bars[n].size || from%uint64(os.Getpagesize()) != 0 {
 		return fmt.Errorf("pci: %s: BAR %d of %#x bytes cannot be split at %#x: %w", w.addr, n, w.bars[n].size, from, ErrBAR)
 	}
@@ -69,6 +66,9 @@ func (w *windows) BAR(n int) (*mmio.Window, error) {
 		if _, err := w.BARWC(n); err != nil {
 			return nil, err
 		}
+		if w.uc[n] != nil {
+			return w.uc[n], nil
+		}
 	}
 	win, err := w.uncached(n, 0, size)
 	if err != nil {
@@ -79,8 +79,9 @@ func (w *windows) BAR(n int) (*mmio.Window, error) {
 }
 
 // BARWC implements Function. The kernel offers write-combining only through the sysfs file resourceN_wc; vfio-pci maps a BAR
-// uncached. The file can be used beside vfio-pci before vfio-pci has claimed the same BAR, if kernel lockdown allows it. Whether
-// the mapping really combines stores is measured by timing them (mmio.Timing).
+// uncached. The file can be used beside vfio-pci while vfio-pci has not claimed the same BAR, if kernel lockdown allows it. On amd64 the
+// kernel's table of memory types must confirm it. arm64 has no such table: there the mapping counts as asked for, and only mlx5
+// measures whether it combines stores, by timing them (mmio.Timing).
 func (w *windows) BARWC(n int) (*mmio.Window, error) {
 	if err := w.check(n); err != nil {
 		return nil, err
@@ -110,26 +111,52 @@ func (w *windows) BARWC(n int) (*mmio.Window, error) {
 	return win, nil
 }
 
-// combining maps a BAR from the file resourceN_wc, which exists for prefetchable BARs.
+// combining maps a BAR from the file resourceN_wc, which exists for prefetchable BARs. Of a split BAR it maps the uncached part from
+// resourceN, too: vfio-pci claims a BAR when it is mapped from the device's file (Linux 6.12; newer kernels when the device is opened), and a
+// kernel with CONFIG_IO_STRICT_DEVMEM then revokes all mappings from sysfs. The next store to one is SIGBUS.
 func (w *windows) combining(n int, from, size uint64) (*mmio.Window, error) {
-	f, err := os.OpenFile(filepath.Join(w.host.device(w.addr), fmt.Sprintf("resource%d_wc", n)), os.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	win, err := w.mapped(from+size, true, piece{fd: int(f.Fd()), file: int64(from), at: from, size: size})
+	name := fmt.Sprintf("resource%d_wc", n)
+	win, err := w.fromSysfs(name, true, from, size)
 	if errors.Is(err, unix.EINVAL) {
-		err = fmt.Errorf("%s: %w: the kernel reserves claimed BARs for their driver (boot with iomem=relaxed)", f.Name(), err)
+		err = fmt.Errorf("%w: the kernel reserves claimed BARs for their driver (boot with iomem=relaxed)", err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	lo := w.bars[n].start
 	if runtime.GOARCH == "amd64" && !w.host.combines(span{lo + from, lo + from + size}, w.shared) {
-		win.Retire()
-		return nil, fmt.Errorf("%s: the kernel mapped it with another memory type (/sys/kernel/debug/x86/pat_memtype_list)", f.Name())
+		w.unmapLast(win)
+		return nil, fmt.Errorf("%s: the kernel mapped it with another memory type (/sys/kernel/debug/x86/pat_memtype_list)", name)
+	}
+	if from > 0 {
+		if w.uc[n], err = w.fromSysfs(fmt.Sprintf("resource%d", n), false, 0, from); err != nil {
+			w.unmapLast(win)
+			return nil, err
+		}
 	}
 	return win, nil
+}
+
+// fromSysfs maps a part of a BAR from one of the function's files.
+func (w *windows) fromSysfs(name string, wc bool, from, size uint64) (*mmio.Window, error) {
+	f, err := os.OpenFile(filepath.Join(w.host.device(w.addr), name), os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	win, err := w.mapped(from+size, wc, piece{fd: int(f.Fd()), file: int64(from), at: from, size: size})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return win, nil
+}
+
+// unmapLast unmaps the window that was mapped last.
+func (w *windows) unmapLast(win *mmio.Window) {
+	win.Retire()
+	last := len(w.maps) - 1
+	unix.Munmap(w.maps[last])
+	w.maps = w.maps[:last]
 }
 
 // combines reports whether x86's table of memory types lists a physical range as write-combining. If the range is already mapped
@@ -144,7 +171,11 @@ func (h *host) combines(r span, shared bool) bool {
 	for line := range strings.Lines(string(table)) {
 		var lo, hi uint64
 		var kind string
-		if n, _ := fmt.Sscanf(line, "PAT: [mem 0x%x-0x%x] %s", &lo, &hi, &kind); n != 3 || hi <= r.lo || lo >= r.hi {
+		n, _ := fmt.Sscanf(line, "PAT: [mem 0x%x-0x%x] %s", &lo, &hi, &kind)
+		if n != 3 { // kernels before 5.7
+			n, _ = fmt.Sscanf(line, "%s @ 0x%x-0x%x", &kind, &lo, &hi)
+		}
+		if n != 3 || hi <= r.lo || lo >= r.hi {
 			continue
 		}
 		if kind != "write-combining" {

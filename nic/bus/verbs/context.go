@@ -29,7 +29,7 @@ func (c *Context) Call(object, method uint16, attrs []Attr) error {
 	if errors.Is(err, unix.ETIMEDOUT) {
 		return fmt.Errorf("%w: %w", bus.ErrTimeout, err)
 	}
-	return err
+	return tooOld(err)
 }
 
 // in, out are attributes with data, number one with a number.
@@ -114,7 +114,7 @@ func (c *Context) CreateCQ(entries uint32, request, response []byte) (handle, si
 		out(abi.AttrCreateCQRespCQE, Bytes(&size)), {ID: abi.AttrCreateCQEventFD, Kind: FD, Value: int64(c.events)},
 	}, request, response)
 	if err := c.Call(abi.ObjectCQ, abi.MethodCQCreate, attrs); err != nil {
-		return 0, 0, fmt.Errorf("create a completion queue of %d entries: %w", entries, err)
+		return 0, 0, fmt.Errorf("create a completion queue of %d entries: %w", entries, noMemory(err))
 	}
 	return uint32(attrs[0].Value), size, nil
 }
@@ -165,7 +165,7 @@ const (
 // CreateQP creates a queue pair in this context's protection domain.
 func (c *Context) CreateQP(q abi.CreateQP, request, response []byte) (r abi.CreateQPResp, err error) {
 	q.PDHandle = c.pd
-	return r, c.Write(abi.CmdCreateQP, Bytes(&q), Bytes(&r), request, response)
+	return r, noMemory(c.Write(abi.CmdCreateQP, Bytes(&q), Bytes(&r), request, response))
 }
 
 // ModifyQP changes a queue pair.

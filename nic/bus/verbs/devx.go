@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 )
@@ -64,13 +63,12 @@ func (d DevX) object(method uint16, handle uint32, command, answer []byte) error
 		in(abi.MLX5AttrDevXObjModifyCmdIn, command), out(abi.MLX5AttrDevXObjModifyCmdOut, answer)})
 }
 
-// RegisterUmem registers memory of the process for the rings and doorbell records of queues, in pages of the host, and returns its ID.
+// RegisterUmem registers memory of the process for a ring, which has to begin where it does, or for doorbell records, and returns its ID.
 func (d DevX) RegisterUmem(base, size uint64) (id uint32, err error) {
 	attrs := []Attr{{ID: abi.MLX5AttrDevXUmemRegHandle, Kind: Create}, number(abi.MLX5AttrDevXUmemRegAddr, base), number(abi.MLX5AttrDevXUmemRegLen, size),
-		number[uint32](abi.MLX5AttrDevXUmemRegAccess, localWrite), out(abi.MLX5AttrDevXUmemRegOutID, Bytes(&id)),
-		{ID: abi.MLX5AttrDevXUmemRegPgszBitmap, Kind: Const, Value: int64(os.Getpagesize())}}
+		number[uint32](abi.MLX5AttrDevXUmemRegAccess, localWrite), out(abi.MLX5AttrDevXUmemRegOutID, Bytes(&id))}
 	if err = d.Call(abi.MLX5ObjectDevXUmem, abi.MLX5MethodDevXUmemReg, attrs); err != nil {
-		return 0, fmt.Errorf("register %d bytes for queues: %w", size, err)
+		return 0, fmt.Errorf("register %d bytes for queues: %w", size, noMemory(err))
 	}
 	return id, nil
 }

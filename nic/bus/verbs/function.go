@@ -26,6 +26,7 @@ type Function struct {
 	config *os.File
 	sys    string
 	open   func(Found) (Kernel, error)
+	find   func(name string) (Found, error) // nil if tests make the device
 
 	mu      sync.Mutex
 	context *Context
@@ -45,12 +46,16 @@ func Open(name string) (*Function, error) {
 	if err != nil {
 		return nil, err
 	}
-	return New(name, found, "/sys", func(f Found) (Kernel, error) {
+	f, err := New(name, found, "/sys", func(f Found) (Kernel, error) {
 		if f.Node == "" {
 			return nil, fmt.Errorf("%s: %w: %s", f.Name, bus.ErrNoDevice, f.Missing())
 		}
 		return open(f.Node, drivers[f.Function.Driver])
 	})
+	if err == nil {
+		f.find = Find
+	}
+	return f, err
 }
 
 // New is Open for a device that tests make: sys has its files as in sysfs.
@@ -82,7 +87,11 @@ func Of(fn pci.Function) *Function {
 
 // Start opens a Context after Stop. The device is looked up again: the kernel may have made a new one in its place.
 func (f *Function) Start() error {
-	if again, err := Find(f.Function.Address); err == nil {
+	if f.find != nil {
+		again, err := f.find(f.Function.Address)
+		if err != nil {
+			return err // another device may have its node now
+		}
 		f.Found = again
 	}
 	k, err := f.open(f.Found)
@@ -194,11 +203,8 @@ func (f *Function) Map(m dma.Memory) (uint64, error) {
 		return 0, fmt.Errorf("%s: %w: no context is open", f.name, bus.ErrGone)
 	}
 	r, err := f.context.register(m.Bytes)
-	switch {
-	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EPERM):
-		return 0, fmt.Errorf("%s: register %d bytes: %w (raise the limit of locked memory, ulimit -l, or give it CAP_IPC_LOCK)", f.name, len(m.Bytes), err)
-	case err != nil:
-		return 0, fmt.Errorf("%s: register %d bytes: %w", f.name, len(m.Bytes), err)
+	if err != nil {
+		return 0, fmt.Errorf("%s: register %d bytes: %w", f.name, len(m.Bytes), noMemory(err))
 	}
 	f.regions = append(f.regions, r)
 	return r.base, nil

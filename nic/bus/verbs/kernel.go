@@ -64,7 +64,7 @@ func open(node string, driver uint32) (*device, error) {
 	case errors.Is(err, unix.EPERM): // not EACCES
 		return nil, fmt.Errorf("%w: %w: the device belongs to another network namespace (rdma system show)", bus.ErrRights, err)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("%w: %w", bus.ErrRights, err)
+		return nil, fmt.Errorf("%w: %w%s", bus.ErrRights, err, selinux("/sys"))
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%w: %w (in a container, give it the device)", bus.ErrNoDevice, err)
 	case err != nil:

@@ -205,7 +205,7 @@ func TestFunction(t *testing.T) {
 		t.Errorf("unmap: %v, %d left", err, len(registered))
 	}
 	limit = true
-	check.Fails(t, "too much locked memory", check.Err(f.Map(memory)), nil, "ulimit -l")
+	check.Fails(t, "too much locked memory", check.Err(f.Map(memory)), nil, "locked memory is ")
 	if n, err := f.Counters("ports/1/hw_counters"); err != nil || len(n) != 1 || n["rx_pkts"] != 12 {
 		t.Errorf("counters %v, %v", n, err)
 	}

@@ -39,92 +39,57 @@ func (f *Function) BAR(n int) (*mmio.Window, error) {
 	if info.Size == 0 || info.Size > 1<<40 {
 		return nil, fmt.Errorf("%s: BAR %d has %#x bytes", f.Name(), n, info.Size)
 	}
-	if f.shadow[n], err = f.mapShadow(n, info.Size); err != nil {
+	var areas []proto.SparseArea
+	if f.shadow[n], areas, err = f.mapShadow(n, info.Size); err != nil {
 		return nil, err
 	}
-	f.win[n] = f.window(n, info.Size)
-	return f.win[n], nil
-}
-
-// window returns BAR n, whose shadow is mapped.
-func (f *Function) window(n int, size uint64) *mmio.Window {
-	k := &f.shadow[n]
-	mem := k.mem
+	mem := f.shadow[n]
 	if mem != nil {
-		mem = mem[:size]
+		mem = mem[:info.Size]
 	}
-	return mmio.Trapped(size, trap{f, n}, mem, func(off, size uint64) bool {
-		return slices.ContainsFunc(k.areas, func(a proto.SparseArea) bool {
+	f.win[n] = mmio.Trapped(info.Size, trap{f, n}, mem, func(off, size uint64) bool {
+		return slices.ContainsFunc(areas, func(a proto.SparseArea) bool {
 			return off >= a.Offset && off-a.Offset < a.Size && size <= a.Size-(off-a.Offset)
 		})
 	})
+	return f.win[n], nil
 }
 
 func (f *Function) BARWC(n int) (*mmio.Window, error) { return f.BAR(n) }
 
-// shadow is the memory behind a BAR's doorbells, the zero value if there is none.
-type shadow struct {
-	mem   []byte
-	fd    int
-	areas []proto.SparseArea // the doorbells
-}
-
-func (k *shadow) close() {
-	if k.mem != nil {
-		unix.Munmap(k.mem)
-		unix.Close(k.fd)
-	}
-	*k = shadow{}
-}
-
-// mapShadow maps the memory behind a BAR's doorbells, if the server has any.
-func (f *Function) mapShadow(bar int, size uint64) (shadow, error) {
+// mapShadow maps the memory behind a BAR's doorbells, if the server has any, and returns where the doorbells are in it.
+func (f *Function) mapShadow(bar int, size uint64) ([]byte, []proto.SparseArea, error) {
 	region := uint32(proto.RegionShadow + bar)
 	if f.info.Regions <= region {
-		return shadow{}, nil
+		return nil, nil, nil
 	}
 	info, caps, fds, err := f.regionInfo(region)
-	defer func() { bus.CloseFiles(fds) }()
+	defer bus.CloseFiles(fds)
 	if err != nil || info.Flags&(proto.RegionMmap|proto.RegionCaps) != proto.RegionMmap|proto.RegionCaps || len(fds) != 1 {
-		return shadow{}, err
+		return nil, nil, err
 	}
 	ours, areas, err := parseCaps(caps)
 	if err != nil || !ours {
-		return shadow{}, err
+		return nil, nil, err
 	}
-	if info.Size < size {
-		return shadow{}, fmt.Errorf("%w: %#x bytes of memory behind BAR %d of %#x", proto.ErrProtocol, info.Size, bar, size)
-	}
-	fd := fds[0]
-	fds = nil
-	k, err := mapShadowFile(fd, info.Size, areas)
-	if err != nil {
-		return k, fmt.Errorf("%s: memory behind BAR %d: %w", f.Name(), bar, err)
-	}
-	return k, nil
-}
-
-// mapShadowFile maps a file, which it owns.
-func mapShadowFile(fd int, size uint64, areas []proto.SparseArea) (k shadow, err error) {
 	var st unix.Stat_t
-	seals, serr := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err := unix.Fstat(fd, &st); err != nil || serr != nil || seals&unix.F_SEAL_SHRINK == 0 || size > uint64(st.Size) {
-		unix.Close(fd)
-		return k, fmt.Errorf("%w: %#x bytes of %#x, seals %#x", proto.ErrProtocol, size, st.Size, seals)
+	seals, serr := unix.FcntlInt(uintptr(fds[0]), unix.F_GET_SEALS, 0)
+	if err := unix.Fstat(fds[0], &st); err != nil || serr != nil || seals&unix.F_SEAL_SHRINK == 0 ||
+		info.Size < size || info.Size > uint64(st.Size) {
+		return nil, nil, fmt.Errorf("%w: memory behind BAR %d: %#x bytes of %#x, seals %#x", proto.ErrProtocol, bar, info.Size, st.Size, seals)
 	}
-	if k.mem, err = unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		unix.Close(fd)
-		return k, err
+	mem, err := unix.Mmap(fds[0], 0, int(info.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: map the doorbells of BAR %d: %w", f.Name(), bar, err)
 	}
-	k.fd, k.areas = fd, areas
-	return k, nil
+	return mem, areas, nil
 }
 
 // regionInfo requests a region's description, and once more with room for its capabilities.
 func (f *Function) regionInfo(index uint32) (proto.RegionInfoBody, []byte, []int, error) {
 	q := proto.RegionInfoBody{Argsz: 32, Index: index}
 	for range 2 {
-		r, err := f.call(proto.CmdGetRegionInfo, proto.Encode(q))
+		r, err := f.conn.Call(proto.CmdGetRegionInfo, proto.Encode(q))
 		if err != nil {
 			return q, nil, nil, err
 		}

@@ -10,9 +10,10 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
@@ -30,9 +31,7 @@ type Function struct {
 
 	winMu  sync.Mutex
 	win    [6]*mmio.Window
-	shadow [6]shadow
-
-	resting atomic.Bool // inherited, and another process uses the connection
+	shadow [6][]byte
 
 	mu   sync.Mutex // never held while waiting for the server: the reader locks it too
 	maps []mapping
@@ -65,7 +64,10 @@ func Dial(path string) (*Function, error) {
 	if err != nil {
 		return nil, fmt.Errorf("vfio-user: %w", err)
 	}
-	f := &Function{path: path, conn: proto.NewConn(sock), ran: make(chan struct{})}
+	f := &Function{path: path, ran: make(chan struct{})}
+	if f.conn, err = proto.NewConn(sock, f.request); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
 	f.run()
 	if err := f.start(); err != nil {
 		f.conn.Fail(proto.ErrClosed)
@@ -75,24 +77,16 @@ func Dial(path string) (*Function, error) {
 	return f, nil
 }
 
-// run reads the connection until it is closed.
+// run answers the device's requests until the connection is closed.
 func (f *Function) run() {
 	go func() {
 		defer close(f.ran)
-		f.conn.Run(f.request)
+		f.conn.Run()
 	}()
 }
 
-// call sends a request and waits for its reply. The caller closes the reply's descriptors.
-func (f *Function) call(cmd proto.Command, body []byte, fds ...int) (proto.Message, error) {
-	if f.resting.Load() {
-		return proto.Message{}, errResting
-	}
-	return f.conn.Call(cmd, body, fds...)
-}
-
 func (f *Function) start() error {
-	r, err := f.call(proto.CmdVersion, proto.VersionBody())
+	r, err := f.conn.Call(proto.CmdVersion, proto.VersionBody())
 	if errors.Is(err, proto.ErrClosed) {
 		return fmt.Errorf("%w (a server that already has a client closes further connections)", err)
 	} else if err != nil {
@@ -102,7 +96,7 @@ func (f *Function) start() error {
 	if _, err := proto.ParseVersion(r.Body); err != nil {
 		return err
 	}
-	r, err = f.call(proto.CmdGetInfo, proto.Encode(proto.InfoBody{Argsz: 16}))
+	r, err = f.conn.Call(proto.CmdGetInfo, proto.Encode(proto.InfoBody{Argsz: 16}))
 	if err != nil {
 		return err
 	}
@@ -187,7 +181,7 @@ func (f *Function) reach(q proto.DMABody) []byte {
 
 func (f *Function) read(region uint32, off uint64, p []byte) error {
 	q := proto.AccessBody{Offset: off, Region: region, Count: uint32(len(p))}
-	r, err := f.call(proto.CmdRegionRead, proto.Encode(q))
+	r, err := f.conn.Call(proto.CmdRegionRead, proto.Encode(q))
 	if err != nil {
 		return err
 	}
@@ -202,7 +196,7 @@ func (f *Function) read(region uint32, off uint64, p []byte) error {
 }
 
 func (f *Function) write(region uint32, off uint64, p []byte) error {
-	r, err := f.call(proto.CmdRegionWrite, proto.Encode(proto.AccessBody{Offset: off, Region: region, Count: uint32(len(p))}, p))
+	r, err := f.conn.Call(proto.CmdRegionWrite, proto.Encode(proto.AccessBody{Offset: off, Region: region, Count: uint32(len(p))}, p))
 	r.CloseFDs()
 	return err
 }
@@ -234,7 +228,7 @@ func (f *Function) SetBusMaster(on bool) error {
 
 // Reset does a function-level reset. Afterwards memory space is enabled and bus mastering is off.
 func (f *Function) Reset() error {
-	r, err := f.call(proto.CmdReset, nil)
+	r, err := f.conn.Call(proto.CmdReset, nil)
 	r.CloseFDs()
 	if err != nil {
 		return err
@@ -256,8 +250,10 @@ func (f *Function) Map(m dma.Memory) (uint64, error) {
 	var fds []int
 	if m.FD >= 0 {
 		q.Offset, fds = uint64(m.Off), []int{m.FD}
+	} else {
+		f.conn.Alert()
 	}
-	r, err := f.call(proto.CmdDMAMap, proto.Encode(q), fds...)
+	r, err := f.conn.Call(proto.CmdDMAMap, proto.Encode(q), fds...)
 	r.CloseFDs()
 	if err != nil {
 		f.forget(iova)
@@ -296,7 +292,7 @@ func (f *Function) Unmap(iova uint64, size int) error {
 		return fmt.Errorf("%s: nothing is mapped at %#x", f.Name(), iova)
 	}
 	q := proto.DMAUnmapBody{Argsz: 24, Addr: iova, Size: uint64(size)}
-	r, err := f.call(proto.CmdDMAUnmap, proto.Encode(q))
+	r, err := f.conn.Call(proto.CmdDMAUnmap, proto.Encode(q))
 	r.CloseFDs()
 	if errors.Is(err, proto.ErrClosed) {
 		return nil
@@ -314,24 +310,22 @@ func (f *Function) Unmap(iova uint64, size int) error {
 // Close turns bus mastering off and disconnects; the server drops the mappings. Windows read all ones afterwards; pointers into
 // them must not be used any more.
 func (f *Function) Close() error {
-	if f.resting.Load() {
-		return f.Leave()
-	}
 	err := f.SetBusMaster(false)
 	if errors.Is(err, proto.ErrClosed) {
 		err = nil
 	}
-	return errors.Join(err, f.Leave())
-}
-
-// retire unmaps the windows.
-func (f *Function) retire() {
+	f.conn.Fail(proto.ErrClosed)
+	<-f.ran
 	f.winMu.Lock()
 	defer f.winMu.Unlock()
 	for i := range f.win {
 		if f.win[i] != nil {
 			f.win[i].Retire()
 		}
-		f.shadow[i].close()
+		if f.shadow[i] != nil {
+			unix.Munmap(f.shadow[i])
+			f.shadow[i] = nil
+		}
 	}
+	return err
 }

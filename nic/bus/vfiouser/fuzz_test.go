@@ -40,8 +40,8 @@ func FuzzClient(f *testing.F) {
 		near, far := pipe(t)
 		defer far.Close()
 		go func() {
-			c := proto.NewConn(far)
-			c.Run(func(m proto.Message) error {
+			var c *proto.Conn
+			c, _ = proto.NewConn(far, func(m proto.Message) error {
 				m.CloseFDs()
 				body := []byte{}
 				var fds []int
@@ -79,12 +79,11 @@ func FuzzClient(f *testing.F) {
 				}
 				return c.Reply(m, body, nil, fds...)
 			})
+			c.Run()
 		}()
-		g := &Function{path: "fuzz", conn: proto.NewConn(near), ran: make(chan struct{})}
-		go func() {
-			defer close(g.ran)
-			g.conn.Run(g.request)
-		}()
+		g := &Function{path: "fuzz", ran: make(chan struct{})}
+		g.conn = must.Get(proto.NewConn(near, g.request))(t)
+		g.run()
 		if g.start() == nil {
 			if w, err := g.BAR(0); err == nil {
 				w.Read32(0)

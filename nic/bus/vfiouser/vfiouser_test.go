@@ -190,7 +190,7 @@ func TestClientVanishes(t *testing.T) {
 		f.Close()
 	}
 	dial(t, path)
-	await.Until(t, "the server closes the file descriptors of a client that left", func() bool { return openFDs(t) <= before+2 })
+	await.Until(t, "the server closes the file descriptors of a client that left", func() bool { return openFDs(t) <= before+4 })
 }
 
 func openFDs(t testing.TB) int {

@@ -31,6 +31,7 @@ type Device struct {
 	watch  *netif.Watch
 	queues []*Queue
 	claims netif.Claims
+	match  *fastpath.Config // of a responder
 	stamps stamps
 
 	mu      sync.Mutex
@@ -81,21 +82,12 @@ func open(o nic.Options) (_ *Device, err error) {
 		Driver: "afpacket", Device: o.Device, Model: d.iface.Driver, MAC: net.HardwareAddr(mac[:]).String(), MTU: mtu,
 		Queues: queues, Backend: nic.Socket, Push: "sendto, qdisc bypassed", PartialChecksums: d.iface.Local(),
 	}
-	var claims netif.Claims
-	if o.Inherited != nil {
-		if claims, err = d.inherit(o.Inherited, slots, mtu+ethernet+tags); err != nil {
-			return nil, err
-		}
+	bypass := 1
+	if o.Qdisc {
+		bypass, d.info.Push = 0, "sendto, through the qdisc"
 	}
-	if err := d.mayAnswer(o.Match, claims); err != nil {
+	if err := d.mayAnswer(o.Match); err != nil {
 		return nil, err
-	}
-	if o.Inherited != nil {
-		if err := d.iface.Receive(int(d.queues[0].fd), mac, o.Match.Addresses); err != nil {
-			return nil, err
-		}
-		d.watch, err = d.iface.Watch()
-		return d, err
 	}
 	var program []unix.SockFilter
 	if o.Filter != nil {
@@ -104,7 +96,7 @@ func open(o nic.Options) (_ *Device, err error) {
 		program = dropTCP
 	}
 	for range queues {
-		q, err := openQueue(d.iface, slots, mtu+ethernet+tags, program)
+		q, err := openQueue(d.iface, slots, mtu+ethernet+tags, program, bypass)
 		if err != nil {
 			return nil, err
 		}
@@ -121,7 +113,7 @@ func open(o nic.Options) (_ *Device, err error) {
 	if err := d.fanout(); err != nil {
 		return nil, err
 	}
-	if d.watch, err = d.iface.Watch(); err != nil {
+	if d.watch, err = d.iface.Watch(d.following(&o, mac)); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -129,7 +121,7 @@ func open(o nic.Options) (_ *Device, err error) {
 
 // mayAnswer refuses addresses for which the kernel answers too, and notes what else the kernel does with its own copy
 // of the requests.
-func (d *Device) mayAnswer(c *fastpath.Config, inherited netif.Claims) error {
+func (d *Device) mayAnswer(c *fastpath.Config) error {
 	if c == nil {
 		return nil
 	}
@@ -145,7 +137,7 @@ func (d *Device) mayAnswer(c *fastpath.Config, inherited netif.Claims) error {
 		}
 	}
 	var err error
-	if d.claims, err = d.iface.Claim(c.Addresses, inherited); err != nil {
+	if d.claims, err = d.iface.Claim(c.Addresses, &d.info.Notes); err != nil {
 		return err
 	}
 	for _, f := range []string{"ipv4", "ipv6"} {
@@ -158,7 +150,7 @@ func (d *Device) mayAnswer(c *fastpath.Config, inherited netif.Claims) error {
 	return nil
 }
 
-func openQueue(i *netif.Interface, slots, frame int, program []unix.SockFilter) (*Queue, error) {
+func openQueue(i *netif.Interface, slots, frame int, program []unix.SockFilter, bypass int) (*Queue, error) {
 	fd, err := netif.PacketSocket()
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return nil, fmt.Errorf("packet socket: %w: it takes CAP_NET_RAW (run as root, or setcap cap_net_raw+ep): %w",
@@ -173,7 +165,7 @@ func openQueue(i *netif.Interface, slots, frame int, program []unix.SockFilter) 
 	}{
 		{"PACKET_VERSION", unix.PACKET_VERSION, unix.TPACKET_V2},
 		{"PACKET_RESERVE", unix.PACKET_RESERVE, reserve},
-		{"PACKET_QDISC_BYPASS", unix.PACKET_QDISC_BYPASS, 1},
+		{"PACKET_QDISC_BYPASS", unix.PACKET_QDISC_BYPASS, bypass},
 		{"PACKET_IGNORE_OUTGOING", unix.PACKET_IGNORE_OUTGOING, 1},
 	} {
 		if err = unix.SetsockoptInt(fd, unix.SOL_PACKET, s.opt, s.value); err != nil {
@@ -195,7 +187,7 @@ func openQueue(i *netif.Interface, slots, frame int, program []unix.SockFilter) 
 		}
 	}
 	if err == nil {
-		q.long, err = openLong(i, frame)
+		q.long, err = openLong(i, frame, bypass)
 	}
 	if err != nil {
 		q.close()
@@ -238,8 +230,37 @@ func (d *Device) fanout() error {
 	return nil
 }
 
+// following returns what a responder on the socket needs to know of the interface; a bench needs to know that it is up.
+func (d *Device) following(o *nic.Options, mac [6]byte) (f netif.Following) {
+	if o.Match != nil {
+		d.match = o.Match
+		f = netif.Following{DownLimit: o.DownLimit, MTU: d.iface.MTU, OwnMAC: mac == d.iface.MAC, Addresses: o.Match.Addresses, Log: o.Log}
+	}
+	return f
+}
+
 // Info implements nic.Device.
-func (d *Device) Info() nic.Info { return d.info }
+func (d *Device) Info() nic.Info {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.info
+}
+
+// Impaired implements nic.Followed.
+func (d *Device) Impaired() []string { return d.watch.Impaired() }
+
+// MACChanged implements nic.Followed.
+func (d *Device) MACChanged() <-chan [6]byte { return d.watch.MACChanged() }
+
+// FollowMAC implements nic.Followed.
+func (d *Device) FollowMAC(mac [6]byte) error {
+	d.mu.Lock()
+	d.info.MAC = net.HardwareAddr(mac[:]).String()
+	d.mu.Unlock()
+	d.iface.Announce(int(d.queues[0].fd), mac, d.match)
+	d.watch.Followed(mac)
+	return nil
+}
 
 // Link implements nic.Device.
 func (d *Device) Link() (nic.Link, error) { return d.iface.Link() }

@@ -1,5 +1,6 @@
 // Package afpacket drives an interface through packet(7) sockets: a TPACKET_V2 receive ring that is polled without a
-// system call, and one sendto per reply, from the ring slot of the request, bypassing the queueing discipline.
+// system call, and one sendto per reply, from the ring slot of the request, bypassing the queueing discipline
+// unless Options.Qdisc is set.
 //
 // It runs on every Linux interface, needs only CAP_NET_RAW (in an unprivileged user namespace, too), and leaves all
 // traffic with the kernel: the socket gets a copy. So it can answer only for addresses that the kernel does not own.

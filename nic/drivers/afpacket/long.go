@@ -29,7 +29,7 @@ const (
 )
 
 // openLong makes a ring for frames of up to frame bytes.
-func openLong(i *netif.Interface, frame int) (l long, err error) {
+func openLong(i *netif.Interface, frame, bypass int) (l long, err error) {
 	fd, err := netif.PacketSocket()
 	if err != nil {
 		return l, fmt.Errorf("packet socket: %w", err)
@@ -46,7 +46,7 @@ func openLong(i *netif.Interface, frame int) (l long, err error) {
 	}{
 		{"PACKET_VERSION", unix.PACKET_VERSION, unix.TPACKET_V2},
 		{"PACKET_VNET_HDR", unix.PACKET_VNET_HDR, 1},
-		{"PACKET_QDISC_BYPASS", unix.PACKET_QDISC_BYPASS, 1},
+		{"PACKET_QDISC_BYPASS", unix.PACKET_QDISC_BYPASS, bypass},
 	} {
 		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, s.opt, s.value); err != nil {
 			return l, fmt.Errorf("%s: %w", s.name, err)

@@ -52,7 +52,10 @@ type ring struct {
 
 // newRing creates a receive ring of slots for frames of up to frame bytes on fd, and maps it.
 func newRing(fd, slots, frame int) (ring, error) {
-	size := slotSize(frame)
+	size := 2048
+	for size < macFrom+frame {
+		size *= 2
+	}
 	block := max(size, 1<<16)
 	req := unix.TpacketReq{
 		Block_size: uint32(block),
@@ -63,25 +66,12 @@ func newRing(fd, slots, frame int) (ring, error) {
 	if err := unix.SetsockoptTpacketReq(fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &req); err != nil {
 		return ring{}, fmt.Errorf("PACKET_RX_RING of %d slots of %d bytes: %w", req.Frame_nr, size, err)
 	}
-	return mapRing(fd, block*int(req.Block_nr), uintptr(size))
-}
-
-// slotSize returns the bytes of a slot for frames of up to frame bytes.
-func slotSize(frame int) int {
-	size := 2048
-	for size < macFrom+frame {
-		size *= 2
-	}
-	return size
-}
-
-// mapRing maps fd's ring of n bytes.
-func mapRing(fd, n int, slot uintptr) (ring, error) {
+	n := block * int(req.Block_nr)
 	mem, err := unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
 		return ring{}, fmt.Errorf("map the receive ring of %d bytes: %w", n, err)
 	}
-	return ring{mem: mem, size: slot, end: uintptr(n)}, nil
+	return ring{mem: mem, size: uintptr(size), end: uintptr(n)}, nil
 }
 
 // slot returns the header of the slot at offset off.
@@ -97,14 +87,14 @@ func (g *ring) next(off uintptr) uintptr {
 	return off
 }
 
-// full reports whether the kernel has put a frame into the slot, and its status (docs/memory-order.md: done, then the
+// full reports whether the kernel has put a frame into the slot, and its status (nic/memory-order.md: done, then the
 // rest).
 func (h *header) full() (status uint32, ok bool) {
 	status = atomic.LoadUint32(&h.status)
 	return status, status&statusUser != 0
 }
 
-// free returns the slot to the kernel (docs/memory-order.md: rings shared with the kernel).
+// free returns the slot to the kernel (nic/memory-order.md: rings shared with the kernel).
 func (h *header) free() { mmio.Store32(&h.status, 0) }
 
 // frame returns the start of the frame.

@@ -21,7 +21,7 @@ func (d *Device) attach(f *filter, queues int, generic bool) error {
 	features := xdpkit.AskFeatures(d.iface.Index)
 	var attempts []xdpkit.Attempt
 	add := func(hook string, ifindex int) {
-		attempts = append(attempts, xdpkit.Attempt{Hook: hook, Load: func() (*ebpf.Program, error) { return f.load(types, d.sockets, ifindex) }})
+		attempts = append(attempts, xdpkit.Attempt{Hook: hook, Load: func() (*xdpkit.Program, error) { return f.load(types, d.sockets, ifindex) }})
 	}
 	asks := features.Tells(xdpkit.VLANTag) && types.Known("bpf_xdp_metadata_rx_vlan_tag") && !generic
 	if asks {
@@ -36,11 +36,10 @@ func (d *Device) attach(f *filter, queues int, generic bool) error {
 		return err
 	}
 	d.program, d.link, d.info.Push = a.Program, a.Link, attempts[a.Attempt].Hook
-	d.will.Tagged = asks && a.Attempt == 0
 	if d.info.Push == xdpkit.Generic && !generic {
 		d.note("%s", a.FellBack(d.iface, features))
 	}
-	if s := xdpkit.HiddenTags(d.iface, d.info.Push, d.will.Tagged, generic); s != "" {
+	if s := xdpkit.HiddenTags(d.iface, d.info.Push, asks && a.Attempt == 0, generic); s != "" {
 		d.note("%s", s)
 	}
 	return nil

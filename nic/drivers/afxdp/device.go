@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
@@ -41,12 +43,12 @@ type Device struct {
 	claims  netif.Claims
 	queues  []*Queue
 	sockets *ebpf.Map
-	program *ebpf.Program
+	program *xdpkit.Program
 	link    link.Link
-	before  *ebpf.Program // of the process whose sockets these were, until Continue
-	will    bequest
-	since   unix.XDPStatistics // what the sockets had counted when this process got them
-	groups  int                // a packet socket with multicast memberships, -1 if none
+	groups  int // a packet socket with multicast memberships, for announcements, too; -1 if none
+
+	match *fastpath.Config // of a responder
+	mu    sync.Mutex       // protects info.MAC once the device is open
 }
 
 // Open attaches a program to the interface o.Device in the calling thread's network namespace, and binds o.Queues sockets
@@ -97,7 +99,7 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 		Driver: "afxdp", Device: o.Device, Model: i.Driver, MAC: net.HardwareAddr(mac[:]).String(), MTU: mtu, Queues: queues,
 		Backend: nic.Socket, PartialChecksums: i.Local(),
 	}
-	if queues+own.Queue < i.RxQueues {
+	if o.Match == nil && queues+own.Queue < i.RxQueues {
 		d.note("queues %d to %d of %d receive queues are served: what the interface puts on others goes to the kernel "+
 			"(ethtool -L %s combined %d)", own.Queue, own.Queue+queues-1, i.RxQueues, i.Name, queues)
 	}
@@ -105,22 +107,26 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 	if o.Match != nil {
 		send = min(frames, fewSend)
 	}
-	d.will = bequest{Layout: layout, Interface: i.Index, Queue: own.Queue, Queues: queues, Frames: frames, Send: send, Size: size}
-	var inherited netif.Claims
-	if o.Inherited != nil {
-		if inherited, err = d.inherit(o.Inherited, &filter); err != nil {
-			return err
-		}
-	}
 	if o.Match != nil {
-		if d.claims, err = i.Claim(o.Match.Addresses, inherited); err != nil {
+		if d.claims, err = i.Claim(o.Match.Addresses, &d.info.Notes); err != nil {
 			return err
 		}
 	}
-	if o.Inherited == nil {
-		if err := d.openQueues(&filter, own); err != nil {
+	if err := xdpkit.Free(i); err != nil {
+		return err
+	}
+	for range queues {
+		q, err := openQueue(frames, send, size)
+		if err != nil {
 			return err
 		}
+		d.queues = append(d.queues, q)
+	}
+	if err := d.attach(&filter, own.Queue+queues, own.Generic); err != nil {
+		return err
+	}
+	if err := d.bind(own.Queue); err != nil {
+		return err
 	}
 	if o.Match != nil {
 		if d.groups, err = netif.PacketSocket(); err != nil {
@@ -130,27 +136,19 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 			return err
 		}
 	}
-	d.watch, err = i.Watch()
-	return err
-}
-
-// openQueues opens the sockets, attaches the program and binds them.
-func (d *Device) openQueues(f *filter, own Options) error {
-	if err := xdpkit.Free(d.iface); err != nil {
+	following := netif.Following{}
+	if o.Match != nil {
+		d.match = o.Match
+		following = netif.Following{DownLimit: o.DownLimit, MTU: i.MTU, OwnMAC: mac == i.MAC, Log: o.Log}
+	}
+	if d.watch, err = i.Watch(following); err != nil {
 		return err
 	}
-	w := &d.will
-	for range w.Queues {
-		q, err := openQueue(w.Frames, w.Send, w.Size)
-		if err != nil {
-			return err
-		}
-		d.queues = append(d.queues, q)
+	if n := i.RxQueues - queues - own.Queue; o.Match != nil && n > 0 {
+		d.watch.Impair("queues", fmt.Sprintf("%d of %d receive queues are not served: requests that the interface puts on them are lost", i.RxQueues-queues, i.RxQueues),
+			fmt.Sprintf("ethtool -L %s combined %d, or more cpu.cores, or driver xdp", i.Name, queues))
 	}
-	if err := d.attach(f, own.Queue+w.Queues, own.Generic); err != nil {
-		return err
-	}
-	return d.bind(own.Queue)
+	return nil
 }
 
 func (d *Device) note(format string, args ...any) {
@@ -204,8 +202,31 @@ func (d *Device) pollBusily(q *Queue) (bool, error) {
 	return true, nil
 }
 
+// Impaired implements nic.Impaired.
+func (d *Device) Impaired() []string { return d.watch.Impaired() }
+
+// MACChanged implements nic.Followed.
+func (d *Device) MACChanged() <-chan [6]byte { return d.watch.MACChanged() }
+
+// FollowMAC implements nic.Followed.
+func (d *Device) FollowMAC(mac [6]byte) error {
+	if err := d.program.SetMAC(mac); err != nil {
+		return fmt.Errorf("afxdp: %w", err)
+	}
+	d.mu.Lock()
+	d.info.MAC = net.HardwareAddr(mac[:]).String()
+	d.mu.Unlock()
+	d.iface.Announce(d.groups, mac, d.match)
+	d.watch.Followed(mac)
+	return nil
+}
+
 // Info implements nic.Device.
-func (d *Device) Info() nic.Info { return d.info }
+func (d *Device) Info() nic.Info {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.info
+}
 
 // Link implements nic.Device.
 func (d *Device) Link() (nic.Link, error) { return d.iface.Link() }
@@ -217,9 +238,6 @@ func (d *Device) ReadStats(s *nic.Stats) error {
 	sum, err := d.sum()
 	if err != nil {
 		return fmt.Errorf("afxdp: %w", err)
-	}
-	for i, v := range counts(&d.since) {
-		counts(&sum)[i] -= v
 	}
 	var again uint64
 	for _, q := range d.queues {
@@ -325,14 +343,8 @@ func (d *Device) Close() error {
 	if d.watch != nil {
 		d.watch.Close()
 	}
-	if d.before != nil { // whose process continues
-		if d.link != nil {
-			err = d.link.Update(d.before)
-		}
-		d.before.Close()
-	}
 	if d.link != nil {
-		err = errors.Join(err, d.link.Close())
+		err = d.link.Close()
 	}
 	if d.program != nil {
 		d.program.Close()

@@ -15,8 +15,6 @@ import (
 
 type pickIdentity struct {
 	_         structs.HostLayout
-	MacLo     uint32
-	MacHi     uint32
 	Own4Count uint32
 	Own6Count uint32
 }
@@ -49,6 +47,7 @@ const (
 	pickProgReboundPick    = "rebound_pick"
 	pickProgReboundPickTag = "rebound_pick_tag"
 	pickVarEchoIds         = "echo_ids"
+	pickVarOurMac          = "our_mac"
 	pickVarOwn4            = "own4"
 	pickVarOwn6            = "own6"
 	pickVarPorts           = "ports"
@@ -114,6 +113,7 @@ type pickMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type pickVariableSpecs struct {
 	EchoIds *ebpf.VariableSpec `ebpf:"echo_ids"`
+	OurMac  *ebpf.VariableSpec `ebpf:"our_mac"`
 	Own4    *ebpf.VariableSpec `ebpf:"own4"`
 	Own6    *ebpf.VariableSpec `ebpf:"own6"`
 	Ports   *ebpf.VariableSpec `ebpf:"ports"`
@@ -155,6 +155,7 @@ func (m *pickMaps) Close() error {
 // It can be passed to loadPickObjects or ebpf.CollectionSpec.LoadAndAssign.
 type pickVariables struct {
 	EchoIds *ebpf.Variable `ebpf:"echo_ids"`
+	OurMac  *ebpf.Variable `ebpf:"our_mac"`
 	Own4    *ebpf.Variable `ebpf:"own4"`
 	Own6    *ebpf.Variable `ebpf:"own6"`
 	Ports   *ebpf.Variable `ebpf:"ports"`

@@ -101,14 +101,14 @@ func bit(b bool) uint8 {
 
 // load loads the program, which redirects frames to sockets. With an ifindex the program is for that interface only,
 // and requests the VLAN tag that the driver removed from a frame.
-func (f *filter) load(types *xdpkit.Types, sockets *ebpf.Map, ifindex int) (*ebpf.Program, error) {
+func (f *filter) load(types *xdpkit.Types, sockets *ebpf.Map, ifindex int) (*xdpkit.Program, error) {
 	spec, err := loadPick()
 	if err != nil {
 		return nil, err
 	}
-	us, own4, own6 := xdpkit.Identity(f.mac, f.own4, f.own6)
+	us, own4, own6 := xdpkit.Identity(f.own4, f.own6)
 	if err := xdpkit.Set(spec, map[string]any{
-		pickVarUs: us, pickVarOwn4: own4, pickVarOwn6: own6, pickVarTaken: f.taken, pickVarPorts: f.ports, pickVarEchoIds: f.echoIDs,
+		pickVarOurMac: xdpkit.MAC(f.mac), pickVarUs: us, pickVarOwn4: own4, pickVarOwn6: own6, pickVarTaken: f.taken, pickVarPorts: f.ports, pickVarEchoIds: f.echoIDs,
 	}); err != nil {
 		return nil, err
 	}

@@ -75,7 +75,7 @@ func load(t *testing.T, o nic.Options) *ebpf.Program {
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(func() { p.Close() })
-	return p
+	return p.Program
 }
 
 type verdict struct {

@@ -21,7 +21,6 @@ const batch = 32
 // completion ring, and back. The others: spare, transmit ring, completion ring, and back.
 type Queue struct {
 	umem                     []byte
-	umemFD                   int // its memory file, which another process can map
 	rx, tx, fill, completion ring
 	fd                       uintptr
 	rxTail                   uint32 // next entry of rx to read
@@ -37,12 +36,12 @@ type Queue struct {
 	rxFrames, rxBytes, txFrames, txBytes polling.Counter
 	kicksAgain, txErrors, txFull         polling.Counter
 
-	_ [40]byte // to whole cache lines, so that the heap puts no two queues into one
+	_ [48]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 // Poll answers waiting frames, at most a batch, and returns the number of replies posted.
 func (q *Queue) Poll(r *fastpath.Responder) int {
-	waiting := atomic.LoadUint32(q.rx.producer) - q.rxTail // docs/memory-order.md: done, then the rest
+	waiting := atomic.LoadUint32(q.rx.producer) - q.rxTail // nic/memory-order.md: done, then the rest
 	if waiting == 0 {
 		q.idle()
 		return 0
@@ -76,14 +75,14 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		r.Departing()
 		q.post()
 	}
-	mmio.Store32(q.rx.consumer, q.rxTail) // docs/memory-order.md: rings shared with the kernel
+	mmio.Store32(q.rx.consumer, q.rxTail) // nic/memory-order.md: rings shared with the kernel
 	q.reclaim()
 	return sent
 }
 
 // post publishes the transmit ring's new entries, and makes the system call if the kernel requests it.
 func (q *Queue) post() {
-	mmio.Store32(q.tx.producer, q.txHead) // docs/memory-order.md: rings shared with the kernel
+	mmio.Store32(q.tx.producer, q.txHead) // nic/memory-order.md: rings shared with the kernel
 	if atomic.LoadUint32(q.tx.flags)&unix.XDP_RING_NEED_WAKEUP != 0 {
 		q.kick()
 	}

@@ -71,7 +71,7 @@ func openQueue(frames, send, size int) (_ *Queue, err error) {
 	case err != nil:
 		return nil, fmt.Errorf("AF_XDP socket: %w", err)
 	}
-	q := &Queue{fd: uintptr(fd), umemFD: -1}
+	q := &Queue{fd: uintptr(fd), sendBase: uint64(frames * size)}
 	defer func() {
 		if err != nil {
 			q.close()
@@ -100,18 +100,12 @@ func openQueue(frames, send, size int) (_ *Queue, err error) {
 	for i := range uint32(frames) {
 		*q.fill.address(i) = uint64(i) * uint64(size)
 	}
-	q.spareFrom(frames, send, size)
-	q.fillHead = uint32(frames)
-	q.publishFill()
-	return q, nil
-}
-
-// spareFrom makes the chunks behind those for receiving Send's.
-func (q *Queue) spareFrom(frames, send, size int) {
-	q.sendBase = uint64(frames * size)
 	for i := range uint64(send) {
 		q.spare = append(q.spare, q.sendBase+i*uint64(size))
 	}
+	q.fillHead = uint32(frames)
+	q.publishFill()
+	return q, nil
 }
 
 // mapRings maps the socket's four rings.
@@ -141,23 +135,11 @@ func (q *Queue) mapRings(frames int) error {
 	return nil
 }
 
-// mapUMEM maps n bytes of the memory file.
-func (q *Queue) mapUMEM(n int) (err error) {
-	if q.umem, err = unix.Mmap(q.umemFD, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE); err != nil {
-		return fmt.Errorf("UMEM of %d bytes: %w", n, err)
-	}
-	return nil
-}
-
 func (q *Queue) openUMEM(chunks, size int) (err error) {
-	if q.umemFD, err = unix.MemfdCreate("rebound-umem", unix.MFD_CLOEXEC); err == nil {
-		err = unix.Ftruncate(q.umemFD, int64(chunks*size))
-	}
+	q.umem, err = unix.Mmap(-1, 0, chunks*size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 	if err != nil {
 		return fmt.Errorf("UMEM of %d bytes: %w", chunks*size, err)
-	}
-	if err := q.mapUMEM(chunks * size); err != nil {
-		return err
 	}
 	reg := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&q.umem[0]))), Len: uint64(len(q.umem)), Size: uint32(size)}
 	_, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, q.fd, unix.SOL_XDP, unix.XDP_UMEM_REG, uintptr(unsafe.Pointer(&reg)),
@@ -244,8 +226,5 @@ func (q *Queue) close() {
 	}
 	if q.umem != nil {
 		unix.Munmap(q.umem)
-	}
-	if q.umemFD >= 0 {
-		unix.Close(q.umemFD)
 	}
 }

@@ -125,12 +125,10 @@ func (a *admin) startAdmin(reason uint32) error {
 	if a.aq, err = amazonadmin.NewQueue(a.regs, d.card.Arena, adminDepth, max(timeout, leastAdmin)); err != nil {
 		return err
 	}
-	a.aq.Announce()
 	a.regs.Write(amazonadmin.INTR_MASK, amazonadmin.Mask)
 	if a.aenq, err = amazonadmin.NewEvents(a.regs, d.card.Arena, eventDepth); err != nil {
 		return err
 	}
-	a.aenq.Announce()
 	a.aenq.Start()
 	return nil
 }

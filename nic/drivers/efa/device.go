@@ -225,6 +225,23 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	return d.card.Received(buf, n, at)
 }
 
+// From compares the sender in the completion of the last message: its address handle, or its GID if the device has no handle for it, and
+// its queue pair.
+func (d *Device) From(to nic.Peer) bool {
+	p, err := d.peers.peer(to)
+	if err != nil {
+		return false
+	}
+	from := &d.queues[0].received
+	if uint32(from.from>>16)&0xFFFF != p.QPN {
+		return false
+	}
+	if handle := from.from & 0xFFFF; handle != noHandle {
+		return handle == uint64(p.handle.Load().number.Load())
+	}
+	return netip.AddrFrom16(from.gid) == p.GID
+}
+
 // Link is up while the device responds, because it does not report a link.
 func (d *Device) Link() (l nic.Link, err error) {
 	err = d.card.Ask(func() error {
@@ -240,9 +257,6 @@ func (d *Device) Link() (l nic.Link, err error) {
 	})
 	return l, err
 }
-
-// Heritable lets another process take over the device.
-func (d *Device) Heritable() nic.Heritable { return &d.card }
 
 // Close stops the device and releases everything.
 func (d *Device) Close() error {

@@ -249,3 +249,29 @@ func TestAnnouncedSendersDisplaceEachOther(t *testing.T) {
 	}
 	x.until("echo", x.echo)
 }
+
+// From tells the responder's queue pair from another one of its host, with and without an address handle in the completion.
+func TestFrom(t *testing.T) {
+	for _, forget := range []bool{false, true} {
+		x := start(t, efasim.Options{Profile: efasim.Profiles()[0], Seed: 3}, nic.EchoUD)
+		real := x.address(nic.EchoUD)
+		other := real
+		other.QPN ^= 1
+		elsewhere := real
+		elsewhere.GID = x.client.address(nic.EchoUD).GID
+		var peers [3]nic.Peer
+		for i, a := range []nic.Address{real, other, elsewhere} {
+			x.busy(func() (err error) { peers[i], err = x.client.dev.Resolve(a); return err })
+		}
+		if forget {
+			x.client.m.Forget(true)
+		}
+		x.send(message(1, 64))
+		if x.recv(100000) == nil {
+			t.Fatal("no reply")
+		}
+		if d := x.client.dev; !d.From(peers[0]) || d.From(peers[1]) || d.From(peers[2]) || d.From(99) {
+			t.Errorf("forget %v: from the responder %v, another queue pair %v, another host %v, no peer %v", forget, d.From(peers[0]), d.From(peers[1]), d.From(peers[2]), d.From(99))
+		}
+	}
+}

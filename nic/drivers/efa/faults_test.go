@@ -127,7 +127,7 @@ func TestDeadPeer(t *testing.T) {
 		timeout time.Duration
 		extra   []string
 	}{
-		{"the device gives up", 2 * time.Second, []string{"send_unresponsive_remote", "send_unreachable_remote"}},
+		{"the device gives up", 100 * time.Millisecond, []string{"send_unresponsive_remote", "send_unreachable_remote"}},
 		{"the device never does", time.Hour, []string{"send_flushed"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -8,12 +8,9 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
-	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
@@ -113,8 +110,8 @@ func TestFlippedWriteBacks(t *testing.T) {
 	}
 }
 
-// overVFIOUser opens the responder's device over vfio-user, until the test ends, and returns Open's options.
-func (x *pair) overVFIOUser() nic.Options {
+// overVFIOUser opens the responder's device over vfio-user, until the test ends.
+func (x *pair) overVFIOUser() {
 	x.Helper()
 	x.end.close()
 	path := filepath.Join(x.TempDir(), "efa")
@@ -132,7 +129,6 @@ func (x *pair) overVFIOUser() nic.Options {
 	x.busy(func() (err error) { x.dev, err = efa.Open(fn, o, efa.Options{}); return err })
 	x.settle()
 	x.until("echo", x.again)
-	return o
 }
 
 // The same driver over vfio-user, where registers are accessed by messages, and queues are in shared memory.
@@ -145,38 +141,5 @@ func TestOverVFIOUser(t *testing.T) {
 	}
 	if i := x.dev.Info(); i.Backend != nic.Sim || !strings.HasPrefix(i.Device, "vfio-user:") {
 		t.Errorf("info %+v", i)
-	}
-}
-
-// Another process takes over the device twice: it is stopped, and started again with the files of the one before, without being released.
-// This process plays both.
-func TestHandOver(t *testing.T) {
-	x := start(t, efasim.Options{}, nic.EchoSRD)
-	o := x.overVFIOUser()
-	for range 2 {
-		old, next := x.dev, (*efa.Device)(nil)
-		in := must.Get(old.Heritable().Bequest())(t)
-		for i, fd := range in.Files {
-			in.Files[i] = must.Get(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(t)
-		}
-		yielded := 0
-		in.Afresh = func() error {
-			yielded++
-			return old.Heritable().(nic.Yielder).Yield()
-		}
-		o.Inherited = &in
-		fn := must.Get(vfiouser.Inherit(must.Get(kit.InheritedFunction(&in))(t)))(t)
-		x.busy(func() (err error) {
-			next, err = efa.Open(fn, o, efa.Options{})
-			return err
-		})
-		if yielded != 1 || !x.port.BusMaster() {
-			t.Errorf("the device was stopped %d times, bus mastering is %v", yielded, x.port.BusMaster())
-		}
-		must.Close(t, old)
-		x.dev = next
-		x.busy(func() error { return next.Heritable().Continue(nil) })
-		x.settle()
-		x.until("echo of the next process", x.again)
 	}
 }

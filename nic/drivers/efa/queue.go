@@ -91,6 +91,12 @@ type Queue struct {
 	maxInline uint32 // greatest number of data bytes in an entry
 	scratch   unsafe.Pointer
 
+	// The sender of the last message of recv, as in its completion.
+	received struct {
+		from uint64
+		gid  [16]byte
+	}
+
 	unknownSender unknownSender
 
 	fault atomic.Uint32 // why the device has to be reset (faultXxx); the loop stops then
@@ -99,7 +105,7 @@ type Queue struct {
 	badRx, txFull polling.Counter
 	failed        [statuses + 1]polling.Counter // sends by status; the last counts unknown statuses
 
-	_ [56]byte // pads to whole cache lines, so that two queues on the heap never share one
+	_ [32]byte // pads to whole cache lines, so that two queues on the heap never share one
 }
 
 // Reasons for which the loop stopped.
@@ -123,7 +129,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		head := c.head
 		for end := head + maxBatch; head != end; head++ {
 			d := (*rxCompletion)(unsafe.Add(c.at, head&q.rxMask*rxCQE))
-			w := atomic.LoadUint64(&d.common) // docs/memory-order.md: done, then the rest
+			w := atomic.LoadUint64(&d.common) // nic/memory-order.md: done, then the rest
 			if uint32(w>>cqPhase)&1 == head>>(q.rxShift&31)&1 {
 				break
 			}
@@ -264,7 +270,7 @@ func (q *Queue) transmit(p *pair, slot, m uint32, to, kind uint64) bool {
 
 // ring notifies the device of all pushed entries, which must have left the write-combining buffers before.
 func (q *Queue) ring() {
-	mmio.FenceWC() // docs/memory-order.md: entries, then the doorbell
+	mmio.FenceWC() // nic/memory-order.md: entries, then the doorbell
 	for i := uint32(0); i < q.npairs; i++ {
 		if p := &q.pairs[i&(maxPairs-1)]; p.posted != p.rung {
 			p.rung = p.posted
@@ -348,7 +354,7 @@ func (q *Queue) refill(p *pair) {
 		polling.Publish(q.slotWord(slot), *q.slotWord(slot)|slotPosted)
 		p.rxTail++
 	}
-	mmio.Store32(p.rqDB, p.rxTail&0xFFFF) // docs/memory-order.md: descriptors, then the doorbell
+	mmio.Store32(p.rqDB, p.rxTail&0xFFFF) // nic/memory-order.md: descriptors, then the doorbell
 }
 
 // reset empties the rings, for new queue pairs of the device. fill then posts all buffers.
@@ -422,6 +428,10 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 				continue
 			}
 			copy(buf, unsafe.Slice((*byte)(q.message(slot)), m))
+			q.received.from = d.from
+			if d.from&0xFFFF == noHandle { // the completion has a GID then
+				q.received.gid = d.gid
+			}
 			q.give(p, slot)
 			q.reclaim()
 			if m > 0 {

@@ -11,7 +11,7 @@ const maxUnknownSenders = 16
 
 // unknownSender connects a loop and the goroutine that gets address handles from the device. The loop writes an entry
 // and then asked; the goroutine reads it, writes the handle and then answered: each number means that the entries
-// before it are complete (docs/memory-order.md: unknown senders).
+// before it are complete (nic/memory-order.md: unknown senders).
 type unknownSender struct {
 	asked    atomic.Uint32 // entries written, running freely
 	answered atomic.Uint32 // number of entries whose sender was looked up

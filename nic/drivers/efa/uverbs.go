@@ -7,7 +7,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -31,13 +30,17 @@ type uverbs struct {
 	unknown atomic.Uint64     // events
 }
 
-// reappears is how long a device may be absent while the kernel resets it or reloads its driver.
-const reappears = 10 * time.Second
-
 func (u *uverbs) open() error { return nil }
 
 // start opens another context. The device itself is not reset: the kernel's driver and other processes use it.
 func (u *uverbs) start(uint32) error {
+	if u.ctx != nil { // a restart
+		return u.d.card.AwaitKernel(u.startOnce)
+	}
+	return u.startOnce()
+}
+
+func (u *uverbs) startOnce() error {
 	if err := errors.Join(u.fn.Stop(), u.d.card.Deallocate()); err != nil {
 		return err
 	}
@@ -272,15 +275,7 @@ func (u *uverbs) check(bool) (*kit.Symptom, error) {
 
 func (u *uverbs) answers() error { return nil }
 
-// revive waits for a device that the kernel removes and adds again.
-func (u *uverbs) revive() error {
-	for limit := kit.NewDeadline(reappears, 10); ; time.Sleep(kit.Every) {
-		_, err := verbs.Find(u.fn.Function.Address)
-		if err == nil || limit.Over() {
-			return err
-		}
-	}
-}
+func (u *uverbs) revive() error { return nil } // start waits for it
 
 // release destroys the created objects by closing the context, and then frees the memory.
 func (u *uverbs) release() error { return errors.Join(u.fn.Stop(), u.d.card.Deallocate()) }

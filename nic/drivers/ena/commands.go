@@ -31,7 +31,7 @@ const (
 	featAENQ        = 26
 	featLink        = 27
 	featHost        = 28
-	llqVersion      = 0
+	llqVersion      = 1 // the version of featLLQ with the recommended size and the depth of wide entries
 	maxQueuesXVers  = 1 // the version of featMaxQueuesX that maxQueuesX describes
 	selectCurrent   = 1
 	capENIStats     = 1 << 0 // ena_admin_aq_caps_id
@@ -126,9 +126,11 @@ type llqFeature struct {
 	entryHave, entrySet   uint16
 	beforeHave, beforeSet uint16
 	strideHave, strideSet uint16
-	_                     uint32
-	Accel                 uint16 // get: what the device supports; set: what is enabled
-	MaxBurst              uint16 // get: bytes between doorbells
+	version               uint8
+	recommended           uint8  // entry size
+	wideDepth             uint16 // maximum number of entries of 256 bytes; 0 on devices that do not say
+	accel                 uint16 // get: what the device supports; set: what is enabled
+	maxBurst              uint16 // get: bytes between doorbells
 	_                     uint32
 }
 

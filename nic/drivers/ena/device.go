@@ -79,22 +79,21 @@ type Device struct {
 	// Why the device made no queue of wide entries, or of any in its memory: later starts do not try again.
 	refusedWide, refusedLLQ string
 
-	maxInline   int
-	ring        int
-	ringAsked   bool // or the device's maximum
-	txRing      int
-	features    []string // missing features, for Notes
-	linkSpeed   int
-	queues      []*Queue
-	rxSQ        []uint16    // the receive SQs' indices, for RSS
-	registers   []registers // of each queue
-	commandTime time.Duration
-	regs        *amazonadmin.Regs
-	aq          *amazonadmin.Queue
-	events      *amazonadmin.Events
-	infoMemory  dma.Block
-	control     dma.Block // one page for commands' control buffers
-	controlMu   kit.Lock
+	maxInline  int
+	ring       int
+	ringAsked  bool   // or the device's maximum
+	cqMax      uint32 // entries of the shortest completion queue that the device made instead of a longer one; 0 if it made none
+	txRing     int
+	features   []string // missing features, for Notes
+	linkSpeed  int
+	queues     []*Queue
+	rxSQ       []uint16 // the receive SQs' indices, for RSS
+	regs       *amazonadmin.Regs
+	aq         *amazonadmin.Queue
+	events     *amazonadmin.Events
+	infoMemory dma.Block
+	control    dma.Block // one page for commands' control buffers
+	controlMu  kit.Lock
 
 	suspended atomic.Bool
 	up        atomic.Bool
@@ -113,7 +112,7 @@ type Device struct {
 // fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, ringAsked: o.RingSize != 0}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Stats: d.stats, Restart: d.restart, Release: d.release, Heir: d.heir()}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Stats: d.stats, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -299,6 +299,7 @@ func TestFallsBack(t *testing.T) {
 		{enasim.Options{LLQSizes: 2 | 8}, "host descriptors", "entry sizes 0xa"},
 		{enasim.Options{Unsupported: 1<<3 | 1<<10 | 1<<18 | 1<<20}, "llq 256", ""},
 		{enasim.Options{BasicQueues: true}, "llq 256", ""},
+		{enasim.Options{WideDepth: 32}, "llq 128", "32 entries of 256 bytes are too few"},
 	} {
 		t.Run(c.push+" "+c.note, func(t *testing.T) {
 			x := start(t, c.o)
@@ -307,4 +308,61 @@ func TestFallsBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPartsOfRing: a device that loses a frame if the part of the receive ring that its hash chooses is empty loses none
+// while the driver leaves less than an eighth of the ring without buffers.
+func TestPartsOfRing(t *testing.T) {
+	for _, ring := range []int{64, 128, 256, 512} {
+		x := device(t, enasim.Options{Parts: 8})
+		x.dev = must.Get(ena.Open(x.fn, nic.Options{RingSize: ring, Log: slog.New(slog.DiscardHandler)}, ena.Options{}))(t)
+		x.port.Stop() // the model moves in step with the loop
+		r, q := nictest.NewResponder(t), x.dev.Queue(0)
+		lost := 0
+		for i := range 8 * ring {
+			f := nictest.EchoRequest(98)
+			f[41] += byte(i % 128) // the sequence number, and the checksum with it
+			binary.BigEndian.PutUint16(f[36:], binary.BigEndian.Uint16(f[36:])-uint16(i%128))
+			x.far.Send(0, f)
+			for x.port.Step() {
+			}
+			q.Poll(r)
+			for x.port.Step() {
+			}
+			if x.far.Recv(0) == nil {
+				lost++
+			}
+		}
+		if lost > 0 {
+			t.Errorf("ring of %d: %d of %d requests lost", ring, lost, 8*ring)
+		}
+		x.port.Start()
+		must.Close(t, x.dev)
+	}
+}
+
+// TestAnswersOfSizes: the device decides how long its queues are. A completion queue may be shorter than requested, and a
+// queue of wide entries shorter than half of one of narrow entries (amzn-drivers#368).
+func TestAnswersOfSizes(t *testing.T) {
+	open := func(o enasim.Options, ring int) (*live, error) {
+		x := device(t, o)
+		dev, err := ena.Open(x.fn, nic.Options{RingSize: ring, Log: slog.New(slog.NewTextHandler(&x.log, nil))}, ena.Options{})
+		x.dev = dev
+		return x, err
+	}
+	x, err := open(enasim.Options{ShortCQ: 256}, 0)
+	must.OK(t, err)
+	if n := x.dev.Queue(0).Entries(); n != 256 {
+		t.Errorf("a ring of %d entries, 256 expected", n)
+	}
+	must.Close(t, x.dev)
+	_, err = open(enasim.Options{ShortCQ: 256}, 1024)
+	check.Fails(t, "a ring that the device shortens", err, nil, "up to 256")
+
+	x, err = open(enasim.Options{WideDepth: 128}, 0)
+	must.OK(t, err)
+	if i := x.dev.Info(); i.Push != "llq 256" || len(x.m.Resets()) > 1 {
+		t.Errorf("push %q after %d resets, the entries of 256 bytes are refused: %s", i.Push, len(x.m.Resets()), x.log.String())
+	}
+	must.Close(t, x.dev)
 }

@@ -72,7 +72,7 @@ func FuzzCompletions(f *testing.F) {
 		restart()
 		b.arrive(20)
 		if n := b.Poll(r); n != 20 {
-			t.Fatalf("%d replies of 20 after a reset, fault %d", n, b.fault)
+			t.Fatalf("%d replies of 20 after a reset, fault %d", n, b.fault.Load())
 		}
 	})
 }

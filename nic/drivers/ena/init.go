@@ -48,24 +48,14 @@ func (d *Device) startAdmin(reason uint32) error {
 		return d.card.Errorf("%w: CAPS is %#x: %d address bits, expected 32 to 48", amazonadmin.ErrDevice, caps, width)
 	}
 	d.card.AddressBits = width
-	d.commandTime = max(cmp.Or(amazonadmin.AdminTimeout(caps), adminTimeout), leastAdmin)
-	if err := d.allocateAdmin(); err != nil {
-		return err
-	}
-	d.aq.Announce()
-	d.events.Announce()
-	d.regs.Write(amazonadmin.INTR_MASK, amazonadmin.Mask)
-	return nil
-}
-
-// allocateAdmin makes the admin and event queues, and the pages of commands.
-func (d *Device) allocateAdmin() (err error) {
-	if d.aq, err = amazonadmin.NewQueue(d.regs, d.card.Arena, adminDepth, d.commandTime); err != nil {
+	timeout := cmp.Or(amazonadmin.AdminTimeout(caps), adminTimeout)
+	if d.aq, err = amazonadmin.NewQueue(d.regs, d.card.Arena, adminDepth, max(timeout, leastAdmin)); err != nil {
 		return err
 	}
 	if d.events, err = amazonadmin.NewEvents(d.regs, d.card.Arena, eventDepth); err != nil {
 		return err
 	}
+	d.regs.Write(amazonadmin.INTR_MASK, amazonadmin.Mask)
 	if d.control, err = d.card.Block(4096, 4096); err != nil {
 		return err
 	}
@@ -212,6 +202,9 @@ func (d *Device) limits() error {
 	if want := d.card.Options.Queues; uint32(want) > queues {
 		return d.card.Errorf("%d queue pairs requested, the device has %d", want, queues)
 	}
+	if d.cqMax != 0 {
+		depth = min(depth, d.cqMax)
+	}
 	d.txRing = d.ring
 	if uint32(d.ring) > min(depth, txDepth) {
 		if d.ringAsked {
@@ -248,8 +241,8 @@ func (d *Device) enableEvents() error {
 
 const normalEntry, wideEntry = 128, 256
 
-// errNextStep means that the device must be started again, without the LLQ entry size that it refused.
-var errNextStep = errors.New("the device refuses this form of low-latency queue")
+// errNextStep means that the device must be started again, without what it refused.
+var errNextStep = errors.New("the device refuses this form of queue")
 
 // nextStep notes that the device refused to make a low-latency queue: the next start uses smaller entries, or none.
 func (d *Device) nextStep(err error) error {
@@ -267,7 +260,7 @@ func (d *Device) startQueues() error {
 	if err := d.allocate(); err != nil {
 		return err
 	}
-	d.rxSQ, d.registers = nil, nil
+	d.rxSQ = nil
 	for i, q := range d.queues {
 		if err := d.create(q); err != nil {
 			return fmt.Errorf("queue %d: %w", i, err)
@@ -305,8 +298,8 @@ func (d *Device) allocate() error {
 
 // registers are where a queue pair's registers are in BAR 0, and its LLQ entries in BAR 2. The device chooses them.
 type registers struct {
-	RxDB, TxDB, LLQ uint32
-	RxHead, TxHead  uint32 // 0 if there is none
+	rxDB, txDB, llq uint32
+	rxHead, txHead  uint32 // 0 if there is none
 }
 
 // create makes a queue pair of the device: completion queue before submission queue, transmit before receive.
@@ -329,9 +322,7 @@ func (d *Device) create(q *Queue) error {
 		return err
 	}
 	d.rxSQ = append(d.rxSQ, received.index)
-	at := registers{RxDB: received.doorbell, TxDB: sent.doorbell, LLQ: sent.llqDescs, RxHead: rx.headDB, TxHead: tx.headDB}
-	d.registers = append(d.registers, at)
-	return d.locate(q, at)
+	return d.locate(q, registers{rxDB: received.doorbell, txDB: sent.doorbell, llq: sent.llqDescs, rxHead: rx.headDB, txHead: tx.headDB})
 }
 
 func (d *Device) createCQ(depth uint32, entry int, iova uint64) (r createdCQ, err error) {
@@ -340,6 +331,10 @@ func (d *Device) createCQ(depth uint32, entry int, iova uint64) (r createdCQ, er
 		c.vector = 0
 	}
 	err = amazonadmin.Exec(d.aq, "create CQ", &c, &r)
+	if got := uint32(r.depth); err == nil && got < depth && got&(got-1) == 0 && int(got) >= limits.MinRing {
+		d.cqMax = got // the answer decides (iPXE 856ffe000)
+		return r, fmt.Errorf("%w: completion queue of %d entries where %d were asked for", errNextStep, got, depth)
+	}
 	if err == nil && uint32(r.depth) != depth {
 		err = d.card.Errorf("%w: CQ of %d entries where %d were asked for", amazonadmin.ErrDevice, r.depth, depth)
 	}
@@ -371,7 +366,7 @@ func (d *Device) locate(q *Queue, at registers) error {
 		to       **uint32
 		at       uint32
 		optional bool
-	}{{&q.rxDB, at.RxDB, false}, {&q.txDB, at.TxDB, false}, {&q.rxHeadDB, at.RxHead, true}, {&q.txHeadDB, at.TxHead, true}} {
+	}{{&q.rxDB, at.rxDB, false}, {&q.txDB, at.txDB, false}, {&q.rxHeadDB, at.rxHead, true}, {&q.txHeadDB, at.txHead, true}} {
 		*r.to = nil
 		if r.at == 0 && r.optional {
 			continue
@@ -385,20 +380,20 @@ func (d *Device) locate(q *Queue, at registers) error {
 		return nil
 	}
 	q.entry, q.maxInline = uint32(d.maxInline+room), uint32(d.maxInline)
-	q.omitMeta = d.own.Debug.OmitMeta && d.llq.Accel&accelNoMetaCache == 0
+	q.omitMeta = d.own.Debug.OmitMeta && d.llq.accel&accelNoMetaCache == 0
 	q.burst = 0
-	if d.llq.Accel&accelLimitTxBurst != 0 {
-		q.burst = uint32(d.llq.MaxBurst) / q.entry
+	if d.llq.accel&accelLimitTxBurst != 0 {
+		q.burst = uint32(d.llq.maxBurst) / q.entry
 		if q.burst == 0 {
-			return d.card.Errorf("%w: bursts of %d bytes hold no entry of %d", amazonadmin.ErrDevice, d.llq.MaxBurst, q.entry)
+			return d.card.Errorf("%w: bursts of %d bytes hold no entry of %d", amazonadmin.ErrDevice, d.llq.maxBurst, q.entry)
 		}
 	}
 	size := uint64(q.entry) * uint64(d.txRing)
-	if uint64(at.LLQ)+size > d.mem.Size() || at.LLQ%64 != 0 {
-		return d.card.Errorf("%w: LLQ at %#x of %#x bytes, BAR 2 has %#x", amazonadmin.ErrDevice, at.LLQ, size, d.mem.Size())
+	if uint64(at.llq)+size > d.mem.Size() || at.llq%64 != 0 {
+		return d.card.Errorf("%w: LLQ at %#x of %#x bytes, BAR 2 has %#x", amazonadmin.ErrDevice, at.llq, size, d.mem.Size())
 	}
 	var err error
-	q.llq, err = d.mem.Pointer(uint64(at.LLQ), size)
+	q.llq, err = d.mem.Pointer(uint64(at.llq), size)
 	return err
 }
 

@@ -76,6 +76,9 @@ func (d *Device) configureLLQ(l llqFeature, entry int) (why string, err error) {
 	if entry == wideEntry {
 		l.entrySet = llqEntry256
 		depth /= 2 // the size of the device memory for entries is fixed
+		if l.wideDepth != 0 {
+			depth = uint32(l.wideDepth)
+		}
 	}
 	if depth < uint32(limits.MinRing) {
 		return fmt.Sprintf("%d entries of %d bytes are too few", depth, entry), nil
@@ -83,7 +86,7 @@ func (d *Device) configureLLQ(l llqFeature, entry int) (why string, err error) {
 	l.headerSet, l.strideSet, l.beforeSet = llqInline, llqMultipleDescs, llqTwoBefore
 	// Only the fields that enable something are set.
 	enable := llqFeature{headerSet: l.headerSet, entrySet: l.entrySet, beforeSet: l.beforeSet, strideSet: l.strideSet,
-		Accel: l.Accel & (accelNoMetaCache | accelLimitTxBurst)}
+		accel: l.accel & (accelNoMetaCache | accelLimitTxBurst)}
 	if err := set(d, "LLQ", featLLQ, 0, &enable); refused(err) {
 		return fmt.Sprintf("the device refuses the configuration: %v", err), nil
 	} else if err != nil {

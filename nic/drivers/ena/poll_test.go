@@ -126,6 +126,8 @@ func kindsQueue(t testing.TB, frame []byte) (func(int), func(*fastpath.Responder
 	return q.arrive, q.Queue.Poll
 }
 
+func TestEmptyPing(t *testing.T) { nictest.EmptyPing(t, kindsQueue) }
+
 func BenchmarkKinds(b *testing.B) { nictest.BenchmarkKinds(b, kindsQueue) }
 
 func BenchmarkQueues(b *testing.B) { nictest.BenchmarkQueues(b, kindsQueue) }

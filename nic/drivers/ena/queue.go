@@ -10,10 +10,9 @@ import (
 )
 
 const (
-	maxBatch    = 32 // frames that one pass takes at most
-	refillBatch = 16 // number of free buffers that are posted together
-	reclaimAt   = 32 // free buffers or transmits that may wait for reclaim while each pass answers something
-	minFrame    = 14 // an Ethernet header
+	maxBatch = 32 // frames that one pass takes at most
+	consumed = 16 // completions between two reports to a device that needs them
+	minFrame = 14 // an Ethernet header
 )
 
 // Values of a transmit request ID's entry.
@@ -42,6 +41,10 @@ type Queue struct {
 	size   uint32 // size of a slot in bytes of frame
 	mask   uint32 // depth of the receive queue - 1
 	shift  uint32 // its binary logarithm: the bit of a number that is the round
+	// lot is how many frames one pass takes at most, and how many free buffers or transmits may wait for reclaim while each
+	// pass answers something; half as many free buffers are posted together. So an eighth of the ring at most has no buffers:
+	// newer devices lose a frame if the part of the ring that its hash chooses is empty (iPXE b2e846821).
+	lot uint32
 
 	txMask    uint32 // depth of the transmit queue - 1
 	txShift   uint32
@@ -61,28 +64,28 @@ type Queue struct {
 	frees  uint32
 	txHeld unsafe.Pointer // uint16, by transmit request ID: idFree, idOnly or a buffer
 
-	fault uint32 // reset reason (resetXxx + 1); the loop stops
+	fault atomic.Uint32 // reset reason (resetXxx + 1); the loop stops
 
 	// One writer, this loop; ReadStats loads them.
 	badRx, txFull, txErrors, l3Errors, l4Errors polling.Counter
 
 	rxSQIOVA, rxCQIOVA, txSQIOVA, txCQIOVA uint64 // of the rings
 
-	_ [56]byte // to whole cache lines, so that the heap puts no two queues into one
+	_ [48]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
-// Poll makes one pass: it receives waiting frames, at most maxBatch, rewrites those that it answers in place, pushes or
-// posts them, and rings the doorbell once. It calls reclaim if there was nothing to answer, or if reclaimAt buffers or
+// Poll makes one pass: it receives waiting frames, at most lot, rewrites those that it answers in place, pushes or
+// posts them, and rings the doorbell once. It calls reclaim if there was nothing to answer, or if lot buffers or
 // requests wait. It returns the number of replies.
 func (q *Queue) Poll(r *fastpath.Responder) int {
-	if atomic.LoadUint32(&q.fault) != 0 {
+	if q.fault.Load() != 0 {
 		return 0
 	}
 	n := 0
 	head := q.rxHead
-	for end := head + maxBatch; head != end; head++ {
+	for end := head + q.lot; head != end; head++ {
 		c := (*rxCompletion)(unsafe.Add(q.rxCQ, head&q.mask*descSize))
-		status := atomic.LoadUint32(&c.status) // docs/memory-order.md: done, then the rest
+		status := atomic.LoadUint32(&c.status) // nic/memory-order.md: done, then the rest
 		if status>>rxPhase&1 == head>>(q.shift&31)&1 {
 			break
 		}
@@ -120,7 +123,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	if q.txTail != q.txRung {
 		q.ring()
 	}
-	if n == 0 || q.frees >= reclaimAt || q.txTail-q.txHead >= reclaimAt {
+	if n == 0 || q.frees >= q.lot || q.txTail-q.txHead >= q.lot {
 		q.reclaim()
 	}
 	return n
@@ -132,7 +135,7 @@ func (q *Queue) held(id uint32) *uint16     { return (*uint16)(unsafe.Add(q.txHe
 // take checks a receive completion's request ID and takes the buffer back from the device.
 func (q *Queue) take(slot uint32, offset uint8) bool {
 	if slot > q.mask || !*q.isPosted(slot) || offset != 0 {
-		atomic.StoreUint32(&q.fault, resetInvalidRxID+1)
+		q.fault.Store(resetInvalidRxID + 1)
 		return false
 	}
 	*q.isPosted(slot) = false
@@ -204,9 +207,9 @@ func (q *Queue) transmit(slot, m uint32) bool {
 func (q *Queue) ring() {
 	q.txRung = q.txTail
 	if q.llq != nil {
-		mmio.FenceWC() // docs/memory-order.md: entries, then the doorbell
+		mmio.FenceWC() // nic/memory-order.md: entries, then the doorbell
 	}
-	mmio.Store32(q.txDB, q.txTail&0xFFFF) // docs/memory-order.md: descriptors, then the doorbell
+	mmio.Store32(q.txDB, q.txTail&0xFFFF) // nic/memory-order.md: descriptors, then the doorbell
 }
 
 // reclaim takes back the transmits that are done and posts the buffers that are free.
@@ -218,7 +221,7 @@ func (q *Queue) reclaim() {
 		}
 		id := uint32(c) & 0xFFFF
 		if id > q.txMask || *q.held(id) == idFree {
-			atomic.StoreUint32(&q.fault, resetInvalidTxID+1)
+			q.fault.Store(resetInvalidTxID + 1)
 			return
 		}
 		if uint8(c>>16) != 0 {
@@ -229,11 +232,11 @@ func (q *Queue) reclaim() {
 		}
 		*q.held(id) = idFree
 		polling.Publish(&q.txHead, q.txHead+1)
-		if q.txHeadDB != nil && q.txHead%refillBatch == 0 {
+		if q.txHeadDB != nil && q.txHead%consumed == 0 {
 			mmio.Store32(q.txHeadDB, q.txHead&0xFFFF)
 		}
 	}
-	if q.frees >= refillBatch {
+	if q.frees >= q.lot/2 {
 		q.refill()
 	}
 }
@@ -250,7 +253,7 @@ func (q *Queue) refill() {
 		*q.isPosted(slot) = true
 		q.rxTail++
 	}
-	mmio.Store32(q.rxDB, q.rxTail&0xFFFF) // docs/memory-order.md: descriptors, then the doorbell
+	mmio.Store32(q.rxDB, q.rxTail&0xFFFF) // nic/memory-order.md: descriptors, then the doorbell
 	if q.rxHeadDB != nil {
 		mmio.Store32(q.rxHeadDB, q.rxHead&0xFFFF)
 	}
@@ -262,20 +265,20 @@ func (q *Queue) reset() {
 	clear(unsafe.Slice((*byte)(q.rxCQ), depth*descSize))
 	clear(unsafe.Slice((*byte)(q.txCQ), txDepth*txCQE))
 	q.rxHead, q.rxTail, q.txHead, q.txTail, q.txRung = 0, 0, 0, 0, 0
-	q.frees = 0
+	q.frees, q.lot = 0, min(maxBatch, depth/16)
 	for n := range q.mask { // one buffer fewer than entries
 		q.give(n)
 	}
 	clear(unsafe.Slice((*bool)(q.posted), depth))
 	clear(unsafe.Slice((*uint16)(q.txHeld), txDepth))
-	atomic.StoreUint32(&q.fault, 0)
+	q.fault.Store(0)
 	q.refill()
 }
 
 // send pushes or posts a copy of frame from a buffer of the queue's own.
 func (q *Queue) send(frame []byte) bool {
 	q.reclaim()
-	if atomic.LoadUint32(&q.fault) != 0 {
+	if q.fault.Load() != 0 {
 		return false
 	}
 	// The device owns the receive buffers. These are additional ones, one per transmit request, which are free while
@@ -297,7 +300,7 @@ func (q *Queue) send(frame []byte) bool {
 
 // recv copies the next frame out. It returns -1 if there is none.
 func (q *Queue) recv(buf []byte) (n int, at int64) {
-	for atomic.LoadUint32(&q.fault) == 0 {
+	for q.fault.Load() == 0 {
 		c := (*rxCompletion)(unsafe.Add(q.rxCQ, q.rxHead&q.mask*descSize))
 		status := atomic.LoadUint32(&c.status)
 		if status>>rxPhase&1 == q.rxHead>>(q.shift&31)&1 {

@@ -2,7 +2,6 @@ package ena
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -64,19 +63,6 @@ type watchdog struct {
 	last    atomic.Pointer[time.Time]
 }
 
-// MarshalJSON and UnmarshalJSON hand over for how long the device has been silent.
-func (w *watchdog) MarshalJSON() ([]byte, error) {
-	last := *w.last.Load()
-	return json.Marshal(kit.Since(&last))
-}
-
-func (w *watchdog) UnmarshalJSON(b []byte) error {
-	var last time.Time
-	err := json.Unmarshal(b, kit.Since(&last))
-	w.alive(last)
-	return err
-}
-
 func (w *watchdog) alive(at time.Time) { w.last.Store(&at) }
 
 func (w *watchdog) silent(now time.Time) time.Duration { return now.Sub(*w.last.Load()) }
@@ -101,7 +87,7 @@ func (d *Device) check(bool) (*kit.Symptom, error) {
 			Why: fmt.Sprintf("the device asked to suspend traffic %v ago, and never to resume it", suspended.Round(time.Millisecond))}, nil
 	}
 	for i, q := range d.queues {
-		if f := atomic.LoadUint32(&q.fault); f != 0 {
+		if f := q.fault.Load(); f != 0 {
 			return symptom(f-1, "queue %d", i), nil
 		}
 		if stuck := d.missed[i].Waiting(&q.txHead, &q.txTail); limit.missingTx > 0 && stuck > limit.missingTx {

@@ -18,8 +18,8 @@ func harness(k ixgbesim.Kind) nictest.Harness {
 		Model: func() sim.Model { return ixgbesim.New(ixgbesim.Options{Kind: k}) },
 		Open:  func(fn pci.Function, o nic.Options) (nic.Device, error) { return ixgbe.Open(fn, o) },
 		Poll:  func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*ixgbe.Device).Queue(q).Poll(r) },
-		Ring:  128, Queues: 4, Most: 16, MTU: 9500, WriteBack: 16, Continues: true,
-		Queue: func(d nic.Device, q int) any { return d.(*ixgbe.Device).Queue(q) }, Registers: []string{"rdt", "tdt"}, Private: []string{"delta", "rxEnd"},
+		Ring:  128, Queues: 4, Most: 16, MTU: 9500, WriteBack: 16,
+		Queue: func(d nic.Device, q int) any { return d.(*ixgbe.Device).Queue(q) }, Registers: []string{"rdt", "tdt"},
 	}
 }
 

@@ -3,6 +3,7 @@ package ixgbe
 import (
 	"encoding/binary"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/rebound-nic/rebound/fastpath"
@@ -88,7 +89,9 @@ type Device struct {
 
 	groups       [][6]byte // multicast to receive
 	allMulticast bool
-	linkUp       bool // as the watch saw it last
+	linkUp       bool       // as the watch saw it last
+	linkDown     int        // for how many of its checks
+	infoMutex    sync.Mutex // module, which the watch may change
 }
 
 var limits = kit.Limits{
@@ -114,7 +117,7 @@ func Open(fn pci.Function, o nic.Options) (*Device, error) { return OpenWith(fn,
 // OpenWith is Open with this driver's options.
 func OpenWith(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Stats: d.stats, Restart: d.restart, Release: d.release, Heir: d.heir()}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Stats: d.stats, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -152,12 +155,14 @@ func (d *Device) identify() (err error) {
 		return d.card.Errorf("%w: %v is not an 82599 or X540", nic.ErrNoDevice, id)
 	}
 	d.model, d.family, d.cage = m.name, m.family, m.cage
-	if d.bar, err = d.card.Fn.BAR(0); err != nil {
+	bar, err := d.card.Fn.BAR(0)
+	if err != nil {
 		return err
 	}
-	if d.bar.Size() < minBAR {
-		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", d.bar.Size(), minBAR)
+	if bar.Size() < minBAR {
+		return d.card.Errorf("BAR 0 is %#x bytes, expected %#x or more", bar.Size(), minBAR)
 	}
+	d.bar = bar // release resets a device whose registers are all there
 	return nil
 }
 
@@ -208,7 +213,6 @@ func (d *Device) allocate() error {
 			return err
 		}
 		q.rdt, q.tdt = (*uint32)(rdt), (*uint32)(tdt)
-		q.derive()
 		d.queues = append(d.queues, q)
 	}
 	d.hung = make([]kit.Progress, queues)
@@ -220,7 +224,9 @@ func (d *Device) Info() nic.Info {
 	q := d.queues[0]
 	link := "link mode: " + d.medium
 	if d.cage == sfp {
+		d.infoMutex.Lock()
 		link += "; module: " + d.module.String()
+		d.infoMutex.Unlock()
 	}
 	return d.card.Info(fmt.Sprintf("%s (%v)", d.model, d.card.Fn.ID()), "tail",
 		link,

@@ -115,11 +115,16 @@ func (d *Device) discard() {
 // settle is the time without accesses after a reset (Linux, ixgbe_reset_hw_82599 and _X540).
 var settle = map[family]time.Duration{i82599: 50 * time.Millisecond, x540: 100 * time.Millisecond}
 
-// startReset starts a full reset. On the X540 the driver must own the PHY meanwhile, and returns it to firmware at
-// once, as Linux's driver does, which omits the link reset.
+// startReset starts a full reset. While the link is up it omits the link reset, which may reset the PHY under a management controller that
+// uses it (Linux and DPDK, ixgbe_reset_hw_82599). On the X540 the driver must own the PHY meanwhile, and returns it to firmware at
+// once, as Linux's driver does, which never resets the link there.
 func (d *Device) startReset() error {
 	if d.family != x540 {
-		d.set(regCTRL, ctrlRST|ctrlLRST)
+		bits := uint32(ctrlRST | ctrlLRST)
+		if d.read(regLINKS)&linksUp != 0 {
+			bits = ctrlRST
+		}
+		d.set(regCTRL, bits)
 		return nil
 	}
 	own := d.phySync()
@@ -193,7 +198,7 @@ func (d *Device) startReceive() error {
 		d.write(regRDLEN(i), (q.mask+1)*descSize)
 		d.write(regSRRCTL(i), q.bufSize>>10|srrctlOneBuf|srrctlDropEn)
 		d.write(regRSCCTL(i), 0)
-		d.clear(regDCARXCTRL(i), 1<<12) // §4.6.7: must be cleared, its initial value is 1
+		d.clear(regDCARXCTRL(i), dcarxStatus|dcarxData|dcarxHeader)
 		d.clear(regRXDCTL(i), rxdctlVME)
 		d.set(regRXDCTL(i), rxdctlEnable)
 		if err := d.wait(fmt.Sprintf("RXDCTL(%d)", i), regRXDCTL(i), rxdctlEnable, rxdctlEnable, time.Second); err != nil {
@@ -249,6 +254,7 @@ func (d *Device) startTransmit() error {
 		d.write(regTDBAL(i), uint32(q.txIOVA))
 		d.write(regTDBAH(i), uint32(q.txIOVA>>32))
 		d.write(regTDLEN(i), (q.mask+1)*descSize)
+		d.clear(regDCATXCTRL(i), dcatxStatus)
 		d.write(regTDH(i), 0)
 		d.write(regTDT(i), 0)
 		d.write(regTXDCTL(i), txdctlPTHRESH|txdctlHTHRESH|txdctlWTHRESH|txdctlEnable)

@@ -1,11 +1,12 @@
 package ixgbe
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"time"
 
-	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
 )
 
 // Memory of an SFP or SFP+ module at address A0h, SFF-8472 table 4-1.
@@ -84,13 +85,15 @@ func (m module) core(port uint32) uint16 {
 	return uint16(5 + port)
 }
 
-// findModule reads the SFP+ module. A module is ready 300 ms after it has power (SFF-8431), and several tries take as long.
-func (d *Device) findModule() error {
+// findModule reads the SFP+ module. A module is ready 300 ms after it has power (SFF-8431), and several tries take as long. It logs what is
+// wrong with a module, if that is news.
+func (d *Device) findModule(tries int) error {
 	own := d.phySync()
+	before := d.module
 	d.module = nil
 	var b module
 	var failed error
-	for try := range 4 {
+	for try := range tries {
 		if try > 0 {
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -99,7 +102,7 @@ func (d *Device) findModule() error {
 		}
 		began := time.Now()
 		d.card.Quietly(func() { b, failed = d.readModule() })
-		e := trace.Entry{Kind: trace.Command, Name: moduleEntry, Out: trace.Bytes(b), Took: time.Since(began)}
+		e := cmdtrace.Entry{Kind: cmdtrace.Command, Name: moduleEntry, Out: cmdtrace.Bytes(b), Took: time.Since(began)}
 		if failed != nil {
 			e.Err = failed.Error()
 		}
@@ -110,14 +113,17 @@ func (d *Device) findModule() error {
 		}
 	}
 	switch {
+	case failed != nil && tries == 1 && before == nil:
+		return nil
 	case failed != nil:
 		d.card.Log.Warn("no module answers: the SFP+ cage is empty, or the module has no EEPROM", "err", failed)
 		return nil
+	case bytes.Equal(before, b):
 	case b[sffID] != 3:
 		d.card.Log.Warn("the module does not identify itself as an SFP or SFP+", "identifier", b[sffID])
 	}
 	d.module = b
-	if !d.module.fast() && d.medium == medium(lmsSFI) {
+	if !bytes.Equal(before, b) && !d.module.fast() && d.medium == medium(lmsSFI) {
 		d.card.Log.Warn(`the module is not for 10 Gb/s (debug.link_mode = "0" selects 1 Gb/s)`, "module", d.module.String())
 	}
 	return nil

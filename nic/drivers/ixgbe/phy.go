@@ -34,12 +34,8 @@ const (
 
 // startPHY brings the X540's link up as its Linux driver does: out of the low power that this driver leaves it in,
 // offering 10 Gb/s, 1 Gb/s and 100 Mb/s without pause frames. If it does already, a link that is up stays up:
-// training takes seconds. Firmware that keeps the link for itself (MMNGC.MNG_VETO) is left alone.
+// training takes seconds.
 func (d *Device) startPHY() error {
-	if d.read(regMMNGC)&mmngcVeto != 0 {
-		d.card.Log.Warn("management firmware forbids changes of the link")
-		return nil
-	}
 	own := d.phySync()
 	if err := d.take(own); err != nil {
 		return err

@@ -92,7 +92,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, tail := q.rxNext, q.txTail
 	for q.rxEnd = next + maxBatch; next != q.rxEnd; {
 		slot := next & q.mask
-		w := atomic.LoadUint64((*uint64)(unsafe.Add(q.rxStatus, uint64(slot)*descSize))) // docs/memory-order.md: done, then the rest
+		w := atomic.LoadUint64((*uint64)(unsafe.Add(q.rxStatus, uint64(slot)*descSize))) // nic/memory-order.md: done, then the rest
 		if uint32(w)&(rxDD|rxEOP|rxErrors) != rxDD|rxEOP {
 			if uint32(w)&rxDD == 0 {
 				break
@@ -137,7 +137,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		q.txDesc((tail - 1) & q.mask).cmd |= txRS
 		*q.batch(first) = batch{tail, began}
 		polling.Publish(&q.txTail, tail)
-		mmio.Store32(q.tdt, tail&q.mask) // docs/memory-order.md: descriptors, then the doorbell
+		mmio.Store32(q.tdt, tail&q.mask) // nic/memory-order.md: descriptors, then the doorbell
 		if next-q.refilled < reclaimAt {
 			return int(tail - first)
 		}
@@ -176,7 +176,7 @@ func (q *Queue) reclaim() {
 	done, mask, free := q.txDone, q.mask, q.rxNext
 	for done != q.txTail {
 		b := q.batch(done)
-		if atomic.LoadUint32(&q.txDesc((b.end-1)&mask).status)&txDD == 0 { // docs/memory-order.md: done, then the rest
+		if atomic.LoadUint32(&q.txDesc((b.end-1)&mask).status)&txDD == 0 { // nic/memory-order.md: done, then the rest
 			free = b.slot
 			break
 		}
@@ -200,18 +200,13 @@ func (q *Queue) reclaim() {
 	q.refilled = refilled
 	if refilled-q.posted >= refillBatch {
 		q.posted = refilled
-		mmio.Store32(q.rdt, (refilled-1)&mask) // docs/memory-order.md: descriptors, then the doorbell
+		mmio.Store32(q.rdt, (refilled-1)&mask) // nic/memory-order.md: descriptors, then the doorbell
 	}
-}
-
-// derive computes the values that depend on the location of ring and buffers.
-func (q *Queue) derive() {
-	q.delta, q.rxStatus, q.most = q.iova-uint64(uintptr(q.buf)), unsafe.Add(q.rx, descSize/2), q.bufSize-minFrame
 }
 
 // reset puts the rings into the state in which init programs them: all slots posted, nothing to transmit.
 func (q *Queue) reset() {
-	q.derive()
+	q.delta, q.rxStatus, q.most = q.iova-uint64(uintptr(q.buf)), unsafe.Add(q.rx, descSize/2), q.bufSize-minFrame
 	q.rxNext, q.refilled, q.posted, q.txTail, q.txDone, q.txRoom = 0, 0, 0, 0, 0, q.mask
 	for slot := range q.mask + 1 {
 		*q.rxRead(slot) = rxRead{pkt: q.iova + uint64(slot*q.stride)}

@@ -112,6 +112,9 @@ const (
 
 	mmngcVeto = 1 << 0 // firmware allows no change of the link
 
+	regANLP1   reg = 0x042B0   // ANLP1  Auto-Neg Link Partner Control Word 1  RO  §8.2.3.22
+	anlp1State     = 0xF << 16 // state of the arbitration, 0 before it starts
+
 	linksUp       = 1 << 30
 	linksSpeedLSB = 28 // 2 bits: 1 = 100 Mb/s, 2 = 1 Gb/s, 3 = 10 Gb/s
 )
@@ -178,6 +181,12 @@ func regSRRCTL(q int) reg    { return 0x02100 + reg(4*q) }    // SRRCTL  Split R
 func regDCARXCTRL(q int) reg { return 0x02200 + reg(4*q) }    // DCA_RXCTRL Rx DCA Control         RW  q=0..15  §8.2.3.11
 
 const (
+	// DCA_RXCTRL: relaxed ordering, all on after a reset. The datasheet requires the first one to be off (§4.6.7). Linux and DPDK
+	// clear the others, because some root ports reorder other writes, too.
+	dcarxStatus = 1 << 12
+	dcarxData   = 1 << 13
+	dcarxHeader = 1 << 15
+
 	rahAV = 1 << 31 // Address Valid
 
 	rxdctlEnable = 1 << 25
@@ -204,7 +213,11 @@ func regTDH(q int) reg        { return 0x06010 + reg(0x40*q) } // TDH    Tx Desc
 func regTDT(q int) reg        { return 0x06018 + reg(0x40*q) } // TDT    Tx Descriptor Tail       RW  q=0..127  §8.2.3.9
 func regTXDCTL(q int) reg     { return 0x06028 + reg(0x40*q) } // TXDCTL Tx Descriptor Control    RW  q=0..127  §8.2.3.9
 
+func regDCATXCTRL(q int) reg { return 0x0600C + reg(0x40*q) } // DCA_TXCTRL Tx DCA Control        RW  q=0..127  §8.2.3.11
+
 const (
+	dcatxStatus = 1 << 11 // relaxed ordering of write-backs, on after a reset
+
 	dmatxctlTE = 1 << 0
 
 	rttdcsArbDis = 1 << 6

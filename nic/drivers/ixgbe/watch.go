@@ -1,9 +1,11 @@
 package ixgbe
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
@@ -22,6 +24,14 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	case link.Up != d.linkUp:
 		d.linkUp = link.Up
 		d.card.Log.Info("link", "up", link.Up, "mbit", link.Speed)
+		if link.Up && d.cage == sfp {
+			d.reported(d.followModule())
+		}
+	}
+	if d.linkDown++; link.Up || d.cage != sfp {
+		d.linkDown = 0
+	} else if d.linkDown%retryAfter == 0 {
+		d.reported(d.retryLink())
 	}
 	if d.read(regRXCTRL)&rxctrlRXEN == 0 {
 		return kit.Foreign("RXCTRL.RXEN is off"), nil
@@ -36,6 +46,13 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 		}
 	}
 	return nil, nil
+}
+
+// reported logs an error of a new start of the link.
+func (d *Device) reported(err error) {
+	if err != nil && !errors.Is(err, nic.ErrGone) {
+		d.card.Log.Warn("the link could not be started again", "err", err)
+	}
 }
 
 // restart programs the device while the loops are parked. Frames on the rings are lost.

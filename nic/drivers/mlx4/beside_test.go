@@ -114,6 +114,16 @@ func TestBesideWithoutBlueFlame(t *testing.T) {
 	x.Close()
 }
 
+// Without completions of 64 bytes (old firmware, or mlx4_core.enable_64b_cqe_eqe=0) the kernel has version 3 of its interface.
+func TestBesideVersion3(t *testing.T) {
+	x := newBeside(t)
+	x.kernel.NoCaps = true
+	x.Open(nic.Options{})
+	x.Expect("ours", map[string][]byte{"a datagram": datagram})
+	check.Equal(t, x.Dev.Info().Push, "blueflame full", "push %q")
+	x.Close()
+}
+
 func TestBesideRefuses(t *testing.T) {
 	six := fastpath.Config{MAC: ourMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("fd00::2/64")}}
 	tagged := devrig.AnsweredBeside()
@@ -159,11 +169,11 @@ func TestBesideAvailable(t *testing.T) {
 	})
 }
 
-// A device that the kernel resets is opened again.
+// A device that the kernel resets is opened again when it is back.
 func TestBesideRestart(t *testing.T) {
 	x := newBeside(t)
 	x.Open(nic.Options{})
-	x.Restarts("device_fatal", func() { x.kernel.Event(8) })
+	x.Restarts("device_fatal", func() { x.kernel.Recovers(); x.kernel.Event(8) })
 	x.Expect("ours", map[string][]byte{"a datagram after a restart": datagram})
 	x.Restarts("mtu_changed", func() { x.kernel.Change(func(f *beside.Interface) { f.MTU = 1400 }) })
 	x.Expect("ours", map[string][]byte{"a datagram after a change of the MTU": datagram})

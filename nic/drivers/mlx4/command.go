@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
-	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
 )
 
 // Timeouts. Linux allows a minute for every command (MLX4_CMD_TIME_CLASS_A to C).
@@ -84,7 +84,7 @@ type command struct {
 // hcr sends commands through the host command register, one at a time, and polls for their completion.
 type hcr struct {
 	name  string
-	trace *trace.Ring
+	trace *cmdtrace.Ring
 	regs  *mmio.Window
 	alive func() error  // why the function does not answer, if it does not
 	died  func() bool   // reports whether firmware has died
@@ -106,8 +106,11 @@ func (h *hcr) write(r reg, v uint32) { h.regs.Write32(uint64(r), swap(v)) }
 
 // start allocates the mailboxes and reads the toggle bit from the device. After a reset it is 0, so the first command
 // uses 1.
-func (h *hcr) start(arena *dma.Arena) error {
-	if err := h.allocate(arena); err != nil {
+func (h *hcr) start(arena *dma.Arena) (err error) {
+	if h.in, err = arena.Alloc(mailboxSize, 4096); err != nil {
+		return err
+	}
+	if h.out, err = arena.Alloc(mailboxSize, 4096); err != nil {
 		return err
 	}
 	began := kit.NewDeadline(commandTimeout, leastLooks)
@@ -130,15 +133,6 @@ func (h *hcr) start(arena *dma.Arena) error {
 	}
 }
 
-// allocate makes the mailboxes.
-func (h *hcr) allocate(arena *dma.Arena) (err error) {
-	if h.in, err = arena.Alloc(mailboxSize, 4096); err != nil {
-		return err
-	}
-	h.out, err = arena.Alloc(mailboxSize, 4096)
-	return err
-}
-
 // run sends a command without output.
 func (h *hcr) run(c command) error {
 	_, _, err := h.exec(c)
@@ -146,8 +140,8 @@ func (h *hcr) run(c command) error {
 }
 
 // query sends a command and returns the mailbox that it answers with.
-func (h *hcr) query(op opcode, opMod uint8, modifier uint32) (mailbox, error) {
-	m, _, err := h.exec(command{op: op, opMod: opMod, modifier: modifier, out: true})
+func (h *hcr) query(op opcode, modifier uint32) (mailbox, error) {
+	m, _, err := h.exec(command{op: op, modifier: modifier, out: true})
 	return m, err
 }
 
@@ -155,8 +149,8 @@ func (h *hcr) query(op opcode, opMod uint8, modifier uint32) (mailbox, error) {
 func (h *hcr) exec(c command) (mailbox, uint64, error) {
 	began := time.Now()
 	m, out, err := h.send(c)
-	e := trace.Entry{Kind: trace.Command, Name: c.op.String(), Opcode: uint32(c.op), OpMod: uint32(c.opMod), Modifier: c.modifier,
-		In: trace.Bytes(c.in), Out: trace.Bytes(m), Took: time.Since(began)}
+	e := cmdtrace.Entry{Kind: cmdtrace.Command, Name: c.op.String(), Opcode: uint32(c.op), OpMod: uint32(c.opMod), Modifier: c.modifier,
+		In: cmdtrace.Bytes(c.in), Out: cmdtrace.Bytes(m), Took: time.Since(began)}
 	if c.in == nil && c.param != 0 {
 		e.In = binary.BigEndian.AppendUint64(nil, c.param)
 	}
@@ -196,7 +190,7 @@ func (h *hcr) send(c command) (mailbox, uint64, error) {
 	h.write(hcrOutHigh, uint32(out>>32))
 	h.write(hcrOutLow, uint32(out))
 	h.write(hcrToken, pollToken<<16)
-	mmio.WriteBarrier() // docs/memory-order.md: command, then its doorbell
+	mmio.WriteBarrier() // nic/memory-order.md: command, then its doorbell
 	h.write(hcrStatus, hcrGo|h.toggle|uint32(c.opMod)<<12|uint32(c.op))
 	h.toggle ^= hcrToggle
 	status, err := h.wait(c)

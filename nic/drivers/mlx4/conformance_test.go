@@ -19,7 +19,7 @@ func harness(o mlx4sim.Options, own mlx4.Options) nictest.Harness {
 		Model: func() sim.Model { return mlx4sim.New(o) },
 		Open:  func(fn pci.Function, o nic.Options) (nic.Device, error) { return mlx4.Open(fn, o, own) },
 		Poll:  func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*mlx4.Device).Queue(q).Poll(r) },
-		Ring:  64, Queues: 4, Most: 16, MTU: 9000, Continues: true,
+		Ring:  64, Queues: 4, Most: 16, MTU: 9000,
 		Queue: func(d nic.Device, q int) any { return d.(*mlx4.Device).Queue(q) }, Registers: []string{"bf", "db"},
 	}
 }

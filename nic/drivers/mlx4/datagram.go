@@ -1,6 +1,7 @@
 package mlx4
 
 import (
+	"encoding/binary"
 	"sync/atomic"
 	"unsafe"
 
@@ -20,6 +21,9 @@ const (
 
 	// extra is the difference in length between the payload and the equivalent Ethernet frame.
 	extra = ib.HeaderSize - ib.EncapSize
+
+	// The encapsulations of IPoIB that Poll answers, as a little-endian machine loads them.
+	encapIPv4, encapIPv6 = 0x0008, 0xDD86
 
 	maxPayload = 4096 // of a packet on any link, so that every received packet fits its slot
 )
@@ -61,10 +65,10 @@ const (
 type DatagramQueue struct {
 	Queue
 
-	portPD uint32               // start of a datagram segment
-	qkey   uint32               // in the device's order; the subnet's, written before the QP is started
-	own    fastpath.LinkAddress // our made-up MAC
-	self   uint64               // our link address as others see it: it changes with the LID
+	portPD uint32  // start of a datagram segment
+	qkey   uint32  // in the device's order; the subnet's, written before the QP is started
+	own    station // ours
+	self   uint64  // the station that others see us as: it changes with the LID
 
 	head datagramHead // of the next WQE
 
@@ -85,7 +89,7 @@ func (q *DatagramQueue) Poll(r *fastpath.Responder) int {
 	next, n := q.rxNext, 0
 	for ; next-q.rxNext != maxBatch; next++ {
 		c := q.completion(q.rxCQ, next&q.mask)
-		last := atomic.LoadUint64(&c.last) // docs/memory-order.md: done, then the rest
+		last := atomic.LoadUint64(&c.last) // nic/memory-order.md: done, then the rest
 		if (last>>cqeOwner^uint64(next>>(q.shift&31)))&1 != 0 {
 			break
 		}
@@ -101,7 +105,7 @@ func (q *DatagramQueue) Poll(r *fastpath.Responder) int {
 		}
 		slot := unsafe.Add(q.buf, next&q.mask*q.stride)
 		h := (*[64]byte)(unsafe.Add(slot, slotHead))
-		to, from := q.own, station(c)
+		to, from := q.own, senderOf(c)
 		remote := *(*uint64)(unsafe.Pointer(&c.remote)) // and source
 		q.head.to.path = uint64(q.portPD) | remote&0xFF<<40 | remote>>48<<48
 		q.head.to.class = remote & (0xF0 << 32)
@@ -118,11 +122,19 @@ func (q *DatagramQueue) Poll(r *fastpath.Responder) int {
 		if uint64(from) == atomic.LoadUint64(&q.self) {
 			from = q.own
 		}
-		if !r.PingPacket4(h, l, to, from) {
-			if l = q.answer(r, slot, l, to, from); l == 0 {
+		answered, start := false, (*uint64)(unsafe.Add(slot, slotPayload))
+		if was := *start; to != 0 && (uint32(was) == encapIPv4 || uint32(was) == encapIPv6) { // the header overwrites the GRH, which names a group
+			*(*uint64)(unsafe.Pointer(h)) = uint64(to) | uint64(from)<<48
+			*(*uint64)(unsafe.Add(unsafe.Pointer(h), 6)) = uint64(from) | was<<48
+			answered = r.Reply(h, l)
+			*start = was
+		}
+		if !answered {
+			if l = q.slow(r, slot, l, to, from); l == 0 {
 				continue
 			}
 		}
+		r.Departing() // the payload may be copied
 		if payload := uint32(l - extra); payload <= q.inlineMax {
 			if !q.post(unsafe.Add(slot, slotPayload), payload) {
 				q.txFull.Add(1)
@@ -151,30 +163,31 @@ func (q *DatagramQueue) Poll(r *fastpath.Responder) int {
 	return n
 }
 
-// station is the made-up MAC of a datagram's sender (ib.Station).
-func station(c *cqe) fastpath.LinkAddress {
-	return 2<<16 | fastpath.LinkAddress(c.source>>16)<<24 | fastpath.LinkAddress(c.remote>>8)<<40
+// station is a made-up MAC (ib.Station) in the low 48 bits, the first byte lowest; 0 is a group.
+type station uint64
+
+func newStation(mac [6]byte) station {
+	return station(binary.LittleEndian.Uint64([]byte{mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], 0, 0}))
 }
 
-// answer handles packets that PingPacket4 does not answer. It returns the reply's length including the equivalent
-// header, 0 for none.
-//
-//go:noinline
-func (q *DatagramQueue) answer(r *fastpath.Responder, slot unsafe.Pointer, l int, to, from fastpath.LinkAddress) int {
-	if r.AnswerPacket((*[64]byte)(unsafe.Add(slot, slotHead)), l, to, from) {
-		return l
-	}
-	return q.slow(r, slot, l, to, from)
+func (s station) mac() (mac [6]byte) {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], uint64(s))
+	copy(mac[:], b[:])
+	return mac
 }
 
-// slow handles packets that the leaves do not answer: it adds an Ethernet header and calls Responder.Slow. ARP and
+// senderOf is the station that sent a datagram.
+func senderOf(c *cqe) station { return 2 | station(c.source>>16)<<8 | station(c.remote>>8)<<24 }
+
+// slow handles packets that Reply does not answer: it adds an Ethernet header and calls Responder.Slow. ARP and
 // neighbour discovery are translated in both directions. It returns the reply's length including that header, 0 for
 // none, and sets the head's destination if the reply does not go back to the source.
 //
 //go:noinline
-func (q *DatagramQueue) slow(r *fastpath.Responder, slot unsafe.Pointer, l int, to, from fastpath.LinkAddress) int {
+func (q *DatagramQueue) slow(r *fastpath.Responder, slot unsafe.Pointer, l int, to, from station) int {
 	p := unsafe.Slice((*byte)(unsafe.Add(slot, slotPayload)), maxPayload)
-	dst, src := mac(to), mac(from)
+	dst, src := to.mac(), from.mac()
 	kind := uint16(p[0])<<8 | uint16(p[1])
 	if to == 0 {
 		dst = ib.GroupMAC(*(*ib.GID)(unsafe.Add(slot, slotGRH+grhDGID)))
@@ -193,11 +206,6 @@ func (q *DatagramQueue) slow(r *fastpath.Responder, slot unsafe.Pointer, l int, 
 	n := r.Slow(h, l)
 	ib.Encapsulate(p, kind)
 	return n
-}
-
-// mac converts a LinkAddress to the MAC that represents it.
-func mac(a fastpath.LinkAddress) [6]byte {
-	return [6]byte{byte(a >> 16), byte(a >> 24), byte(a >> 32), byte(a >> 40), byte(a >> 48), byte(a >> 56)}
 }
 
 // neighbour answers ARP and neighbour discovery, n bytes at p.
@@ -234,27 +242,27 @@ func (q *DatagramQueue) neighbour(r *fastpath.Responder, p []byte, n int, dst, s
 }
 
 // post posts a payload of n bytes at p inline, to the destination in the head, and reports whether there was room.
-// docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
+// nic/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
 func (q *DatagramQueue) post(p unsafe.Pointer, n uint32) bool {
 	blocks := 1 + (n+inlineNext-1)/inlineNext
 	if !q.fits(blocks) {
 		return false
 	}
 	q.head.flags = q.ask(blocks) &^ flagNoICRC // on InfiniBand that bit requests an event at the receiver
-	q.head.control = q.control(wqeSend, (txbb+n+(blocks-1)*4+15)>>4)
+	q.head.control = q.control((txbb + n + (blocks-1)*4 + 15) >> 4)
 	mmio.PushHeaded(&q.wq, q.txTail, blocks, unsafe.Pointer(&q.head), p, n, q.window())
 	q.advance(blocks)
 	return true
 }
 
 // point is Queue.point for a payload of n bytes at iova, to the destination in the head. Its pointer is in its own
-// block, whose mark is the length. docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
+// block, whose mark is the length. nic/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
 func (q *DatagramQueue) point(iova uint64, n uint32) bool {
 	if !q.fits(2) {
 		return false
 	}
 	q.head.flags = q.ask(2) &^ flagNoICRC
-	q.head.control = q.control(wqeSend, 5)
+	q.head.control = q.control(5)
 	b, d := q.block(q.txTail), q.block(q.txTail+1)
 	h := (*[8]uint64)(unsafe.Pointer(&q.head))
 	for i := 1; i < len(h); i++ { // not by a wide load, which would wait until these words have left the store buffer
@@ -303,7 +311,7 @@ func (q *DatagramQueue) receive() (payload []byte, c cqe, to [6]byte, at int64, 
 			continue
 		}
 		buf := unsafe.Add(q.buf, slot*q.stride)
-		if to = mac(q.own); c.remote&withGRH != 0 && *(*uint8)(unsafe.Add(buf, slotGRH+grhDGID)) == 0xFF {
+		if to = q.own.mac(); c.remote&withGRH != 0 && *(*uint8)(unsafe.Add(buf, slotGRH+grhDGID)) == 0xFF {
 			to = ib.GroupMAC(*(*ib.GID)(unsafe.Add(buf, slotGRH+grhDGID)))
 		}
 		return unsafe.Slice((*byte)(unsafe.Add(buf, slotPayload)), n), c, to, at, true

@@ -49,11 +49,10 @@ type Device struct {
 	// pushBlocks is the largest number of blocks of a pushed WQE; 0 if nothing is pushed.
 	pushBlocks uint32
 
-	commands  *hcr
-	owned     bool // the ownership register is ours
-	steps     mlxkit.Steps
-	inherited made     // of another process
-	lacks     []string // missing capabilities, for Notes
+	commands *hcr
+	owned    bool // the ownership register is ours
+	steps    mlxkit.Steps
+	lacks    []string // missing capabilities, for Notes
 
 	// Capabilities of the device, and the objects created on it.
 	fw       firmware
@@ -82,12 +81,10 @@ type Device struct {
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, mtuAsked: o.MTU != 0}
 	d.ctl = owned{d}
-	heir := d.heir()
 	if v := verbs.Of(fn); v != nil {
-		heir = nil
 		d.ctl = &shared{d: d, fn: v, port: &beside.Port{Fn: v, Limits: limits, Ports: true}}
 	}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.ctl.counts, Stats: d.stats, Restart: d.restart, Release: d.ctl.release, Heir: heir}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.ctl.counts, Stats: d.stats, Restart: d.restart, Release: d.ctl.release}); err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -3,7 +3,7 @@
 //
 // Sources: Linux 6.1, drivers/net/ethernet/mellanox/mlx4 (mlx4_core, mlx4_en), drivers/infiniband/hw/mlx4 and
 // include/linux/mlx4, whose structures this package names; rdma-core, providers/mlx4, and DPDK, drivers/net/mlx4, for
-// send queues in user space. The vendor's manual for this generation is not public. docs/bring-up-mlx4.md records the
+// send queues in user space. The vendor's manual for this generation is not public. docs/cards/mlx4.md records the
 // answers of one card with firmware 2.30.8000, and reports about others.
 //
 //	15b3:1003  ConnectX-3

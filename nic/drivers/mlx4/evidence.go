@@ -21,9 +21,9 @@ const (
 
 // evidence requests what a probe file contains in addition to what Open needs: the board, and each port. The answers are in the trace.
 func (d *Device) evidence() {
-	d.commands.query(opQueryAdapter, 0, 0)
+	d.commands.query(opQueryAdapter, 0)
 	for port := range d.caps.ports {
-		d.commands.query(opQueryPort, 0, port+1)
+		d.commands.query(opQueryPort, port+1)
 	}
 }
 

@@ -108,6 +108,34 @@ func TestStuckCommand(t *testing.T) {
 	x.RecoversFromStuckCommand(stuck.Store, func() error { _, err := x.Dev.Link(); return err }, "QUERY_PORT")
 }
 
+// late is a card that stands still until the driver gives the ownership back.
+type late struct {
+	*mlx4sim.Model
+	still bool
+}
+
+func (l *late) Step() bool { return !l.still && l.Model.Step() }
+
+func (l *late) WriteBAR(bar int, off uint64, p []byte) error {
+	if err := l.Model.WriteBAR(bar, off, p); off != 0x8069C {
+		return err
+	}
+	l.still = false
+	l.Model.Step()
+	return nil
+}
+
+// A command that firmware begins after the driver stopped waiting writes to no memory, although Close writes to the card.
+func TestCloseAfterLateCommand(t *testing.T) {
+	m := mlx4sim.New(mlx4sim.Options{})
+	card := &late{Model: m}
+	x := newRigOf(t, m, card)
+	x.Open(nic.Options{})
+	card.still = true
+	check.Fails(t, "counters while the card stands still", x.Dev.ReadStats(new(nic.Stats)), nic.ErrTimeout)
+	x.Close()
+}
+
 // If pushed WQEs are never sent, the queue switches to doorbells and reports that.
 func TestBlueFlameGivenUp(t *testing.T) {
 	x := openRig(t, mlx4sim.Options{}, nic.Options{})

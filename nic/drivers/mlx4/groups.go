@@ -36,7 +36,7 @@ func (d *Device) attach(group ib.GID, qpn uint32) error {
 		if index >= uint32(d.icm.tables[resMCG].entries) || hop == mcgMostHops {
 			return d.card.Errorf("%w: %v says entry %#x for group %x, the table has %d", nic.ErrHardware, opMGIDHash, index, group, d.icm.tables[resMCG].entries)
 		}
-		if entry, err = d.commands.query(opReadMCG, 0, index); err != nil {
+		if entry, err = d.commands.query(opReadMCG, index); err != nil {
 			return err
 		}
 		n := entry.u32(mcgMembers) & mcgCount
@@ -68,7 +68,7 @@ func (d *Device) attach(group ib.GID, qpn uint32) error {
 		return nil
 	}
 	link := func(to uint32) error {
-		before, err := d.commands.query(opReadMCG, 0, prev)
+		before, err := d.commands.query(opReadMCG, prev)
 		if err != nil {
 			return err
 		}

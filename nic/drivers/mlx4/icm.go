@@ -167,7 +167,7 @@ func (d *Device) memory(pages uint64) (blocks []dma.Block, err error) {
 	for left := pages * icmPage; left > 0; {
 		n := min(left, icmChunk)
 		n = 1 << (bits.Len64(n) - 1) // a power of two: it is aligned to its size and needs one entry
-		b, err := d.card.BlockApart(int(n), int(n))
+		b, err := d.card.Block(int(n), int(n))
 		if err != nil {
 			return nil, err
 		}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"unsafe"
 
-	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/ib"
@@ -124,7 +123,7 @@ func (d *Device) createDatagrams() error {
 	q.portPD = swap(d.port<<24 | d.pd)
 	mac := ib.Station(0, q.rxQPN)
 	d.card.MAC = mac
-	q.own = fastpath.NewLinkAddress(mac)
+	q.own = newStation(mac)
 	records, err := d.card.Block(3*64, 64)
 	if err != nil {
 		return err

@@ -96,6 +96,7 @@ func TestInfiniBandSTAMP(t *testing.T) {
 			clock.Store(&fastpath.Clock{TSC: base, NTP: 1 << 40, Rate: 1 << 32}) // a unit a tick
 			request := udp(far, ours, 57, testPacket(44))
 			before := polling.TSC()
+			x.Resp[0].Loop.Begin() // T2 is the start of the pass
 			reply := x.answer(request, false)
 			after := polling.TSC()
 			m := reply[len(reply)-44:]

@@ -21,7 +21,7 @@ func (d *Device) start() error {
 	if err := d.card.Allocate(16 << 20); err != nil {
 		return err
 	}
-	d.newCommands()
+	d.commands = &hcr{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.card.Alive, died: func() bool { return d.checkCatas() != nil }, state: d.catasText}
 	d.lacks, d.fw = nil, firmware{}
 	if err := d.card.Do("take the ownership register", d.claim); err != nil {
 		return err
@@ -41,11 +41,6 @@ func (d *Device) start() error {
 		kit.Stage{Name: "create the event queue", Do: d.createEQ}, kit.Stage{Name: "create queues", Do: d.startQueues},
 		kit.Stage{Name: "start the port", Do: d.startPort}, kit.Stage{Name: "steer frames", Do: d.startSteering},
 		kit.Stage{Name: "start the subnet agent", Do: d.startSubnet})
-}
-
-// newCommands makes the command register, without access to the device.
-func (d *Device) newCommands() {
-	d.commands = &hcr{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.card.Alive, died: func() bool { return d.checkCatas() != nil }, state: d.catasText}
 }
 
 // quiet stops the function's DMA, resets it and frees all memory.
@@ -123,6 +118,11 @@ const (
 	expressLnkControl = 0x10
 )
 
+// payload returns Max_Payload_Size of Device Control in bytes. A reset leaves payloadReset (PCIe 5.0 §7.5.3.4).
+func payload(control []byte) int { return 128 << (control[0] >> 5) }
+
+const payloadReset = 128
+
 // resetCard resets the whole card by its register, as Linux does on every start, and restores configuration space. Over
 // VFIO the BARs that a driver writes are not the real ones: the kernel restores those itself when the command register
 // is written with memory space on (vfio_bar_restore). VFIO does not pass all bits of Device Control either.
@@ -186,8 +186,14 @@ func (d *Device) resetCard() error {
 		if express == 0 || w.off != express+expressDevControl {
 			continue
 		}
-		if err := pci.WriteReal(fn, w.off, w.b); err != nil { // payload and read request sizes
-			d.card.Log.Warn("Device Control is not as before the card's reset", "err", err)
+		switch err := pci.WriteReal(fn, w.off, w.b); {
+		case err == nil:
+		case payload(w.b) > payloadReset:
+			return d.card.Errorf("the reset of the card reduced its payload size from %d to %d bytes, and Device Control cannot be restored: %w: larger answers of the "+
+				"port above are errors to the card (as an ordinary user: rebound-responder bind -group GROUP %s; with kernel lockdown leave the card to mlx4_en)",
+				payload(w.b), payloadReset, err, fn.Name())
+		default:
+			d.card.Log.Warn("the size of read requests is not as before the card's reset", "err", err)
 		}
 	}
 	return nil
@@ -207,7 +213,7 @@ func (f firmware) String() string { return fmt.Sprintf("%d.%d.%04d", f.major, f.
 
 // runFirmware reads the firmware's version, and gives it the memory that it runs in.
 func (d *Device) runFirmware() error {
-	m, err := d.commands.query(opQueryFW, 0, 0)
+	m, err := d.commands.query(opQueryFW, 0)
 	if err != nil {
 		var e *CommandError
 		if errors.As(err, &e) && e.Status == statusMultiFunction {
@@ -280,7 +286,7 @@ func (d *Device) learn() error {
 	var m mailbox
 	for range 3 { // some cards do not report their context memory on the first query
 		var err error
-		if m, err = d.commands.query(opQueryDevCap, 0, 0); err != nil {
+		if m, err = d.commands.query(opQueryDevCap, 0); err != nil {
 			return err
 		}
 		if m.u64(0xA0) != 0 {
@@ -420,7 +426,7 @@ func (d *Device) initialize() error {
 		return err
 	}
 	d.steps.Done(opCloseHCA.String(), func() error { return d.commands.run(command{op: opCloseHCA}) })
-	a, err := d.commands.query(opQueryAdapter, 0, 0)
+	a, err := d.commands.query(opQueryAdapter, 0)
 	if err != nil {
 		return err
 	}
@@ -462,15 +468,18 @@ func (d *Device) teardown() error {
 func (d *Device) release() error {
 	var errs []error
 	d.subnet.stop(true)
-	if d.steps.Inherited() && d.card.Alive() == nil {
-		errs = append(errs, d.resetCard())
-	} else if d.commands != nil && d.commands.dead.Load() == nil && d.card.Alive() == nil && d.checkCatas() == nil { // otherwise the device does not respond
+	if d.commands != nil && d.commands.dead.Load() == nil && d.card.Alive() == nil && d.checkCatas() == nil { // otherwise the device does not respond
 		if err := d.teardown(); !nic.Lost(err) { // a device that is gone took its objects with it
 			errs = append(errs, err)
 		}
 	}
 	if err := d.card.Fn.SetBusMaster(false); err != nil && !pci.Gone(d.card.Fn) {
 		errs = append(errs, err)
+	}
+	if d.commands != nil && d.commands.dead.Load() != nil { // firmware must not begin the command later
+		if err := d.card.Fn.Reset(); err != nil && !pci.Gone(d.card.Fn) {
+			d.card.Log.Info("no function-level reset after a command without an answer", "err", err)
+		}
 	}
 	if d.owned && !pci.Gone(d.card.Fn) {
 		d.giveBack()

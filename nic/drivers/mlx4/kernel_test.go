@@ -25,6 +25,7 @@ type Kernel struct {
 	NoRaw   bool // the process has no CAP_NET_RAW
 	NoRules bool // the driver was loaded without device-managed steering
 	NoFlame bool // the card has no BlueFlame
+	NoCaps  bool // it has nothing that a process would have to know: the interface has version 3
 	host    *Device
 }
 
@@ -57,7 +58,11 @@ func NewKernel(t testing.TB, port *sim.Port, mac [6]byte, mtu int) *Kernel {
 
 // Function is the function as passed to a driver beside the kernel's. The card's other port has interface eth2.
 func (k *Kernel) Function() pci.Function {
-	found := verbs.Found{Name: "mlx4_0", ABI: 4, Function: pci.Found{Driver: "mlx4_core", Interfaces: []string{"eth1", "eth2"}}}
+	abi := 4
+	if k.NoCaps {
+		abi = 3
+	}
+	found := verbs.Found{Name: "mlx4_0", ABI: abi, Function: pci.Found{Driver: "mlx4_core", Interfaces: []string{"eth1", "eth2"}}}
 	return k.Beside(found, "2.42.5000", func() verbs.Kernel {
 		// Translations are mapped in whole pages, so there is room after the driver's own.
 		c := &context{Kernel: k, mttEnd: k.host.icm.mttEnd, cqs: map[uint32]uint32{}, qps: map[uint32]*userQP{}, used: map[uint32]uint32{}}
@@ -76,10 +81,15 @@ func (c *context) next(first uint32) uint32 {
 func (c *context) Method(object, method uint16, attrs []verbs.Attr) error {
 	switch {
 	case object == abi.ObjectDevice && method == abi.MethodGetContext:
-		r := rig.As[abi.MLX4IBAllocUcontextResp](rig.Data(attrs, abi.AttrUHWOut))
-		*r = abi.MLX4IBAllocUcontextResp{QPTabSize: 1 << 16, BfRegSize: uint16(2 * c.host.caps.bfHalf), BfRegsPerPage: 8, CQESize: cqeSize}
+		own := rig.Data(attrs, abi.AttrUHWOut)
+		r := abi.MLX4IBAllocUcontextResp{QPTabSize: 1 << 16, BfRegSize: uint16(2 * c.host.caps.bfHalf), BfRegsPerPage: 8, CQESize: cqeSize}
 		if c.NoFlame {
 			r.BfRegSize, r.BfRegsPerPage = 0, 0
+		}
+		if c.NoCaps { // only these three
+			copy(own, verbs.Bytes(&r)[unsafe.Offsetof(r.QPTabSize):unsafe.Offsetof(r.CQESize)])
+		} else {
+			copy(own, verbs.Bytes(&r))
 		}
 		return nil
 	case object == abi.ObjectCQ:

@@ -336,7 +336,7 @@ func (d *Device) createRSS() error {
 	in := d.qpContext(d.icm.rssQP, d.icm.cq, firstUAR)
 	in.set32(qpcFlags, serviceMLX|qpRSS)
 	in.set8(qpcSQ, sizeStride(1, txbb))
-	b, err := d.card.BlockApart(icmPage, icmPage) // never used; the first translations are the device's own (Linux, mlx4_en: priv->res)
+	b, err := d.card.Block(icmPage, icmPage) // never used; the first translations are the device's own (Linux, mlx4_en: priv->res)
 	if err != nil {
 		return err
 	}

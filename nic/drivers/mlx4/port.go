@@ -25,7 +25,7 @@ const (
 
 // learnPort reads the port's type and capabilities.
 func (d *Device) learnPort() error {
-	m, err := d.commands.query(opQueryPort, 0, d.port)
+	m, err := d.commands.query(opQueryPort, d.port)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (d *Device) link() (nic.Link, error) {
 	if d.subnet != nil {
 		return d.subnet.link()
 	}
-	m, err := d.commands.query(opQueryPort, 0, d.port)
+	m, err := d.commands.query(opQueryPort, d.port)
 	if err != nil || m.u8(0)&portUp == 0 {
 		return nic.Link{}, err
 	}

@@ -70,9 +70,12 @@ func (d *Device) choosePush() {
 
 // doorbell sets a queue's doorbell, and its BlueFlame register if it is used.
 func (d *Device) doorbell(q *Queue) error {
-	if err := d.plainDoorbell(q); err != nil {
+	p, err := d.uars.Pointer(uint64(q.uar)*uarPage+uarSend, 4)
+	if err != nil {
 		return err
 	}
+	q.db, q.bfHalf = (*uint32)(p), d.caps.bfHalf
+	q.setFlame(nil)
 	switch {
 	case d.own.Push == pushOff:
 		return nil
@@ -87,19 +90,6 @@ func (d *Device) doorbell(q *Queue) error {
 		d.noBlueFlame(why)
 		return nil
 	}
-	return d.blueFlame(q)
-}
-
-// plainDoorbell sets a queue's doorbell.
-func (d *Device) plainDoorbell(q *Queue) error {
-	p, err := d.uars.Pointer(uint64(q.uar)*uarPage+uarSend, 4)
-	q.db, q.bfHalf = (*uint32)(p), d.caps.bfHalf
-	q.setFlame(nil)
-	return err
-}
-
-// blueFlame has a queue use its BlueFlame register.
-func (d *Device) blueFlame(q *Queue) error {
 	bf, err := d.flames.Pointer(uint64(d.caps.uars+q.uar)*uarPage, 2*uint64(q.bfHalf))
 	if err == nil {
 		q.setFlame(bf)

@@ -112,7 +112,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, n := q.rxNext, 0
 	for ; next-q.rxNext != maxBatch; next++ {
 		c := q.completion(q.rxCQ, next&q.mask)
-		last := atomic.LoadUint64(&c.last) // docs/memory-order.md: done, then the rest
+		last := atomic.LoadUint64(&c.last) // nic/memory-order.md: done, then the rest
 		if (last>>cqeOwner^uint64(next>>(q.shift&31)))&1 != 0 {
 			break
 		}
@@ -193,9 +193,9 @@ func (q *Queue) setFlame(bf unsafe.Pointer) {
 	}
 }
 
-// control returns the first two dwords of the WQE at the tail, ds units of 16 bytes long, at most 63.
-func (q *Queue) control(op, ds uint32) uint64 {
-	return uint64(swap(q.txTail>>(q.txShift&31)<<31|op|q.txTail&q.indexes<<8)) | q.numbers | uint64(ds)<<56
+// control returns the first two dwords of the send WQE at the tail, ds units of 16 bytes long, at most 63.
+func (q *Queue) control(ds uint32) uint64 {
+	return uint64(swap(q.txTail>>(q.txShift&31)<<31|wqeSend|q.txTail&q.indexes<<8)) | q.numbers | uint64(ds)<<56
 }
 
 // window returns the address in the BlueFlame register for the next WQE, or nil without BlueFlame.
@@ -217,21 +217,21 @@ func (q *Queue) advance(blocks uint32) {
 }
 
 // post builds a WQE for the frame of l bytes at h and posts it. It reports whether there was room.
-// docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
+// nic/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
 func (q *Queue) post(h unsafe.Pointer, l uint32) bool {
 	blocks := (l + 2*inlineNext - inlineFirst - 1) / inlineNext
 	if !q.fits(blocks) {
 		return false
 	}
 	flags := q.ask(blocks)
-	c := q.control(wqeSend, (16+l+blocks*4+15)>>4) // each block's segment has a header
+	c := q.control((16 + l + blocks*4 + 15) >> 4) // each block's segment has a header
 	mmio.PushInline(&q.wq, q.txTail, blocks, h, l, c, flags, q.window())
 	q.advance(blocks)
 	return true
 }
 
 // hand writes the first two dwords of the WQE of one block at b, and hands it over.
-// docs/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
+// nic/memory-order.md: blocks, then their marks; blocks, then BlueFlame.
 func (q *Queue) hand(b *[8]uint64, c uint64) {
 	w := (*[2]uint32)(unsafe.Pointer(b))
 	w[1] = uint32(c >> 32)
@@ -252,12 +252,12 @@ func (q *Queue) point(iova uint64, l uint32) bool {
 	b := q.block(q.txTail)
 	b[1] = q.ask(1)
 	b[2], b[3] = mlxkit.NewData(l, q.lkey, iova).Words()
-	q.hand(b, q.control(wqeSend, 2))
+	q.hand(b, q.control(2))
 	q.pointed.Add(1)
 	return true
 }
 
-// ring rings the doorbell for everything that was posted (docs/memory-order.md: ring, then the register).
+// ring rings the doorbell for everything that was posted (nic/memory-order.md: ring, then the register).
 func (q *Queue) ring() {
 	q.txRung = q.txTail
 	mmio.Store32(q.db, swap(q.number))
@@ -306,7 +306,7 @@ func (q *Queue) reclaim() {
 	q.freed = freed
 	if freed-q.posted >= refillBatch {
 		q.posted = freed
-		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF)) // before the slots that will complete there again (docs/memory-order.md: rings)
+		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF)) // before the slots that will complete there again (nic/memory-order.md: rings)
 		mmio.Store32(q.rqRec, swap((freed+mask+1)&0xFFFF))
 	}
 }

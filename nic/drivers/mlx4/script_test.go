@@ -23,6 +23,11 @@ type script struct {
 	config  [256]byte
 	removed bool
 
+	// vfio-pci shows payload and read request sizes of Device Control as a driver wrote them, and leaves the card's alone.
+	control uint16 // Device Control of the card
+	above   uint16 // of the port above it
+	denied  error  // from WriteReal
+
 	sent   []sent
 	answer func(c sent) (Status, mailbox, uint64) // nil: the answers of a card with DMFS
 	silent opcode                                 // this one is never completed
@@ -45,6 +50,9 @@ func newScriptOn(t testing.TB, doorbells []byte) *script {
 	binary.LittleEndian.PutUint32(s.config[0:], 0x100315B3)
 	s.config[4] = 2 // memory is on
 	binary.LittleEndian.PutUint32(s.config[0x10:], 0xC8800004)
+	s.config[0x06], s.config[0x34] = 1<<4, 0x60 // a list of capabilities
+	binary.LittleEndian.PutUint16(s.config[0x60:], 0x10)
+	s.setControl(0x2830) // payload of 256 bytes, as firmware sets it on most servers
 	return s
 }
 
@@ -69,7 +77,27 @@ func (s *script) ReadConfig(off int, p []byte) error {
 	return nil
 }
 
-func (s *script) WriteConfig(off int, p []byte) error { copy(s.config[off:], p); return nil }
+func (s *script) WriteConfig(off int, p []byte) error {
+	copy(s.config[off:], p)
+	if off == 0x68 {
+		const sizes = 0x70E0
+		s.control = s.control&sizes | binary.LittleEndian.Uint16(p)&^sizes
+	}
+	return nil
+}
+
+// setControl is what the host's firmware sets in the card and in the port above.
+func (s *script) setControl(v uint16) {
+	binary.LittleEndian.PutUint16(s.config[0x68:], v)
+	s.control, s.above = v, v
+}
+
+func (s *script) WriteReal(off int, p []byte) error {
+	if s.denied == nil && off == 0x68 {
+		s.control = binary.LittleEndian.Uint16(p)
+	}
+	return s.denied
+}
 
 func (s *script) BAR(n int) (*mmio.Window, error) {
 	if n == 2 {
@@ -104,6 +132,7 @@ func (s *script) WriteBAR(off uint64, p []byte) error {
 		s.hcr[6], s.toggle = 0, 0
 		clear(s.config[4:6])
 		clear(s.config[0x10:0x28])
+		s.control = 0x2810
 	case r >= regHCR && r < regHCR+28:
 		s.hcr[(r-regHCR)/4] = v
 		if r == hcrStatus {
@@ -127,6 +156,9 @@ func (s *script) execute() {
 	}
 	c := sent{op: opcode(w & 0xFFF), opMod: uint8(w >> 12 & 15), modifier: s.hcr[2], param: uint64(s.hcr[0])<<32 | uint64(s.hcr[1])}
 	if slices.Contains(takesMailbox, c.op) {
+		if payload := func(v uint16) uint16 { return v >> 5 & 7 }; payload(s.control) < payload(s.above) {
+			s.Errorf("%v reads a mailbox: the port above answers with up to %d bytes, and the card takes %d (malformed TLP)", c.op, 128<<payload(s.above), 128<<payload(s.control))
+		}
 		c.in = append(mailbox(nil), s.Memory(c.param, mailboxSize)...)
 	}
 	s.sent = append(s.sent, c)
@@ -148,7 +180,7 @@ func (s *script) execute() {
 }
 
 // card answers like a ConnectX-3 with two ports, the first of which is Ethernet. The values are those of real cards
-// (docs/bring-up-mlx4.md).
+// (docs/cards/mlx4.md).
 func card(c sent) (Status, mailbox, uint64) {
 	m := make(mailbox, 0x400)
 	switch c.op {

@@ -32,6 +32,7 @@ type shared struct {
 	handles map[uint32]uint32 // the kernel's, of QPs by number
 	wide    uint32            // Queue.wide
 
+	opened bool   // once
 	seen   uint32 // receive slots at the last count
 	frames uint64 // received
 }
@@ -57,6 +58,15 @@ func (s *shared) prepare() error {
 }
 
 func (s *shared) start() error {
+	if s.opened { // a restart
+		return s.d.card.AwaitKernel(s.startOnce)
+	}
+	err := s.startOnce()
+	s.opened = err == nil
+	return err
+}
+
+func (s *shared) startOnce() error {
 	if err := s.release(); err != nil {
 		return err
 	}
@@ -73,9 +83,9 @@ func (s *shared) open() error {
 		return err
 	}
 	s.ctx, s.handles, s.seen = s.fn.Context(), map[uint32]uint32{}, 0
-	var r abi.MLX4IBAllocUcontextResp
-	if err := s.ctx.Begin(nil, verbs.Bytes(&r)); err != nil {
-		return d.card.Errorf("%w", err)
+	r, err := s.begin()
+	if err != nil {
+		return err
 	}
 	q, err := s.ctx.QueryDevice(nil)
 	if err != nil {
@@ -109,6 +119,24 @@ func (s *shared) open() error {
 		d.flames = mmio.Mapped(flames, true)
 	}
 	return nil
+}
+
+// begin opens a context. Without completions of 64 bytes the kernel has version 3 of its interface, with a shorter answer.
+func (s *shared) begin() (r abi.MLX4IBAllocUcontextResp, err error) {
+	switch s.fn.Found.ABI {
+	case 3:
+		var short abi.MLX4IBAllocUcontextRespV3
+		err = s.ctx.Begin(nil, verbs.Bytes(&short))
+		r = abi.MLX4IBAllocUcontextResp{QPTabSize: short.QPTabSize, BfRegSize: short.BfRegSize, BfRegsPerPage: short.BfRegsPerPage, CQESize: cqeSize}
+	case 4:
+		err = s.ctx.Begin(nil, verbs.Bytes(&r))
+	default:
+		err = fmt.Errorf("%w: version %d of mlx4_ib's interface, this driver knows 3 and 4", errors.ErrUnsupported, s.fn.Found.ABI)
+	}
+	if err != nil {
+		return r, s.d.card.Errorf("%w", err)
+	}
+	return r, nil
 }
 
 // Available returns how a device is used beside the kernel's driver, or why it cannot be.

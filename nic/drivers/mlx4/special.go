@@ -242,7 +242,7 @@ type slowCQ struct {
 // take takes the next completion.
 func (q *slowCQ) take() (c cqe, ok bool) {
 	e := (*cqe)(unsafe.Add(q.mem, q.next%gsiCQ*cqeSize))
-	last := atomic.LoadUint64(&e.last) // docs/memory-order.md: done, then the rest
+	last := atomic.LoadUint64(&e.last) // nic/memory-order.md: done, then the rest
 	if uint32(last>>cqeOwner)&1 != q.next/gsiCQ&1 {
 		return c, false
 	}

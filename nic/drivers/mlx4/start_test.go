@@ -38,6 +38,26 @@ func TestStartAndClose(t *testing.T) {
 	}
 }
 
+// If Device Control cannot be restored after the card's reset, a card below a port with larger payloads is not started. Without that only the
+// size of read requests is lost.
+func TestDeviceControl(t *testing.T) {
+	s := newScript(t)
+	d := must.Get(s.open(nic.Options{}, Options{}))(t)
+	check.Equal(t, s.control, 0x2830, "Device Control %#x")
+	must.OK(t, d.Close())
+
+	s = newScript(t)
+	s.denied = nic.ErrRights
+	check.Fails(t, "payload of 256 bytes", check.Err(s.open(nic.Options{}, Options{})), nic.ErrRights, "payload", "256", "bind -group")
+	check.Equal(t, len(s.sent), 0, "%d commands were sent")
+
+	s = newScript(t)
+	s.denied = nic.ErrRights
+	s.setControl(0x5810)
+	d = must.Get(s.open(nic.Options{}, Options{}))(t)
+	must.OK(t, d.Close())
+}
+
 // The mapped part of context memory contains every object, is aligned as the device needs it, and is where INIT_HCA
 // says.
 func TestContextMemory(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/ib"
 )
@@ -61,8 +60,6 @@ func (t *stations) reset() {
 	t.held = nil
 	t.stale.Store(true)
 }
-
-func linkAddress(mac [6]byte) fastpath.LinkAddress { return fastpath.NewLinkAddress(mac) }
 
 // toStation returns the datagram segment for a queue pair at the end of a path.
 func (q *DatagramQueue) toStation(p ib.Path, qpn uint32) (to destination) {
@@ -189,7 +186,7 @@ func (s *subnet) recv(buf []byte) (n int, at int64) {
 		if !ok {
 			return -1, 0
 		}
-		from := mac(station(&c))
+		from := senderOf(&c).mac()
 		if !ib.Neighbour(p) {
 			if n, _, ok := ib.ToEthernet(buf, p, to, from); ok {
 				return n, at

@@ -40,7 +40,7 @@ func (d *Device) counts() (t nic.Stats, err error) {
 	if d.subnet != nil {
 		return d.subnetCounts()
 	}
-	m, err := d.commands.query(opDumpEthStats, 0, d.port)
+	m, err := d.commands.query(opDumpEthStats, d.port)
 	if err != nil {
 		return t, err
 	}

@@ -226,7 +226,7 @@ func (s *subnet) publish(now subnetState) {
 	if q := s.d.datagrams; q != nil {
 		a := ib.NewAddress(q.rxQPN, now.gid)
 		q.address.Store(&a)
-		atomic.StoreUint64(&q.self, uint64(linkAddress(ib.Station(now.info.LID, q.rxQPN))))
+		atomic.StoreUint64(&q.self, uint64(newStation(ib.Station(now.info.LID, q.rxQPN))))
 	}
 }
 

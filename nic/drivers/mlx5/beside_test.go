@@ -6,11 +6,13 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
+	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
@@ -152,6 +154,17 @@ func TestBesideUncached(t *testing.T) {
 	}
 }
 
+// Where the BAR has no page left for write-combining, an ordinary one will do.
+func TestBesideFullBAR(t *testing.T) {
+	x := newBesideICMP(t)
+	x.kernel.NoFlames = true
+	x.Open(nic.Options{})
+	x.Expect("ours", map[string][]byte{"a datagram": datagram})
+	x.Close()
+	x.kernel.NoPages = true
+	check.Fails(t, "no page", x.TryOpen(nic.Options{Match: devrig.AnsweredBeside()}), nil, "page of doorbells", "PF_LOG_BAR_SIZE")
+}
+
 func TestBesideRefuses(t *testing.T) {
 	const remedy = "mlxconfig -d 0000:03:00.0 set UCTX_EN=1"
 	noRaw := func(x *besideRig) { x.kernel.NoRaw, x.Violates = true, "without RAW_TX" }
@@ -200,12 +213,12 @@ func TestBesideAvailable(t *testing.T) {
 	check.Fails(t, "without chains of flow tables", check.Err(available(x)), errors.ErrUnsupported)
 }
 
-// A device that the kernel resets is opened again, unless its address has changed: the rules and the replies use the
+// A device that the kernel resets is opened again when it is back, unless its address has changed: the rules and the replies use the
 // old one.
 func TestBesideRestart(t *testing.T) {
 	bothKinds(t, func(t *testing.T, x *besideRig) {
 		x.Open(nic.Options{})
-		x.Restarts("device_fatal", func() { x.kernel.Event(verbs.EventDeviceFatal) })
+		x.Restarts("device_fatal", func() { x.kernel.Recovers(); x.kernel.Event(verbs.EventDeviceFatal) })
 		x.Expect("ours", map[string][]byte{"after a restart a datagram": datagram})
 		x.Restarts("mtu_changed", func() { x.kernel.Change(func(p *beside.Interface) { p.MTU = 1400 }) })
 		x.Expect("ours", map[string][]byte{"after a change of the MTU a datagram": datagram})
@@ -223,6 +236,8 @@ func TestBesideRestart(t *testing.T) {
 
 // An interface that is renamed or moved away ends the responder.
 func TestBesideInterfaceGone(t *testing.T) {
+	defer func(d time.Duration) { kit.ComesBack = d }(kit.ComesBack)
+	kit.ComesBack = 0 // after a few attempts
 	x := newBesideICMP(t)
 	x.Open(nic.Options{})
 	err := x.Serve(x.Dev, "the restart failed", func() { x.kernel.Hidden.Store(true) })

@@ -13,12 +13,12 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
-	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
 )
 
 // Timeouts. Firmware may take seconds to initialize, and to zero and map the pages it was given.
 var (
-	initTimeout    = 60 * time.Second
+	initTimeout    = 120 * time.Second // as Linux before the first command: a BlueField, or a card whose firmware recovers, takes longer than a minute
 	commandTimeout = 60 * time.Second
 )
 
@@ -79,7 +79,7 @@ const (
 // separate entry: firmware may request pages before it completes another command.
 type commandQueue struct {
 	name   string
-	trace  *trace.Ring
+	trace  *cmdtrace.Ring
 	regs   *mmio.Window
 	base   dma.Block
 	stride uint32
@@ -101,16 +101,6 @@ type slot struct {
 	mu    kit.Lock
 	index uint32
 	boxes dma.Block // input mailboxes, then output mailboxes
-}
-
-// commandSlots are where firmware has the entries of the command queue.
-type commandSlots struct {
-	Stride uint32 // bytes from one to the next
-	Last   uint32 // index of the entry for page management
-}
-
-func (c *commandQueue) use(s commandSlots) {
-	c.stride, c.slots[0].index, c.slots[1].index = s.Stride, slotCommand, s.Last
 }
 
 // swap converts a register or field between device and host byte order.
@@ -157,34 +147,28 @@ func (c *commandQueue) start(arena *dma.Arena) error {
 		return fmt.Errorf("%s: %w: a command queue of 2^%d entries, 2^%d bytes apart, is not within 2 to 32 entries in one page", c.name,
 			nic.ErrHardware, logSize, logStride)
 	}
-	if err := c.allocate(arena); err != nil {
-		return err
-	}
-	c.use(commandSlots{1 << logStride, 1<<logSize - 1})
-	c.write(regCmdqAddrHigh, uint32(c.base.IOVA>>32))
-	c.write(regCmdqAddrLow, uint32(c.base.IOVA)) // nic_interface 0: the full driver
-	return c.ready(initTimeout)
-}
-
-// allocate makes the queue and its mailboxes.
-func (c *commandQueue) allocate(arena *dma.Arena) (err error) {
+	c.stride = 1 << logStride
+	var err error
 	if c.base, err = arena.Alloc(commandArea, 4096); err != nil {
 		return err
 	}
+	c.slots[0].index, c.slots[1].index = slotCommand, 1<<logSize-1
 	for i := range c.slots {
 		if c.slots[i].boxes, err = arena.Alloc(2*mailboxes*mailboxPitch, 4096); err != nil {
 			return err
 		}
 	}
-	return nil
+	c.write(regCmdqAddrHigh, uint32(c.base.IOVA>>32))
+	c.write(regCmdqAddrLow, uint32(c.base.IOVA)) // nic_interface 0: the full driver
+	return c.ready(commandTimeout)
 }
 
 // exec sends a command and returns its output, of at least outLen bytes.
 func (c *commandQueue) exec(in message, outLen int) (message, error) {
 	began := time.Now()
 	out, err := c.send(in, outLen)
-	e := trace.Entry{Kind: trace.Command, Name: in.opcode().String(), Opcode: uint32(in.opcode()), OpMod: in.opMod(), In: trace.Bytes(in),
-		Out: trace.Bytes(out), Took: time.Since(began)}
+	e := cmdtrace.Entry{Kind: cmdtrace.Command, Name: in.opcode().String(), Opcode: uint32(in.opcode()), OpMod: in.opMod(), In: cmdtrace.Bytes(in),
+		Out: cmdtrace.Bytes(out), Took: time.Since(began)}
 	if len(out) >= 8 {
 		e.Status, e.Syndrome = out.get(0x00, 31, 24), out.get(0x04, 31, 0)
 	}
@@ -225,7 +209,7 @@ func (c *commandQueue) send(in message, outLen int) (message, error) {
 	}
 	entry[entryStatus] = ownedByHW
 	entry[entrySignature] = ^xor(entry)
-	mmio.WriteBarrier() // docs/memory-order.md: command, then its doorbell
+	mmio.WriteBarrier() // nic/memory-order.md: command, then its doorbell
 	c.write(regCmdDoorbell, 1<<s.index)
 	if err := c.wait(in, entry); err != nil {
 		return nil, err

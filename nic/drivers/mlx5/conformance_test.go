@@ -19,7 +19,7 @@ func harness(profile mlx5sim.Profile, own mlx5.Options) nictest.Harness {
 		Model: func() sim.Model { return mlx5sim.New(mlx5sim.Options{Profile: profile}) },
 		Open:  func(fn pci.Function, o nic.Options) (nic.Device, error) { return mlx5.Open(fn, o, own) },
 		Poll:  func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*mlx5.Device).Queue(q).Poll(r) },
-		Ring:  64, Queues: 4, Most: 16, MTU: 9000, Continues: true,
+		Ring:  64, Queues: 4, Most: 16, MTU: 9000,
 		Queue: func(d nic.Device, q int) any { return d.(*mlx5.Device).Queue(q) }, Registers: []string{"bf", "db", "uar"},
 	}
 }
@@ -73,7 +73,7 @@ func besideHarness(o mlx5sim.Options, own mlx5.Options) nictest.Harness {
 		k, model := mlx5.NewKernel(t, p, mac, mtu), m.(*mlx5sim.Model)
 		return conformKernel{k, model, model.Objects()}
 	}
-	if !o.UCTX {
+	if o.NoUCTX {
 		h.Queues, h.Most = 1, 1
 	}
 	return h
@@ -81,9 +81,9 @@ func besideHarness(o mlx5sim.Options, own mlx5.Options) nictest.Harness {
 
 // withParser is a card with a parser for ICMP. withContexts and withoutContexts are cards with and without user contexts in their firmware.
 var (
-	withParser      = mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, UCTX: true, ICMP: true}
-	withContexts    = mlx5sim.Options{Profile: mlx5sim.ConnectX5, UCTX: true}
-	withoutContexts = mlx5sim.Options{Profile: mlx5sim.ConnectX5}
+	withParser      = mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, ICMP: true}
+	withContexts    = mlx5sim.Options{Profile: mlx5sim.ConnectX5}
+	withoutContexts = mlx5sim.Options{Profile: mlx5sim.ConnectX5, NoUCTX: true}
 )
 
 func TestConformanceBeside(t *testing.T) { nictest.Run(t, besideHarness(withParser, mlx5.Options{})) }

@@ -63,14 +63,10 @@ type Device struct {
 	fw        firmware
 	make      maker
 
-	firmwareVersion string
-	slots           commandSlots
-
-	commands  *commandQueue
-	pages     *pagePool
-	steps     mlxkit.Steps
-	inherited []madeQueue // of another process
-	lacks     []string    // missing capabilities, for Notes
+	commands *commandQueue
+	pages    *pagePool
+	steps    mlxkit.Steps
+	lacks    []string // missing capabilities, for Notes
 
 	// Information from the device, and the objects created on it.
 	caps             capabilities
@@ -97,12 +93,10 @@ type Device struct {
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own}
 	d.fw, d.make = owned{d}, byCommand{d}
-	heir := d.heir()
 	if v := verbs.Of(fn); v != nil {
-		heir = nil
 		d.fw = &shared{Device: d, fn: v, port: &beside.Port{Fn: v, Limits: limits}}
 	}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.fw.counts, Stats: d.stats, Restart: d.restart, Release: d.fw.release, Heir: heir}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.fw.counts, Stats: d.stats, Restart: d.restart, Release: d.fw.release}); err != nil {
 		return nil, err
 	}
 	return d, nil

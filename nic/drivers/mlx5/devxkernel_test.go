@@ -3,14 +3,12 @@ package mlx5
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
-	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func (c *context) of(in message) message { return in.set("uid", 0x00, 15, 0, c.uid) }
@@ -82,15 +80,20 @@ func (c *context) devx(method uint16, attrs []verbs.Attr) error {
 	return nil
 }
 
+// umem registers memory as Linux before 5.12 does: in the largest pages, and without the attribute that limits their size.
 func (c *context) umem(attrs []verbs.Attr) error {
+	if attrs[len(attrs)-1].ID > abi.MLX5AttrDevXUmemRegOutID {
+		return unix.EPROTONOSUPPORT
+	}
 	start, length := binary.NativeEndian.Uint64(attrs[1].Data), binary.NativeEndian.Uint64(attrs[2].Data)
-	check.Equal(c, attrs[5].Value, int64(os.Getpagesize()), "pages of %#x for a umem with offsets")
 	iova, err := c.pin(start, length)
 	if err != nil {
 		return err
 	}
-	in := c.of(command(0xA08, 0, 0x30)).set("log_page_size", 0x20, 4, 0, hugeShift-12).set64(0x28, length>>hugeShift)
-	id, handle, err := c.create(hugePages(in, iova, length), 0xA0A, 23)
+	off := start & (1<<hugeShift - 1)
+	in := c.of(command(0xA08, 0, 0x30)).set("log_page_size", 0x20, 4, 0, hugeShift-12).set("page_offset", 0x24, 31, 0, uint32(off)).
+		set64(0x28, (off+length+1<<hugeShift-1)>>hugeShift)
+	id, handle, err := c.create(hugePages(in, iova-off, off+length), 0xA0A, 23)
 	attrs[0].Value = int64(handle)
 	binary.NativeEndian.PutUint32(attrs[4].Data, id)
 	return err
@@ -99,6 +102,9 @@ func (c *context) umem(attrs []verbs.Attr) error {
 func (c *context) uar(attrs []verbs.Attr) error {
 	if c.NoWC && attrs[1].Value == abi.MLX5UAPIUARAllocTypeBF {
 		return unix.EOPNOTSUPP
+	}
+	if c.NoPages || c.NoFlames && attrs[1].Value == abi.MLX5UAPIUARAllocTypeBF {
+		return unix.ENOMEM
 	}
 	n, handle, err := c.create(c.of(command(opAllocUAR, 0, 0x10)), opDeallocUAR, 23)
 	if err != nil {

@@ -22,7 +22,10 @@ func (d *Device) evidence() {
 	d.access(regPMTU, accessRead, port(0x10))
 	d.access(regPAOS, accessRead, port(0x10))
 	d.access(regPTYS, accessRead, port(0x40).set("proto_mask", 0x00, 2, 0, 4))
-	d.access(regPMLP, accessRead, port(0x40))
+	var module uint32 // of the port: each of a card's ports has another one
+	if lanes, err := d.access(regPMLP, accessRead, port(0x40)); err == nil {
+		module = lanes.get(0x04, 7, 0)
+	}
 	// The module's first 48 bytes of its lower page: identifier, status, temperature and voltage (SFF-8636, SFF-8472).
-	d.access(regMCIA, accessRead, make(message, 0x40).set("i2c_device_address", 0x04, 31, 24, 0x50).set("size", 0x08, 15, 0, 48))
+	d.access(regMCIA, accessRead, make(message, 0x40).set("module", 0x00, 23, 16, module).set("i2c_device_address", 0x04, 31, 24, 0x50).set("size", 0x08, 15, 0, 48))
 }

@@ -112,23 +112,12 @@ func (d owned) startCommands() error {
 	if err := d.card.Allocate(4 << 20); err != nil {
 		return err
 	}
-	d.newCommands()
+	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
+	d.commands = &commandQueue{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.card.Alive, sick: d.sick, health: d.healthText}
 	if err := d.card.Fn.SetBusMaster(true); err != nil {
 		return err
 	}
-	if err := d.commands.start(d.card.Arena); err != nil {
-		return err
-	}
-	d.slots = commandSlots{d.commands.stride, d.commands.slots[1].index}
-	v := d.commands.read(regFwRev)
-	d.firmwareVersion = fmt.Sprintf("%d.%d.%04d", v&0xFFFF, v>>16, d.commands.read(regCmdifRev)&0xFFFF)
-	return nil
-}
-
-// newCommands makes the command queue and the pages of an arena, without access to the device.
-func (d *Device) newCommands() {
-	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
-	d.commands = &commandQueue{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.card.Alive, sick: d.sick, health: d.healthText}
+	return d.commands.start(d.card.Arena)
 }
 
 func (d owned) end() []kit.Stage {
@@ -157,12 +146,7 @@ func (d owned) allocUAR() (u uar, err error) {
 	if u.number, err = d.create(command(opAllocUAR, 0, 0x10), opDeallocUAR, 23); err != nil {
 		return u, err
 	}
-	return d.uarAt(u.number)
-}
-
-// uarAt finds a page of doorbells.
-func (d *Device) uarAt(number uint32) (uar, error) {
-	u := uar{number: number, off: uint64(number) * uarPage, window: d.wc}
+	u.off, u.window = uint64(u.number)*uarPage, d.wc
 	if u.off < initSegment || u.off+uarPage > d.barSize {
 		return u, d.card.Errorf("%w: firmware gave UAR page %#x, BAR 0 has %#x bytes", nic.ErrHardware, u.number, d.barSize)
 	}
@@ -191,7 +175,10 @@ func (d owned) place(b dma.Block) place { return place{at: b.IOVA} }
 
 func (d owned) vport() error { return d.startVport() }
 
-func (d owned) version() string { return d.firmwareVersion }
+func (d owned) version() string {
+	v := d.commands.read(regFwRev)
+	return fmt.Sprintf("%d.%d.%04d", v&0xFFFF, v>>16, d.commands.read(regCmdifRev)&0xFFFF)
+}
 
 func (d owned) notes() []string { return nil }
 

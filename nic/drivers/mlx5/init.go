@@ -289,13 +289,7 @@ func (d *Device) setMTU() error {
 		}
 	}
 	in := command(opModifyNICVport, 0, 0x200).set("field_select.mtu", 0x0C, 6, 6, 1).set("mtu", 0x124, 15, 0, frame)
-	if err := d.run(in); err != nil {
-		if !refused(err) || !d.virtual {
-			return err
-		}
-		d.lacks = append(d.lacks, fmt.Sprintf("the vport's MTU is the host's: %v", err))
-	}
-	return nil
+	return d.optional("the vport's MTU stays as it is", d.run(in)) // Linux ignores the answer
 }
 
 // startPort enables the port. The link comes up later, if at all.
@@ -318,9 +312,7 @@ func (d *Device) teardown() error {
 // mastering.
 func (d *Device) releaseFunction() error {
 	var errs []error
-	if d.commands != nil && d.steps.Inherited() {
-		errs = append(errs, d.card.Fn.Reset())
-	} else if d.commands != nil && d.card.Alive() == nil {
+	if d.commands != nil && d.card.Alive() == nil {
 		if err := d.teardown(); !nic.Lost(err) { // a device that was removed has lost all its objects
 			errs = append(errs, err)
 		}

@@ -25,6 +25,8 @@ type Kernel struct {
 	rig.Kernel
 	NoRaw    bool // the process has no CAP_NET_RAW
 	NoWC     bool // the write-combining test failed
+	NoFlames bool // all pages for write-combining are in use
+	NoPages  bool // all pages of doorbells are in use
 	Old      bool // the card has completions of version 0
 	NoChains bool // its firmware cannot chain flow tables
 	host     *Device

@@ -1,11 +1,8 @@
 package mlx5
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -50,14 +47,14 @@ func (p *pagePool) take(n int) ([]uint64, error) {
 	}
 	for len(p.free) < n {
 		size := max(n-len(p.free), 64) * pageSize
-		b, err := p.arena.AllocApart(size, pageSize)
+		b, err := p.arena.Alloc(size, pageSize)
 		if errors.Is(err, dma.ErrNoRoom) {
 			if err = p.arena.Grow(size); err != nil {
 				return nil, err
 			}
-			if b, err = p.arena.AllocApart(size, pageSize); errors.Is(err, dma.ErrNoRoom) { // smaller pieces if there is no IOMMU
+			if b, err = p.arena.Alloc(size, pageSize); errors.Is(err, dma.ErrNoRoom) { // smaller pieces if there is no IOMMU
 				size = pageSize
-				b, err = p.arena.AllocApart(size, pageSize)
+				b, err = p.arena.Alloc(size, pageSize)
 			}
 		}
 		if err != nil {
@@ -87,60 +84,6 @@ func (p *pagePool) put(pages []uint64) error {
 		}
 		delete(p.given, a)
 		p.free = append(p.free, a)
-	}
-	return nil
-}
-
-// handedPages is a pagePool as another process gets it.
-type handedPages struct {
-	Free, Given []pageRun
-	Function    uint32
-}
-
-// pageRun is a number of adjacent pages.
-type pageRun struct {
-	First uint64
-	Pages int
-}
-
-// runs returns pages as runs.
-func runs(pages []uint64) (all []pageRun) {
-	slices.Sort(pages)
-	for _, a := range pages {
-		if n := len(all) - 1; n >= 0 && all[n].First+uint64(all[n].Pages)*pageSize == a {
-			all[n].Pages++
-		} else {
-			all = append(all, pageRun{a, 1})
-		}
-	}
-	return all
-}
-
-func pagesOf(all []pageRun) (pages []uint64) {
-	for _, r := range all {
-		for n := range r.Pages {
-			pages = append(pages, r.First+uint64(n)*pageSize)
-		}
-	}
-	return pages
-}
-
-func (p *pagePool) MarshalJSON() ([]byte, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return json.Marshal(handedPages{runs(slices.Clone(p.free)), runs(slices.Collect(maps.Keys(p.given))), p.function})
-}
-
-func (p *pagePool) UnmarshalJSON(b []byte) error {
-	var h handedPages
-	if err := json.Unmarshal(b, &h); err != nil {
-		return err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.free, p.given, p.function = pagesOf(h.Free), map[uint64]struct{}{}, h.Function
-	for _, a := range pagesOf(h.Given) {
-		p.given[a] = struct{}{}
 	}
 	return nil
 }

@@ -89,8 +89,8 @@ func TestPausesAreNoMisses(t *testing.T) {
 				}()
 				defer func() { stop.Store(true); <-ended }()
 				must.OK(t, d.prove())
-				if p := &d.proof; p.Used != c.used || p.Pushed != c.pushed || p.holds() != c.holds {
-					t.Errorf("of %d WQEs pushed the device took %d, proven: %v; want %d, %d, %v", p.Pushed, p.Used, p.holds(), c.pushed, c.used, c.holds)
+				if p := &d.proof; p.used != c.used || p.pushed != c.pushed || p.holds() != c.holds {
+					t.Errorf("of %d WQEs pushed the device took %d, proven: %v; want %d, %d, %v", p.pushed, p.used, p.holds(), c.pushed, c.used, c.holds)
 				}
 			})
 		})

@@ -64,9 +64,11 @@ func (d *Device) choosePush() {
 
 // doorbell sets a queue's doorbell, and its BlueFlame register if it is used.
 func (d *Device) doorbell(q *Queue) error {
-	if err := d.plainDoorbell(q); err != nil {
+	p, err := q.uar.bell(8)
+	if err != nil {
 		return err
 	}
+	q.db, q.wcDoorbell, q.bf, q.bfHalf = (*uint64)(p), q.uar.window.WriteCombining(), nil, d.caps.bfHalf
 	switch {
 	case d.own.Push == pushOff:
 		return nil
@@ -78,20 +80,9 @@ func (d *Device) doorbell(q *Queue) error {
 		d.noBlueFlame(why)
 		return nil
 	}
-	var err error
-	q.bf, err = q.blueFlame()
+	q.bf, err = q.uar.bell(2 * uint64(q.bfHalf))
 	return err
 }
-
-// plainDoorbell sets a queue's doorbell.
-func (d *Device) plainDoorbell(q *Queue) error {
-	p, err := q.uar.bell(8)
-	q.db, q.wcDoorbell, q.bf, q.bfHalf = (*uint64)(p), q.uar.window.WriteCombining(), nil, d.caps.bfHalf
-	return err
-}
-
-// blueFlame returns the queue's BlueFlame register.
-func (q *Queue) blueFlame() (unsafe.Pointer, error) { return q.uar.bell(2 * uint64(q.bfHalf)) }
 
 func (d *Device) noBlueFlame(why string) {
 	d.card.FallBack("BlueFlame", "plain doorbells, after which the device fetches each WQE", "%s", why)
@@ -99,11 +90,11 @@ func (d *Device) noBlueFlame(why string) {
 
 // proof is the result of the push test of a queue.
 type proof struct {
-	Pushed, Used int // WQEs pushed, and how many of these the device read from BlueFlame
-	Timing       mmio.Timing
+	pushed, used int // WQEs pushed, and how many of these the device read from BlueFlame
+	timing       mmio.Timing
 }
 
-func (p *proof) holds() bool { return 2*p.Used > p.Pushed }
+func (p *proof) holds() bool { return 2*p.used > p.pushed }
 
 const (
 	proofWQEs  = 16
@@ -126,8 +117,8 @@ func (d *Device) provePush() error {
 		}
 		if p := q.proof; q.bf != nil && !p.holds() {
 			q.bf = nil
-			why := fmt.Sprintf("of %d WQEs pushed the device took %d from there", p.Pushed, p.Used)
-			if p.Pushed == 0 {
+			why := fmt.Sprintf("of %d WQEs pushed the device took %d from there", p.pushed, p.used)
+			if p.pushed == 0 {
 				why = fmt.Sprintf("the device paused in each of %d attempts to see whether it takes WQEs from there", proofTries)
 			}
 			d.noBlueFlame(fmt.Sprintf("queue %d: %s", i, why))
@@ -139,7 +130,7 @@ func (d *Device) provePush() error {
 func (q *Queue) prove() error {
 	p := &q.proof
 	*p = proof{}
-	for tries := 0; q.bf != nil && p.Pushed < proofWQEs && (p.Used > 0 || p.Pushed < proofGive) && tries < proofTries; tries++ {
+	for tries := 0; q.bf != nil && p.pushed < proofWQEs && (p.used > 0 || p.pushed < proofGive) && tries < proofTries; tries++ {
 		rec, w := q.nop(false)
 		*(*uint64)(unsafe.Add(w, 8)) = ceAlways
 		// The WQE in the ring requests no completion, so a completion shows which of the two the device used. The push
@@ -147,7 +138,7 @@ func (q *Queue) prove() error {
 		aside := mmio.SendRing{Base: unsafe.Add(q.scratch, wqebb), Record: q.wq.Record}
 		began := time.Now()
 		mmio.PushWQE(&aside, 0, rec, unsafe.Add(q.bf, q.bfOff), w, 1)
-		p.Timing.Block = shorter(p.Timing.Block, time.Since(began))
+		p.timing.Block = shorter(p.timing.Block, time.Since(began))
 		q.bfOff ^= q.bfHalf
 		n, err := q.proven(proofMiss)
 		if err != nil {
@@ -162,8 +153,8 @@ func (q *Queue) prove() error {
 				continue
 			}
 		}
-		p.Pushed++
-		p.Used += min(n, 1)
+		p.pushed++
+		p.used += min(n, 1)
 	}
 	for range proofWQEs {
 		if _, err := q.ringNop(); err != nil {
@@ -179,7 +170,7 @@ func (q *Queue) ringNop() (int, error) {
 	rec, w := q.nop(true)
 	began := time.Now()
 	mmio.RingDoorbellWC(q.wq.Record, rec, q.db, *(*uint64)(w))
-	q.proof.Timing.Store = shorter(q.proof.Timing.Store, time.Since(began))
+	q.proof.timing.Store = shorter(q.proof.timing.Store, time.Since(began))
 	n, err := q.proven(proofLimit)
 	if err == nil && n == 0 {
 		err = fmt.Errorf("%w: the send queue does not move: no completion within %v", nic.ErrTimeout, proofLimit)
@@ -253,16 +244,16 @@ func (d *Device) pushNotes() []string {
 	notes := []string{fmt.Sprintf("frames up to %d bytes go whole into their WQE; of longer ones %d bytes, which the vport demands (min_wqe_inline_mode %d), and a pointer",
 		q.maxInline, q.headers, d.minInline)}
 	p := q.proof
-	if p.Pushed == 0 {
+	if p.pushed == 0 {
 		return notes
 	}
 	if d.card.Fn.Simulated() {
-		return append(notes, fmt.Sprintf("BlueFlame proven: the model took %d of %d WQEs from the register", p.Used, p.Pushed))
+		return append(notes, fmt.Sprintf("BlueFlame proven: the model took %d of %d WQEs from the register", p.used, p.pushed))
 	}
 	combined := "too long for one bus write: the window does not combine"
-	if p.Timing.Combined() {
+	if p.timing.Combined() {
 		combined = "so a block leaves as one bus write"
 	}
 	return append(notes, fmt.Sprintf("BlueFlame proven: the device took %d of %d WQEs from the register, half of %d bytes; a block stored by %v took %v, a doorbell %v: %s",
-		p.Used, p.Pushed, q.bfHalf, mmio.PushMethod(), p.Timing.Block, p.Timing.Store, combined))
+		p.used, p.pushed, q.bfHalf, mmio.PushMethod(), p.timing.Block, p.timing.Store, combined))
 }

@@ -104,7 +104,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, n := q.rxNext, 0
 	for ; next-q.rxNext != maxBatch; next++ {
 		c := q.completion(q.rxCQ, next&q.mask)
-		own := atomic.LoadUint32(&c.counterOwn) // docs/memory-order.md: done, then the rest
+		own := atomic.LoadUint32(&c.counterOwn) // nic/memory-order.md: done, then the rest
 		if (own>>cqeOwner^next>>(q.shift&31))&1 != 0 {
 			break
 		}
@@ -191,7 +191,7 @@ func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
 	q.txTail = end
 	if q.bf != nil {
 		q.txRung = end
-		// docs/memory-order.md: record, then BlueFlame
+		// nic/memory-order.md: record, then BlueFlame
 		mmio.PushWQE(&q.wq, tail, swap(end&0xFFFF), unsafe.Add(q.bf, q.bfOff), w, int(blocks))
 		q.bfOff ^= q.bfHalf
 		return true
@@ -251,7 +251,7 @@ func copyBlock(dst, src unsafe.Pointer) {
 	d[4], d[5], d[6], d[7] = s[4], s[5], s[6], s[7]
 }
 
-// ring notifies the device of all posted WQEs (docs/memory-order.md: record, then the doorbell).
+// ring notifies the device of all posted WQEs (nic/memory-order.md: record, then the doorbell).
 func (q *Queue) ring() {
 	q.txRung = q.txTail
 	if q.wcDoorbell {
@@ -293,7 +293,7 @@ func (q *Queue) reclaim() {
 	q.freed = freed
 	if freed-q.posted >= refillBatch {
 		q.posted = freed
-		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF)) // before the slots that will complete there again (docs/memory-order.md: rings)
+		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF)) // before the slots that will complete there again (nic/memory-order.md: rings)
 		mmio.Store32(q.rqRec, swap((freed+mask+1)&0xFFFF))
 	}
 }

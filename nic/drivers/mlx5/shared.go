@@ -15,7 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
-	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
 )
 
 // shared is the firmware of a function that belongs to the kernel's driver, which forwards commands (DEVX), or makes queue pairs for raw
@@ -29,7 +29,7 @@ type shared struct {
 	raw  *rawPackets // nil with DEVX
 
 	objects map[object]uint32 // the kernel's handles
-	umems   map[uint64]uint32 // registered memory by start address
+	umems   map[uint64]uint32 // memory registered for queues, by start address
 	failed  error             // why memory could not be registered
 
 	seen   []uint32 // receive slots of each queue at the last count
@@ -152,8 +152,8 @@ func (s *shared) of(o object, pass func(handle uint32, in, out []byte) error, in
 
 // passed records a command, and returns an error if the firmware or the kernel refused it.
 func (s *shared) passed(in, out message, began time.Time, err error) error {
-	e := trace.Entry{Kind: trace.Command, Name: in.opcode().String(), Opcode: uint32(in.opcode()), OpMod: in.opMod(), In: trace.Bytes(in),
-		Out: trace.Bytes(out), Took: time.Since(began), Status: out.get(0x00, 31, 24), Syndrome: out.get(0x04, 31, 0)}
+	e := cmdtrace.Entry{Kind: cmdtrace.Command, Name: in.opcode().String(), Opcode: uint32(in.opcode()), OpMod: in.opMod(), In: cmdtrace.Bytes(in),
+		Out: cmdtrace.Bytes(out), Took: time.Since(began), Status: out.get(0x00, 31, 24), Syndrome: out.get(0x04, 31, 0)}
 	switch {
 	case err == nil:
 	case errors.Is(err, unix.EREMOTEIO):
@@ -195,15 +195,18 @@ func (s *shared) create(in message, destroy opcode, hi int) (uint32, error) {
 	return n, nil
 }
 
-// allocUAR has the kernel map a page of doorbells, write-combining if its test for that passed.
+// allocUAR has the kernel map a page of doorbells, write-combining if its test for that passed and the BAR has such a page left.
 func (s *shared) allocUAR() (u uar, err error) {
 	combining := true
 	page, number, err := s.ctx.AllocUAR(true)
-	if errors.Is(err, unix.EOPNOTSUPP) {
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOMEM) {
 		combining = false
 		page, number, err = s.ctx.AllocUAR(false)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ENOMEM):
+		return u, s.card.Errorf("%w: other programs use all of the card's BAR (mlxconfig -d %s set PF_LOG_BAR_SIZE=..., with a larger value)", err, s.fn.Function.Address)
+	case err != nil:
 		return u, s.card.Errorf("%w", err)
 	}
 	// A host page may contain several of the device's pages.
@@ -227,17 +230,18 @@ func (s *shared) key(b dma.Block) (uint32, error) {
 	return key, err
 }
 
-// place finds memory in the regions registered for queues, or registers it.
+// place registers the pages of a ring or of a doorbell record for queues, unless they are. Each ring has its own registration, because it has
+// to begin at an offset that is a multiple of the page size that the kernel chooses: the largest possible, before Linux 5.12 always.
 func (s *shared) place(b dma.Block) place {
-	base, size, _, err := s.fn.Region(b.IOVA)
+	base := b.IOVA &^ (uarPage - 1)
 	id, ok := s.umems[base]
-	if err == nil && !ok {
-		if id, err = s.ctx.RegisterUmem(base, size); err == nil {
-			s.umems[base] = id
+	if !ok {
+		size := (b.IOVA - base + uint64(len(b.Bytes)) + uarPage - 1) &^ (uarPage - 1)
+		var err error
+		if id, err = s.ctx.RegisterUmem(base, size); err != nil {
+			s.failed = s.card.Errorf("%w", err)
 		}
-	}
-	if err != nil {
-		s.failed = s.card.Errorf("%w", err)
+		s.umems[base] = id
 	}
 	return place{umem: true, id: id, at: b.IOVA - base}
 }

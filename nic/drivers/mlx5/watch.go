@@ -95,6 +95,9 @@ func (d *Device) restart(*kit.Symptom) error {
 	d.wanted.Store(nil)
 	clear(d.sends)
 	d.beat, d.syndrome = kit.Progress{}, 0
+	if _, ok := d.fw.(*shared); ok {
+		return d.card.AwaitKernel(d.start)
+	}
 	return d.start()
 }
 

@@ -44,16 +44,10 @@ func harness(packed, data bool) nictest.Harness {
 			return counted{d, m}, nil
 		},
 		Poll: func(d nic.Device, q int, r *fastpath.Responder) int { return d.(counted).Queue(q).Poll(r) },
-		Ring: 128, Queues: 4, Most: 16, MTU: 9000, WriteBack: 8, Continues: true,
+		Ring: 128, Queues: 4, Most: 16, MTU: 9000, WriteBack: 8,
 		Queue: func(d nic.Device, q int) any { return d.(counted).Queue(q) }, Registers: []string{"rx.bell", "tx.bell"},
-		Private: []string{"delta", "rx.fence", "tx.fence"},
 	}
 }
 
 func TestConformance(t *testing.T)       { nictest.Run(t, harness(false, false)) }
 func TestConformancePacked(t *testing.T) { nictest.Run(t, harness(true, true)) }
-
-// What another version of the driver describes is not understood: the device is started again.
-func TestOtherVersions(t *testing.T) { nictest.OtherVersions(t, harness(false, false)) }
-
-func TestOtherPositions(t *testing.T) { nictest.OtherPositions(t, harness(false, false)) }

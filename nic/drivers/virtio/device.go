@@ -47,7 +47,6 @@ type Device struct {
 	hung     []kit.Progress // transmit rings
 	ring     int            // entries that the options request, 0 for the default
 	sizes    sizes
-	bells    map[uint32]uint64 // by virtqueue: where the notification address is in its structure
 
 	foreignMAC   bool      // the address is not the device's own
 	groups       [][6]byte // multicast to receive
@@ -58,8 +57,8 @@ type Device struct {
 // Open resets the device, negotiates features and starts its queues. It owns fn: Close closes it, and so does a failed
 // Open. The link need not be up. If no MTU is requested, the device's is used.
 func Open(fn pci.Function, o nic.Options) (*Device, error) {
-	d := &Device{ring: o.RingSize, bells: map[uint32]uint64{}}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Stats: d.stats, Restart: d.restart, Release: d.release, Heir: d.heir()}); err != nil {
+	d := &Device{ring: o.RingSize}
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Stats: d.stats, Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -353,9 +352,6 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	n, at := d.queues[0].recv(buf)
 	return d.card.Received(buf, n, at)
 }
-
-// Heritable lets another process take over the device.
-func (d *Device) Heritable() nic.Heritable { return &d.card }
 
 // Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }

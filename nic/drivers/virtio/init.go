@@ -12,9 +12,9 @@ import (
 func (d *Device) read8(r reg) uint8   { return d.regs.common.bar.Read8(d.regs.common.at + uint64(r)) }
 func (d *Device) read16(r reg) uint16 { return d.regs.common.bar.Read16(d.regs.common.at + uint64(r)) }
 func (d *Device) read32(r reg) uint32 { return d.regs.common.bar.Read32(d.regs.common.at + uint64(r)) }
-func (d *Device) write8(r reg, v uint8) {
-	d.card.Trace.Register(true, "common", uint32(r), uint64(v), 1)
-	d.regs.common.bar.Write8(d.regs.common.at+uint64(r), v)
+func (d *Device) writeStatus(v uint8) {
+	d.card.Trace.Register(true, "common", uint32(regDeviceStatus), uint64(v), 1)
+	d.regs.common.bar.Write8(d.regs.common.at+uint64(regDeviceStatus), v)
 }
 func (d *Device) write16(r reg, v uint16) {
 	d.card.Trace.Register(true, "common", uint32(r), uint64(v), 2)
@@ -42,7 +42,7 @@ func (d *Device) reset() error {
 	if d.gone() {
 		return d.card.Gone("device_status")
 	}
-	d.write8(regDeviceStatus, 0)
+	d.writeStatus(0)
 	for end := kit.NewDeadline(time.Second, 100); ; time.Sleep(20 * time.Microsecond) {
 		last := end.Over()
 		switch s := d.read8(regDeviceStatus); {
@@ -66,13 +66,13 @@ func (d *Device) offered() feature {
 
 // negotiate makes the device accept d.features (§3.1.1, steps 2 to 6).
 func (d *Device) negotiate() error {
-	d.write8(regDeviceStatus, statusAcknowledge)
-	d.write8(regDeviceStatus, statusAcknowledge|statusDriver)
+	d.writeStatus(statusAcknowledge)
+	d.writeStatus(statusAcknowledge | statusDriver)
 	d.write32(regDriverFeatureSelect, 0)
 	d.write32(regDriverFeature, uint32(d.features))
 	d.write32(regDriverFeatureSelect, 1)
 	d.write32(regDriverFeature, uint32(d.features>>32))
-	d.write8(regDeviceStatus, statusAcknowledge|statusDriver|statusFeaturesOK)
+	d.writeStatus(statusAcknowledge | statusDriver | statusFeaturesOK)
 	switch s := d.read8(regDeviceStatus); {
 	case s == statusGone:
 		return d.card.Gone("device_status")
@@ -106,7 +106,7 @@ func (d *Device) start() error {
 		}
 	}
 	const running = statusAcknowledge | statusDriver | statusFeaturesOK | statusDriverOK
-	d.write8(regDeviceStatus, running)
+	d.writeStatus(running)
 	switch s := d.read8(regDeviceStatus); {
 	case s == statusGone:
 		return d.card.Gone("device_status")
@@ -136,24 +136,23 @@ func (d *Device) enable(r *ring) error {
 	d.write64(regQueueDesc, r.iova[0])
 	d.write64(regQueueDriver, r.iova[1])
 	d.write64(regQueueDevice, r.iova[2])
-	n, width := &d.regs.notify, r.bellWidth()
+	width := uint64(2)
+	if r.data {
+		width = 4
+	}
+	n := &d.regs.notify
 	off := uint64(d.read16(regQueueNotifyOff)) * d.regs.multiplier
 	if off+width > n.size || (n.at+off)%width != 0 {
 		return d.card.Errorf("%w: virtqueue %d is notified by %d bytes at %#x of a structure of %#x bytes at %#x",
 			nic.ErrHardware, r.index, width, off, n.size, n.at)
 	}
-	d.bells[r.index] = off
-	if err := d.bell(r); err != nil {
+	bell, err := n.bar.Pointer(n.at+off, width)
+	if err != nil {
 		return err
 	}
+	r.bell = bell
 	d.write16(regQueueEnable, 1)
 	return nil
-}
-
-// bell points to a ring's notification address.
-func (d *Device) bell(r *ring) (err error) {
-	r.bell, err = d.regs.notify.bar.Pointer(d.regs.notify.at+d.bells[r.index], r.bellWidth())
-	return err
 }
 
 // configure sends the commands that a running device needs: number of queue pairs, MAC address, filters.

@@ -11,7 +11,6 @@ import (
 // structure is the part of a window that one capability describes.
 type structure struct {
 	bar  *mmio.Window
-	n    int // number of the BAR
 	at   uint64
 	size uint64
 }
@@ -100,7 +99,7 @@ func (d *Device) structureAt(at int, least, align uint64) (s structure, err erro
 	if bar > 5 {
 		return s, d.card.Errorf("capability at %#x: BAR %d: %w", at, bar, pci.ErrBAR)
 	}
-	s = structure{n: int(bar), at: uint64(off), size: uint64(length)}
+	s = structure{at: uint64(off), size: uint64(length)}
 	if s.bar, err = fn.BAR(int(bar)); err != nil {
 		return s, err
 	}

@@ -92,7 +92,7 @@ func (q *Queue) has(id uint32) *uint8 { return (*uint8)(unsafe.Add(q.owner, id))
 // A used entry is read after an atomic load of the word that makes it valid: the used index, or the descriptor's own
 // flags. The order holds on amd64 without more, and on arm64 because that load is an acquire. A reply's descriptor is
 // written before its available entry or its flags, which are written by a store with release semantics
-// (docs/memory-order.md, "done, then the rest" and "entries, then the device's wish").
+// (nic/memory-order.md, "done, then the rest" and "entries, then the device's wish").
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, tail := q.rx.seen, q.tx.next
 	end := next + maxBatch
@@ -262,16 +262,13 @@ func (q *Queue) distrust(what, number uint32) {
 	}
 }
 
-// derive computes the value that depends on the location of the buffers.
-func (q *Queue) derive() { q.delta = q.iova - uint64(uintptr(q.buf)) }
-
 // reset puts the rings into the state in which the device is started with them: all buffers given to receive that are
 // in one piece, nothing to transmit.
 func (q *Queue) reset() {
 	q.rx.reset()
 	q.tx.reset()
 	q.sendNext, q.distrusted = 0, 0
-	q.derive()
+	q.delta = q.iova - uint64(uintptr(q.buf))
 	clear(unsafe.Slice((*byte)(q.owner), q.rx.mask+1))
 	for id := range q.rx.mask + 1 {
 		if q.crosses(q.buf, id) {

@@ -38,14 +38,6 @@ func (r *ring) areas() [3]int {
 	return [3]int{n * descSize, ringHead + 2*n, ringHead + usedSize*n}
 }
 
-// bellWidth is the number of bytes of a notification.
-func (r *ring) bellWidth() uint64 {
-	if r.data {
-		return 4
-	}
-	return 2
-}
-
 // reset puts the ring into the state in which a device that was reset expects it: nothing available, no interrupts wanted.
 func (r *ring) reset() {
 	r.next, r.seen = 0, 0
@@ -79,7 +71,7 @@ func (r *ring) usedEnd(seen uint32) uint32 {
 //
 // A device that suppresses notifications enables them before it checks the ring for the last time. So the suppression
 // counts only if it is read after the entries are visible, after a full fence. Then at least one side sees what the
-// other wrote, and no entry is forgotten (docs/memory-order.md, "entries, then the device's wish"). A request for
+// other wrote, and no entry is forgotten (nic/memory-order.md, "entries, then the device's wish"). A request for
 // notifications needs no fence, because an unnecessary notification does no harm.
 func (r *ring) notify() {
 	if r.unwanted() {

@@ -3,8 +3,6 @@ package xdp
 import (
 	"fmt"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
@@ -16,7 +14,7 @@ const oneBuffer = 1500
 func (d *Device) attempts(c fastpath.Config, hook string) (a []xdpkit.Attempt, v []variant) {
 	add := func(hook string, w variant) {
 		v = append(v, w)
-		a = append(a, xdpkit.Attempt{Hook: hook, Load: func() (*ebpf.Program, error) { return d.object.load(c, w, d.maps) }})
+		a = append(a, xdpkit.Attempt{Hook: hook, Load: func() (*xdpkit.Program, error) { return d.object.load(c, w, d.maps) }})
 	}
 	frags := func(hook string, w variant) {
 		add(hook, w)
@@ -99,7 +97,7 @@ func (d *Device) replace(c fastpath.Config, name string, joined *pin) (v variant
 		if d.program, err = t.Load(); err != nil {
 			continue
 		}
-		if err = joined.link.Update(d.program); err == nil {
+		if err = joined.link.Update(d.program.Program); err == nil {
 			d.info.Push, d.pin = joined.about.Hook, name
 			d.link, joined.link = joined.link, nil
 			return variants[n], nil

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
 
 // Bench is the program for one configuration in a form that can be measured: the kernel itself runs it repeatedly
@@ -20,7 +21,7 @@ type Bench struct {
 	Bytes   int // of the request
 	frame   []byte
 	maps    *maps
-	program *ebpf.Program
+	program *xdpkit.Program
 	empty   *ebpf.Program
 	before  [2]*ebpf.Program // continues into program, and into empty
 	jumps   [2]*ebpf.Map
@@ -58,7 +59,7 @@ func NewBench(c fastpath.Config, frame []byte) (_ *Bench, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, to := range []*ebpf.Program{b.program, b.empty} {
+	for i, to := range []*ebpf.Program{b.program.Program, b.empty} {
 		b.jumps[i], err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 		if err != nil {
 			return nil, err
@@ -159,7 +160,7 @@ func (b *Bench) Run(n int) (program, around time.Duration, err error) {
 
 // Close releases the bench's resources.
 func (b *Bench) Close() {
-	for _, p := range []*ebpf.Program{b.program, b.empty, b.before[0], b.before[1]} {
+	for _, p := range []*ebpf.Program{b.program.Program, b.empty, b.before[0], b.before[1]} {
 		if p != nil {
 			p.Close()
 		}
@@ -186,7 +187,8 @@ func Guards() []Guard {
 		{"all guards", func(*fastpath.Config) {}},
 		{"no checksum of the message", func(c *fastpath.Config) { c.ChecksumBytes = 0 }},
 		{"no limit of rates", func(c *fastpath.Config) { c.Rate = 0 }},
-		{"neither of these", func(c *fastpath.Config) { c.ChecksumBytes, c.Rate = 0, 0 }},
+		{"no guard against loops", func(c *fastpath.Config) { c.Loop = 0 }},
+		{"none of these", func(c *fastpath.Config) { c.ChecksumBytes, c.Rate, c.Loop = 0, 0, 0 }},
 		{"none (open)", func(c *fastpath.Config) { c.Mode = fastpath.Open }},
 	}
 }

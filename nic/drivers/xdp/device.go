@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
@@ -37,13 +36,14 @@ type Device struct {
 	object   *object // while opening
 	maps     *maps
 	counts   *counts
-	reading  sync.Mutex // counts has a single buffer
-	program  *ebpf.Program
+	reading  sync.Mutex // counts has a single buffer; it protects info.MAC, too, once the device is open
+	program  *xdpkit.Program
 	link     link.Link
 	pin      string
 	since    time.Time
 	stamped  bool // the program uses the card's timestamps
-	groups   int  // a packet socket that holds multicast memberships, -1 if none
+	groups   int  // a packet socket for announcements, which holds the multicast memberships unless there is a pin; -1 if none
+	match    fastpath.Config
 	clock    *clockKeeper
 	stop     context.CancelFunc   // ends clock
 	stamping *unix.HwTstampConfig // the interface's earlier configuration, nil if it was not changed
@@ -93,7 +93,8 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 			defer joined.close()
 		}
 	}
-	d.claims, err = i.Claim(o.Match.Addresses, nil)
+	var notes []string
+	d.claims, err = i.Claim(o.Match.Addresses, &notes)
 	if err != nil && joined == nil { // joining a pin replaces its responder
 		return err
 	}
@@ -106,9 +107,12 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 	if o.MAC != [6]byte{} {
 		mac = o.MAC
 	}
+	if mac == [6]byte{} {
+		return fmt.Errorf("%w: %w", fastpath.ErrConfig, netif.NoEthernet(i.Name))
+	}
 	d.info = nic.Info{
 		Driver: "xdp", Device: o.Device, Model: i.Driver, MAC: net.HardwareAddr(mac[:]).String(), MTU: i.MTU, Queues: i.RxQueues,
-		Backend: nic.Socket, PartialChecksums: i.Local(),
+		Backend: nic.Socket, PartialChecksums: i.Local(), Notes: notes,
 		NoDropCounter: true, // the interface's counters include other traffic
 	}
 	c := *o.Match
@@ -133,21 +137,45 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 	if err := d.keepClock(&c); err != nil {
 		return err
 	}
+	d.match = c
 	if err := d.attach(c, own, joined); err != nil {
 		return err
 	}
 	if err := d.letIn(own, joined, mac, &c); err != nil {
 		return err
 	}
-	d.watch, err = i.Watch()
+	d.watch, err = i.Watch(netif.Following{DownLimit: o.DownLimit, OwnMAC: mac == i.MAC, Log: o.Log})
 	return err
+}
+
+// Impaired implements nic.Impaired.
+func (d *Device) Impaired() []string { return d.watch.Impaired() }
+
+// MACChanged implements nic.Followed.
+func (d *Device) MACChanged() <-chan [6]byte { return d.watch.MACChanged() }
+
+// FollowMAC implements nic.Followed. A pin's description keeps the MAC of the time when the responder joined it.
+func (d *Device) FollowMAC(mac [6]byte) error {
+	if err := d.program.SetMAC(mac); err != nil {
+		return fmt.Errorf("xdp: %w", err)
+	}
+	d.reading.Lock()
+	d.info.MAC = net.HardwareAddr(mac[:]).String()
+	d.reading.Unlock()
+	d.iface.Announce(d.groups, mac, &d.match)
+	d.watch.Followed(mac)
+	return nil
 }
 
 // Since returns when the counts started: when the device was opened, or its pin was created.
 func (d *Device) Since() time.Time { return d.since }
 
 // Info implements nic.Port.
-func (d *Device) Info() nic.Info { return d.info }
+func (d *Device) Info() nic.Info {
+	d.reading.Lock()
+	defer d.reading.Unlock()
+	return d.info
+}
 
 // Link implements nic.Port.
 func (d *Device) Link() (nic.Link, error) { return d.iface.Link() }

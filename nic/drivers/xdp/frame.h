@@ -141,12 +141,6 @@ inlined int macs(const u8 *f)
 	return source_mac(f + 6);
 }
 
-inlined void put_our_mac(u8 *m)
-{
-	put32(m, us.mac_lo);
-	put16(m + 4, us.mac_hi);
-}
-
 inlined void swap_macs(u8 *f)
 {
 	u32 d = get32(f), s = get32(f + 6);
@@ -157,8 +151,19 @@ inlined void swap_macs(u8 *f)
 	put16(f + 10, d2);
 }
 
-// fits reports whether n bytes of packet fill the frame, Ethernet's padding aside.
-inlined int fits(const struct request *q, u32 n)
+// size is the length of the frame as it is now.
+inlined u32 size(struct xdp_md *ctx) { return rules.frags ? xdp_get_buff_len(ctx) : ctx->data_end - ctx->data; }
+
+// fits reports whether n bytes of packet are in the frame. What follows is Ethernet's padding or, in a frame of more than 64 bytes
+// without tags, a trailer, which is removed as far as Ethernet's shortest frame permits.
+inlined int fits(struct request *q, u32 n)
 {
-	return q->l3 + n == q->length || (q->l3 + n < q->length && q->length - q->l3 + 14 <= 64);
+	u32 all = q->length - q->l3;
+	if (likely(n == all))
+		return 1;
+	if (n > all)
+		return 0;
+	if (all > 50)
+		q->length = q->l3 + (n > 46 ? n : 46);
+	return 1;
 }

@@ -47,12 +47,12 @@ func (d *Device) findPin(own Options) (*pin, error) {
 // letIn makes the interface accept the frames that are answered, and completes the pin.
 func (d *Device) letIn(own Options, joined *pin, mac [6]byte, c *fastpath.Config) (err error) {
 	i := d.iface
+	if d.groups, err = netif.PacketSocket(); errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("packet socket for multicast groups: %w: it takes CAP_NET_RAW: %w", nic.ErrRights, err)
+	} else if err != nil {
+		return fmt.Errorf("packet socket for multicast groups: %w", err)
+	}
 	if own.Pin == "" {
-		if d.groups, err = netif.PacketSocket(); errors.Is(err, unix.EPERM) {
-			return fmt.Errorf("packet socket for multicast groups: %w: it takes CAP_NET_RAW: %w", nic.ErrRights, err)
-		} else if err != nil {
-			return fmt.Errorf("packet socket for multicast groups: %w", err)
-		}
 		return i.Receive(d.groups, mac, c.Addresses)
 	}
 	now := time.Now().Round(time.Second)

@@ -68,5 +68,39 @@ inlined int take(const struct request *q, u64 hash)
 	return take_again(hash);
 }
 
+// repeated decides where a datagram equals too many before it, by an old look at the clock: it looks again.
+global int repeated(u64 hash, u32 key)
+{
+	u32 cpu = get_smp_processor_id();
+	struct cpu_counts *c = map_lookup_elem(&cpus, &cpu);
+	if (!c)
+		return 1;
+	if (!rules.stepped)
+		c->now = ktime_get_ns();
+	struct repeat *e = &c->repeats[hash >> 52];
+	if (c->now - e->began <= rules.window)
+		return 1;
+	e->began = c->now;
+	e->key = key;
+	e->count = 1;
+	return 0;
+}
+
+// loops reports whether a datagram belongs to a loop, as fastpath's repeats.take, and counts it.
+inlined int loops(const struct request *q, u64 hash, u32 key)
+{
+	struct repeat *e = &q->cpu->repeats[hash >> 52];
+	if (q->cpu->now - e->began > rules.window) {
+		e->began = q->cpu->now;
+		e->key = key;
+		e->count = 1;
+	} else if (e->key == key) {
+		if (unlikely(e->count >= rules.loop))
+			return repeated(hash, key);
+		e->count++;
+	}
+	return 0;
+}
+
 inlined u64 hash4(u32 a) { return a * 0x9e3779b97f4a7c15ULL; }
 inlined u64 hash6(u64 hi, u64 lo) { return (hi * 0xbf58476d1ce4e5b9ULL ^ lo) * 0x9e3779b97f4a7c15ULL; }

@@ -21,7 +21,7 @@ import (
 func steppedPair(t *testing.T, rate, burst uint64) *pair {
 	t.Helper()
 	c := config()
-	c.Rate, c.Burst = rate, burst
+	c.Rate, c.Burst, c.Loop, c.TicksPerSecond = rate, burst, fastpath.DefaultLoop, 1e9
 	p := newPair(t, "limit", c, variant{stepped: true})
 	runtime.LockOSThread() // the thread ends with the test
 	var one, allowed unix.CPUSet
@@ -156,5 +156,59 @@ func TestLimitIsFastpaths(t *testing.T) {
 				t.Errorf("counted %v; want both answered and refused for their rate", s)
 			}
 		})
+	}
+}
+
+// The program refuses the same datagrams as fastpath because of a loop, at every pace around the limit's.
+func TestLoopIsFastpaths(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(7, 8))
+	p := steppedPair(t, 0, 0)
+	frame := func(source, data int) []byte {
+		from, to, kind := corpus.Their4, corpus.Our4, uint16(0x0800)
+		if source&1 != 0 {
+			from, to, kind = corpus.Their6, corpus.Our6, 0x86dd
+		}
+		for range source / 2 {
+			from = from.Next()
+		}
+		return corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, kind, corpus.UDP(from, to, 40000, corpus.UDPPorts[0], make([]byte, data)))
+	}
+	for _, pace := range []uint64{1000, 50_000, 140_000, 156_000, 160_000, 1_000_000} { // ns between two datagrams of one source
+		for _, sources := range []int{1, 2, 6} {
+			for range 3000 {
+				data := 18
+				if rnd.IntN(10) == 0 {
+					data += rnd.IntN(3)
+				}
+				must.OK(t, p.judge(frame(rnd.IntN(sources), data)))
+				p.step(t, rnd.Uint64N(2*pace)/uint64(sources))
+			}
+		}
+	}
+	if s := p.counts.verdicts(); s[fastpath.RefusedLoop] == 0 || s.Answered() < 1000 {
+		t.Errorf("counted %v; want both answered and refused as a loop", s)
+	}
+}
+
+// A sender of constant data that is slower than the limit is answered, although the program rarely looks at the clock, and
+// one that is faster is refused after a look.
+func TestLoopLooksAtTheClock(t *testing.T) {
+	c := config()
+	c.STAMPPorts = nil // for them the clock is read anyway
+	c.Loop, c.TicksPerSecond = 1000, 1e9
+	p := newPair(t, "loop", c, variant{})
+	f := corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, corpus.UDP(corpus.Their4, corpus.Our4, 40000, corpus.UDPPorts[0], nil))
+	answered := 0
+	for p.counts.verdicts()[fastpath.RefusedLoop] == 0 {
+		// The kernel's own loop runs the program again on its reply, which is for another port; so each run is a datagram.
+		if _, err := p.program.Run(&ebpf.RunOptions{Data: f}); err != nil {
+			t.Fatal(err)
+		}
+		if answered++; answered > 1_000_000 {
+			t.Skip("this machine is too slow for 1000 datagrams within 10 ms")
+		}
+	}
+	if answered <= 1000 {
+		t.Errorf("refused after %d datagrams, want 1000 or more", answered)
 	}
 }

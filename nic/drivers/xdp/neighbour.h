@@ -36,7 +36,7 @@ global int options(struct xdp_md *ctx, u32 at, u32 end, int write)
 
 enum { DAD = 1, ND = 2 };
 
-inlined int solicitation(const struct request *q, u32 *what)
+inlined int solicitation(struct request *q, u32 *what)
 {
 	*what = ND;
 	u32 l3 = q->l3;
@@ -104,14 +104,17 @@ inlined int solicitation(const struct request *q, u32 *what)
 }
 
 // advertisement gives the answer to duplicate address detection its length and its option, and every answer its checksum.
-inlined int advertisement(const struct request *q, u32 dad)
+inlined int advertisement(struct request *q, u32 dad)
 {
 	struct xdp_md *ctx = q->ctx;
 	u32 l3 = q->l3;
 	if (l3 > 22)
 		return 0;
-	if (dad && xdp_adjust_tail(ctx, (int)(l3 + 72) - (int)q->length))
-		return 0;
+	if (dad) {
+		if (xdp_adjust_tail(ctx, (int)(l3 + 72) - (int)size(ctx)))
+			return 0;
+		q->length = l3 + 72;
+	}
 	u8 *f = (u8 *)(long)ctx->data, *end = (u8 *)(long)ctx->data_end, *p = f + l3;
 	if (p + 64 > end)
 		return 0;
@@ -126,7 +129,7 @@ inlined int advertisement(const struct request *q, u32 dad)
 	return 1;
 }
 
-inlined int arp(const struct request *q)
+inlined int arp(struct request *q)
 {
 	u8 *f = (u8 *)(long)q->ctx->data, *end = (u8 *)(long)q->ctx->data_end, *a = f + q->l3;
 	int v;

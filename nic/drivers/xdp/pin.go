@@ -45,7 +45,7 @@ type About struct {
 	Ifindex   int       `json:"ifindex"`   // and its number, in
 	Namespace uint64    `json:"namespace"` // the network namespace of this inode number
 	Hook      string    `json:"hook"`      // "xdp-drv" or "xdp-generic"
-	MAC       string    `json:"mac"`
+	MAC       string    `json:"mac"`       // when a responder joined it last
 	Addresses []string  `json:"addresses"`
 	UDPPorts  []uint16  `json:"udp_ports,omitempty"` // omitted if there are thousands
 	STAMP     []uint16  `json:"stamp_ports,omitempty"`

@@ -73,24 +73,27 @@ func (o *object) newMaps() (m *maps, err error) {
 }
 
 // load loads the program for c, with the maps m.
-func (o *object) load(c fastpath.Config, v variant, m *maps) (*ebpf.Program, error) {
+func (o *object) load(c fastpath.Config, v variant, m *maps) (*xdpkit.Program, error) {
 	c.TicksPerSecond = 1e9
 	r, err := c.Rules()
 	if err != nil {
 		return nil, err
+	}
+	if c.Loop == 0 {
+		r.Loop = 0 // the verifier drops the guard
 	}
 	spec := o.spec.Copy()
 	set := programRuleSet{
 		ChecksumBytes: uint32(min(r.ChecksumBytes, maxChecksum)), Cost: r.Cost, Burst: r.Burst, Most: r.Most, Idle: r.Idle,
 		Not4Count: uint32(len(r.Not4)), Open: bit(c.Mode == fastpath.Open), Partial: bit(c.PartialChecksums),
 		Stamp: bit(len(c.STAMPPorts) > 0), StampBase: bit(c.STAMPBase), Frags: bit(v.frags), Still: v.still, Stepped: bit(v.stepped),
-		Tag: bit(v.tag), Stamps: bit(v.stamps),
+		Tag: bit(v.tag), Stamps: bit(v.stamps), Loop: r.Loop, Window: uint32(r.Window),
 	}
 	var not4 [3 * fastpath.MaxAddresses]uint32
 	copy(not4[:], r.Not4)
-	us, own4, own6 := xdpkit.Identity(c.MAC, r.Own4, r.Own6)
+	us, own4, own6 := xdpkit.Identity(r.Own4, r.Own6)
 	if err := xdpkit.Set(spec, map[string]any{
-		programVarUs: us, programVarOwn4: own4, programVarOwn6: own6, programVarRules: set, programVarNot4: not4,
+		programVarOurMac: xdpkit.MAC(c.MAC), programVarUs: us, programVarOwn4: own4, programVarOwn6: own6, programVarRules: set, programVarNot4: not4,
 		programVarVlans: r.VLANs, programVarEchoPorts: r.Echo, programVarStampPorts: r.STAMP, programVarServicePorts: r.Service,
 	}); err != nil {
 		return nil, err

@@ -34,6 +34,12 @@ type programCpuCounts struct {
 		Full   uint64
 		Source uint64
 	}
+	Repeats [4096]struct {
+		_     structs.HostLayout
+		Began uint64
+		Key   uint32
+		Count uint32
+	}
 	Begun      [4096]uint64
 	Shared     [512]uint64
 	RxBytes    uint64
@@ -55,8 +61,6 @@ type programCpuCounts struct {
 
 type programIdentity struct {
 	_         structs.HostLayout
-	MacLo     uint32
-	MacHi     uint32
 	Own4Count uint32
 	Own6Count uint32
 }
@@ -79,6 +83,8 @@ type programRuleSet struct {
 	Stamps        uint8
 	ChecksumBytes uint32
 	Not4Count     uint32
+	Loop          uint32
+	Window        uint32
 	Cost          uint64
 	Burst         uint64
 	Most          uint64
@@ -96,6 +102,7 @@ const (
 	programProgReboundBound = "rebound_bound"
 	programVarEchoPorts     = "echo_ports"
 	programVarNot4          = "not4"
+	programVarOurMac        = "our_mac"
 	programVarOwn4          = "own4"
 	programVarOwn6          = "own6"
 	programVarRules         = "rules"
@@ -165,6 +172,7 @@ type programMapSpecs struct {
 type programVariableSpecs struct {
 	EchoPorts    *ebpf.VariableSpec `ebpf:"echo_ports"`
 	Not4         *ebpf.VariableSpec `ebpf:"not4"`
+	OurMac       *ebpf.VariableSpec `ebpf:"our_mac"`
 	Own4         *ebpf.VariableSpec `ebpf:"own4"`
 	Own6         *ebpf.VariableSpec `ebpf:"own6"`
 	Rules        *ebpf.VariableSpec `ebpf:"rules"`
@@ -211,6 +219,7 @@ func (m *programMaps) Close() error {
 type programVariables struct {
 	EchoPorts    *ebpf.Variable `ebpf:"echo_ports"`
 	Not4         *ebpf.Variable `ebpf:"not4"`
+	OurMac       *ebpf.Variable `ebpf:"our_mac"`
 	Own4         *ebpf.Variable `ebpf:"own4"`
 	Own6         *ebpf.Variable `ebpf:"own6"`
 	Rules        *ebpf.Variable `ebpf:"rules"`

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rebound-nic/rebound/cksum"
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/corpus"
 	"github.com/rebound-nic/rebound/proof/must"
@@ -26,7 +27,7 @@ const now, errorEstimate = 0xe8d4_a510_8000_0000, 0x8123
 // pair is the program and fastpath with the same configuration.
 type pair struct {
 	name    string
-	program *ebpf.Program
+	program *xdpkit.Program
 	counts  *counts
 	fast    *fastpath.Responder
 	run     ebpf.RunOptions
@@ -137,7 +138,7 @@ func guarded(v fastpath.Verdict) bool {
 	switch v {
 	case fastpath.RefusedSourceMAC, fastpath.RefusedHeaderChecksum, fastpath.RefusedSource, fastpath.RefusedOwnSource,
 		fastpath.RefusedServicePort, fastpath.RefusedHopLimit, fastpath.RefusedNoChecksum, fastpath.RefusedSTAMPShort,
-		fastpath.RefusedChecksum, fastpath.RefusedRate:
+		fastpath.RefusedChecksum, fastpath.RefusedLoop, fastpath.RefusedRate:
 		return true
 	}
 	return false
@@ -164,6 +165,22 @@ func TestCorpus(t *testing.T) {
 		}
 		if s := p.fast.Stats(); s.Answered() == answered.Answered() {
 			t.Errorf("%s: nothing was answered", p.name)
+		}
+	}
+}
+
+// Frames with bytes after the packet, of every kind: a trailer is removed, with and without tags.
+func TestTrailers(t *testing.T) {
+	for _, p := range pairs(t) {
+		for tags := range 3 {
+			for _, q := range corpus.Requests(tags) {
+				for _, n := range []int{1, 2, 3, 4, 5, 8, 12, 16, 18, 22, 26, 100, 1400} {
+					must.OK(t, p.judge(append(bytes.Clone(q.Frame), bytes.Repeat([]byte{0xee}, n)...)))
+				}
+			}
+		}
+		if s := p.fast.Stats(); s.Answered() == 0 || s[fastpath.RefusedLength] != 0 {
+			t.Errorf("%s: counted %v", p.name, s)
 		}
 	}
 }

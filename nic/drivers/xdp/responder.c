@@ -40,6 +40,8 @@ inlined int udp(struct request *q, u32 at, u32 n, u32 hosts, u32 header, u64 has
 	} else if (ck && header + n <= rules.checksum_bytes && fold(pseudo + sum(q->ctx, hosts, at - hosts + n)) != 0xffff) {
 		return CHECKSUM;
 	}
+	if (!stamp && rules.loop && loops(q, hash, get32(d + 4)))
+		return LOOP;
 	if (!take(q, hash))
 		return RATE;
 	if (partial) {
@@ -209,10 +211,11 @@ inlined int run(struct xdp_md *ctx, int tag, int stamps)
 		others = !has(vlans, hidden_tci & 0xfff);
 	}
 	u8 *f = (u8 *)(long)ctx->data, *end = (u8 *)(long)ctx->data_end;
-	struct request q = {.ctx = ctx, .device = device, .length = rules.frags ? xdp_get_buff_len(ctx) : end - f, .l3 = HEADER};
+	struct request q = {.ctx = ctx, .device = device, .length = size(ctx), .l3 = HEADER};
 	q.cpu = map_lookup_elem(&cpus, &cpu);
 	if (!q.cpu)
 		return XDP_PASS;
+	q.cpu->rx_bytes += q.length;
 	// Two looks at the clock cost more than all the rest: a random frame in sixteen is timed, and each that may be a test packet.
 	q.cpu->dice = q.cpu->dice * 6364136223846793005ULL + 1442695040888963407ULL;
 	int timed = q.cpu->dice >> 60 == 0;
@@ -259,10 +262,12 @@ done:
 	keep(v); // clang knows v's range and would leave out the mask; the verifier of Linux 5.15 loses the range
 	v &= 63;
 	q.cpu->verdicts[v]++;
-	q.cpu->rx_bytes += q.length;
 	if (!ANSWERED(v))
 		return pass || !(GUARDED >> v & 1) ? XDP_PASS : XDP_DROP;
-	q.cpu->tx_bytes += rules.frags ? xdp_get_buff_len(ctx) : ctx->data_end - ctx->data;
+	u32 length = size(ctx);
+	if (unlikely(length > q.length) && xdp_adjust_tail(ctx, (int)q.length - (int)length))
+		return XDP_DROP;
+	q.cpu->tx_bytes += q.length;
 	if (hidden && !push_tag(ctx, hidden_proto, hidden_tci))
 		return XDP_DROP;
 	if (likely(!timed))

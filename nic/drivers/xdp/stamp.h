@@ -67,14 +67,15 @@ inlined int reflect(const struct request *q, u8 *d, const u8 *end, u8 hops, int 
 }
 
 // grow gives a test packet that is shorter than its reply, and turned around but for that, its length and its contents.
-inlined int grow(const struct request *q, int v6)
+inlined int grow(struct request *q, int v6)
 {
 	struct xdp_md *ctx = q->ctx;
 	u32 was = q->grows, n = 8 + STAMP_BASE, at = q->at, l3 = q->l3;
 	if (was < 8 + STAMP_SENDER || was > n || at > 22 + 40 || l3 > 22)
 		return 0;
-	if (xdp_adjust_tail(ctx, (int)(at + n) - (int)q->length))
+	if (xdp_adjust_tail(ctx, (int)(at + n) - (int)size(ctx)))
 		return 0;
+	q->length = at + n;
 	u8 *f = (u8 *)(long)ctx->data, *end = (u8 *)(long)ctx->data_end, *d = f + at, *p = f + l3;
 	if (d + 8 + STAMP_BASE > end || p + 20 > end)
 		return 0;

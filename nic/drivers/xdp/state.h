@@ -4,7 +4,7 @@
 enum verdict {
 	ANSWERED_ICMPV4, ANSWERED_UDPV4, ANSWERED_ICMPV6, ANSWERED_UDPV6, ANSWERED_ARP, ANSWERED_ND, ANSWERED_STAMPV4, ANSWERED_STAMPV6,
 	SHORT, VLAN, ETHERTYPE, MAC, SOURCE_MAC, VERSION, OPTIONS, FRAGMENT, EXTENSION, LENGTH, HEADER_CHECKSUM, ADDRESS, SOURCE,
-	OWN_SOURCE, PROTOCOL, ICMP_TYPE, PORT, SERVICE_PORT, HOP_LIMIT, NO_CHECKSUM, STAMP_SHORT, CHECKSUM, RATE, ARP_OTHER,
+	OWN_SOURCE, PROTOCOL, ICMP_TYPE, PORT, SERVICE_PORT, HOP_LIMIT, NO_CHECKSUM, STAMP_SHORT, CHECKSUM, LOOP, RATE, ARP_OTHER,
 	ARP_ANNOUNCEMENT, ND_INVALID,
 	VERDICTS,
 };
@@ -15,7 +15,7 @@ enum verdict {
 // to the kernel, and so do ARP and ND, by which it finds that somebody else has its address.
 #define GUARDED \
 	(1ULL << SOURCE_MAC | 1ULL << HEADER_CHECKSUM | 1ULL << SOURCE | 1ULL << OWN_SOURCE | 1ULL << SERVICE_PORT | 1ULL << HOP_LIMIT | \
-	 1ULL << NO_CHECKSUM | 1ULL << STAMP_SHORT | 1ULL << CHECKSUM | 1ULL << RATE)
+	 1ULL << NO_CHECKSUM | 1ULL << STAMP_SHORT | 1ULL << CHECKSUM | 1ULL << LOOP | 1ULL << RATE)
 
 enum {
 	MAX_FRAME = 9728, // a jumbo frame, with room to spare
@@ -44,6 +44,8 @@ struct rule_set {
 	u8 stamps;     // and this, the time at which a frame came: only a program bound to the interface may ask, at the driver's own hook
 	u32 checksum_bytes;
 	u32 not4_count;
+	u32 loop;                    // equal datagrams that are answered within window ns, 0: any number
+	u32 window;
 	u64 cost, burst, most, idle; // of the limit, in 1/16 ns
 	u64 still;                   // tests: the time of all test packets
 };
@@ -65,11 +67,18 @@ struct place {
 	u64 full, source;
 };
 
+// Equal datagrams from one source: when the first of count arrived, and their length and checksum, as fastpath's repeat.
+struct repeat {
+	u64 began;
+	u32 key, count;
+};
+
 // What one CPU counts. Softirqs do not nest on a CPU: each has one writer. The size is a multiple of a cache line, so that no two
 // CPUs write to one.
 struct cpu_counts {
 	u64 verdicts[64];
 	struct place places[SLOTS];
+	struct repeat repeats[SLOTS];
 	u64 begun[SLOTS];         // when the place's source took it
 	u64 shared[SLOTS / WAYS]; // when the bucket of those without a place will be full
 	u64 rx_bytes, tx_bytes;
@@ -116,7 +125,7 @@ struct request {
 	struct cpu_counts *cpu;
 	u64 start;  // by the monotonic clock, 0 if the frame is not timed
 	u64 device; // when its device received it, by the device's clock; 0 if unknown
-	u32 length; // of the frame
+	u32 length; // of the frame, without a trailer
 	u32 l3;     // where the packet starts: 14, 18 or 22
 	u32 grows;  // a test packet shorter than its reply: the length of its datagram, which starts at at, else 0
 	u32 at;

@@ -24,10 +24,8 @@ func TestEventDoorbell(t *testing.T) {
 		a := must.Get(dma.NewArena(d, 1<<16))(t)
 		defer a.Close()
 		r := must.Get(newRegs("test", c.dialect, NoReadLess, mmio.Trapped(0x80, d, nil, nil), a))(t)
-		r.Announce()
 		check.Equal(t, r.direct, c.direct, c.name+": registers are read by MMIO: %v")
 		e := must.Get(NewEvents(r, a, depth))(t)
-		e.Announce()
 		doorbell := func() uint32 { return binary.LittleEndian.Uint32(d.regs[AENQ_HEAD_DB:]) }
 		e.Start()
 		check.Equal(t, doorbell(), c.first, c.name+": the doorbell starts at %d")

@@ -24,29 +24,21 @@ var _ [EntrySize]byte = [unsafe.Sizeof(Event{})]byte{}
 type Events struct {
 	regs  *Regs
 	ring  unsafe.Pointer
-	iova  uint64
 	depth uint16
 	head  uint16 // events consumed, running freely
 	taken uint16 // of these, reported to the device
 }
 
-// NewEvents makes an event queue of depth entries, a power of two.
+// NewEvents sets up an event queue of depth entries, a power of two.
 func NewEvents(r *Regs, a *dma.Arena, depth int) (*Events, error) {
 	b, err := a.Alloc(depth*EntrySize, 4096)
 	if err != nil {
 		return nil, err
 	}
-	return &Events{regs: r, ring: kit.Pointer(b), iova: b.IOVA, depth: uint16(depth)}, nil
+	r.writeAddr(AENQ_BASE_LO, AENQ_BASE_HI, b.IOVA)
+	r.Write(AENQ_CAPS, uint32(depth)|EntrySize<<16)
+	return &Events{regs: r, ring: kit.Pointer(b), depth: uint16(depth)}, nil
 }
-
-// Announce sets the queue's address in a device that was reset.
-func (e *Events) Announce() {
-	e.regs.writeAddr(AENQ_BASE_LO, AENQ_BASE_HI, e.iova)
-	e.regs.Write(AENQ_CAPS, uint32(e.depth)|EntrySize<<16)
-}
-
-// Place is kit.Heir's.
-func (e *Events) Place() []any { return []any{&e.head, &e.taken} }
 
 // Start makes all entries available to the device, which then reports events.
 func (e *Events) Start() { e.regs.Write(AENQ_HEAD_DB, uint32(e.free())) }

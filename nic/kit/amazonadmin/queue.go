@@ -9,7 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/kit"
-	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
 )
 
 // EntrySize is the size in bytes of a command, of a completion and of an event.
@@ -78,9 +78,8 @@ type Queue struct {
 
 	mu     kit.Lock
 	sq, cq unsafe.Pointer
-	iova   [2]uint64 // of sq and cq
-	tail   uint16    // commands written, running freely
-	head   uint16    // completions consumed, running freely
+	tail   uint16 // commands written, running freely
+	head   uint16 // completions consumed, running freely
 	busy   []command
 	broken error // set once the device did not answer: it gets no more commands before a reset
 }
@@ -92,7 +91,7 @@ type command struct {
 	entry      [EntrySize]byte
 }
 
-// NewQueue makes an admin queue of depth entries, a power of two. timeout limits each command.
+// NewQueue sets up an admin queue of depth entries, a power of two. timeout limits each command.
 func NewQueue(r *Regs, a *dma.Arena, depth int, timeout time.Duration) (*Queue, error) {
 	sq, err := a.Alloc(depth*EntrySize, 4096)
 	if err != nil {
@@ -102,22 +101,14 @@ func NewQueue(r *Regs, a *dma.Arena, depth int, timeout time.Duration) (*Queue, 
 	if err != nil {
 		return nil, err
 	}
+	r.writeAddr(AQ_BASE_LO, AQ_BASE_HI, sq.IOVA)
+	r.writeAddr(ACQ_BASE_LO, ACQ_BASE_HI, cq.IOVA)
+	r.Write(AQ_CAPS, uint32(depth)|EntrySize<<16)
+	r.Write(ACQ_CAPS, uint32(depth)|EntrySize<<16)
 	return &Queue{
-		regs: r, timeout: timeout, depth: uint16(depth), busy: make([]command, depth),
-		sq: kit.Pointer(sq), cq: kit.Pointer(cq), iova: [2]uint64{sq.IOVA, cq.IOVA},
+		regs: r, timeout: timeout, depth: uint16(depth), busy: make([]command, depth), sq: kit.Pointer(sq), cq: kit.Pointer(cq),
 	}, nil
 }
-
-// Announce sets the queue's addresses in a device that was reset.
-func (q *Queue) Announce() {
-	q.regs.writeAddr(AQ_BASE_LO, AQ_BASE_HI, q.iova[0])
-	q.regs.writeAddr(ACQ_BASE_LO, ACQ_BASE_HI, q.iova[1])
-	q.regs.Write(AQ_CAPS, uint32(q.depth)|EntrySize<<16)
-	q.regs.Write(ACQ_CAPS, uint32(q.depth)|EntrySize<<16)
-}
-
-// Place is kit.Heir's. No command may be pending.
-func (q *Queue) Place() []any { return []any{&q.tail, &q.head, kit.Reason(&q.broken)} }
 
 // Exec runs one command and waits for its completion. C starts with a Header and R with a Completion; both have at most
 // EntrySize bytes. name is for errors. It returns a *CommandError if the device refuses the command, and an error that
@@ -141,12 +132,12 @@ func Exec[C, R any](q *Queue, name string, c *C, r *R) error {
 
 // record traces a command. Its number and phase are left out of the bytes: they say nothing about the device.
 func (q *Queue) record(name string, in, out *[EntrySize]byte, took time.Duration, err error) {
-	e := trace.Entry{Kind: trace.Command, Name: name, Opcode: uint32(in[2]), Took: took, In: trace.Bytes(in[:])}
+	e := cmdtrace.Entry{Kind: cmdtrace.Command, Name: name, Opcode: uint32(in[2]), Took: took, In: cmdtrace.Bytes(in[:])}
 	if get := q.regs.dialect.GetFeature; in[2] == get || in[2] == get+1 {
 		e.Modifier = uint32(in[featureID])
 	}
 	if c := (*Completion)(unsafe.Pointer(out)); *out != [EntrySize]byte{} {
-		e.Status, e.Syndrome, e.Out = uint32(c.Status), uint32(c.ExtendedStatus), trace.Bytes(out[:])
+		e.Status, e.Syndrome, e.Out = uint32(c.Status), uint32(c.ExtendedStatus), cmdtrace.Bytes(out[:])
 	}
 	if err != nil {
 		e.Err = err.Error()
@@ -247,7 +238,7 @@ func (q *Queue) collect(id uint16, out *[EntrySize]byte) (bool, error) {
 			return false, q.broken
 		}
 		at := unsafe.Add(q.cq, int(q.head&(q.depth-1))*EntrySize)
-		word := atomic.LoadUint32((*uint32)(at)) // identifier, status and flags in one load (docs/memory-order.md: done, then the rest)
+		word := atomic.LoadUint32((*uint32)(at)) // identifier, status and flags in one load (nic/memory-order.md: done, then the rest)
 		if uint8(word>>24)&flagPhase != phase(q.head, q.depth) {
 			return false, nil
 		}

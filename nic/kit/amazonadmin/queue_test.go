@@ -2,7 +2,6 @@ package amazonadmin
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"sync"
 	"testing"
@@ -83,9 +82,7 @@ func newQueue(t testing.TB, dialect Dialect, depth int, answer func(*device, []b
 	d.arena = must.Get(dma.NewArena(d, 1<<16))(t)
 	t.Cleanup(func() { d.arena.Close() })
 	r := must.Get(newRegs("test", dialect, 0, mmio.Trapped(0x80, d, nil, nil), d.arena))(t)
-	r.Announce()
 	q := must.Get(NewQueue(r, d.arena, depth, time.Minute))(t)
-	q.Announce()
 	return d, q
 }
 
@@ -189,7 +186,6 @@ func FuzzWriteBack(f *testing.F) {
 	d, q := newQueue(f, ENA, 2, nil)
 	q.timeout = time.Millisecond
 	e := must.Get(NewEvents(q.regs, d.arena, 2))(f)
-	e.Announce()
 	completions, events := binary.LittleEndian.Uint64(d.regs[ACQ_BASE_LO:]), binary.LittleEndian.Uint64(d.regs[AENQ_BASE_LO:])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		clear(d.mem)
@@ -215,37 +211,4 @@ func FuzzWriteBack(f *testing.F) {
 		}
 		e.Done()
 	})
-}
-
-// A process that takes over the device continues with the next command and the next event, and uses no dead queue.
-func TestPlace(t *testing.T) {
-	d, q := newQueue(t, ENA, 4, func(d *device, c []byte) { d.complete(c, 0) })
-	for range 6 {
-		must.OK(t, Exec(q, "ask", &ask{}, &told{}))
-	}
-	next := func() *Queue {
-		n := &Queue{regs: q.regs, sq: q.sq, cq: q.cq, depth: q.depth, timeout: q.timeout, busy: make([]command, q.depth)}
-		hand(t, q.Place(), n.Place())
-		return n
-	}
-	n := next()
-	for range 6 {
-		must.OK(t, Exec(n, "ask", &ask{}, &told{}))
-	}
-	d.answer = func(d *device, c []byte) { d.complete([]byte{3, 0}, 0) }
-	q = n
-	check.Fails(t, "a completion for another command", Exec(q, "ask", &ask{}, &told{}), ErrDevice)
-	if got := next().Err(); got == nil || got.Error() != q.Err().Error() {
-		t.Errorf("the next process has a queue that says %v", got)
-	}
-	from, to := &Events{head: 5, taken: 3}, &Events{}
-	hand(t, from.Place(), to.Place())
-	check.Equal(t, *to, *from, "events: %+v")
-}
-
-func hand(t *testing.T, from, to []any) {
-	t.Helper()
-	for i, p := range from {
-		must.OK(t, json.Unmarshal(must.Get(json.Marshal(p))(t), to[i]))
-	}
 }

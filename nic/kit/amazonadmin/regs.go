@@ -12,7 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
-	"github.com/rebound-nic/rebound/nic/kit/trace"
+	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
 )
 
 // Reg is the offset of a 32-bit register in BAR 0.
@@ -78,7 +78,7 @@ type readLess struct {
 // on the bus, and for longer if the device is gone. Writes are MMIO.
 type Regs struct {
 	name    string
-	trace   *trace.Ring
+	trace   *cmdtrace.Ring
 	dialect Dialect
 	bar     *mmio.Window
 	direct  bool // the device answers MMIO reads only
@@ -92,14 +92,16 @@ type Regs struct {
 // NoReadLess is the bit of an ENA's PCI revision that says that registers are read by MMIO only.
 const NoReadLess = 1 << 0
 
-// newRegs makes the registers, which can be read after Announce. revision is the function's PCI revision.
+// newRegs sets the address of the answers to register reads. revision is the function's PCI revision.
 func newRegs(name string, dialect Dialect, revision uint8, bar *mmio.Window, a *dma.Arena) (*Regs, error) {
 	b, err := a.Alloc(int(unsafe.Sizeof(readLess{})), 64)
 	if err != nil {
 		return nil, err
 	}
-	return &Regs{name: name, dialect: dialect, bar: bar, direct: dialect.MMIOReads && revision&NoReadLess != 0,
-		resp: (*readLess)(kit.Pointer(b)), iova: b.IOVA}, nil
+	r := &Regs{name: name, dialect: dialect, bar: bar, direct: dialect.MMIOReads && revision&NoReadLess != 0,
+		resp: (*readLess)(kit.Pointer(b)), iova: b.IOVA}
+	r.Announce()
+	return r, nil
 }
 
 // Attach stops the device's DMA, frees the memory of an earlier start, allocates some again, and returns the registers with DMA
@@ -112,21 +114,12 @@ func Attach(c *kit.Card, dialect Dialect, bar *mmio.Window) (*Regs, error) {
 	if err := c.Allocate(1 << 20); err != nil {
 		return nil, err
 	}
-	r, err := Inherit(c, dialect, bar)
+	r, err := newRegs(c.Name, dialect, c.Fn.ID().Revision, bar, c.Arena)
 	if err != nil {
 		return nil, err
 	}
-	r.Announce()
+	r.Trace(&c.Trace)
 	return r, c.Fn.SetBusMaster(true)
-}
-
-// Inherit returns the registers of a device that another process has started, without access to it.
-func Inherit(c *kit.Card, dialect Dialect, bar *mmio.Window) (*Regs, error) {
-	r, err := newRegs(c.Name, dialect, c.Fn.ID().Revision, bar, c.Arena)
-	if err == nil {
-		r.Trace(&c.Trace)
-	}
-	return r, err
 }
 
 // Version is the version of a device's interface, and CONTROLLER_VERSION.
@@ -159,7 +152,7 @@ func AdminTimeout(caps uint32) time.Duration {
 }
 
 // Trace has the registers' reads, and the commands of every queue on them, recorded in t.
-func (r *Regs) Trace(t *trace.Ring) { r.trace = t }
+func (r *Regs) Trace(t *cmdtrace.Ring) { r.trace = t }
 
 // Announce sets the address of the answers, which a reset clears.
 func (r *Regs) Announce() { r.writeAddr(MMIO_RESP_LO, MMIO_RESP_HI, r.iova) }
@@ -176,7 +169,7 @@ func (r *Regs) writeAddr(lo, hi Reg, iova uint64) {
 // ErrTimeout.
 func (r *Regs) Read(reg Reg) (uint32, error) {
 	v, err := r.read(reg)
-	e := trace.Entry{Kind: trace.Read, Name: fmt.Sprintf("register+%#x", uint32(reg)), Value: uint64(v), Width: 4}
+	e := cmdtrace.Entry{Kind: cmdtrace.Read, Name: fmt.Sprintf("register+%#x", uint32(reg)), Value: uint64(v), Width: 4}
 	if err != nil {
 		e.Err = err.Error()
 	}

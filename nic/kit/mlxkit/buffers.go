@@ -22,9 +22,6 @@ func NewBuffers(memory dma.Block, ends []uint32) Buffers {
 	return Buffers{base: kit.Pointer(memory), iova: memory.IOVA, ends: ends, stride: uint32(len(memory.Bytes) / len(ends))}
 }
 
-// Place is kit.Heir's. Another process finds the ends in memory that both have.
-func (b *Buffers) Place() []any { return []any{&b.next} }
-
 // Reset frees all buffers, those of a send queue that starts again at block 0.
 func (b *Buffers) Reset() {
 	b.next = 0

@@ -62,8 +62,7 @@ func Named[T ~uint8](names map[T]string, v T) string {
 
 // Steps are the completed steps of a start, each with the function that undoes it.
 type Steps struct {
-	all       []step
-	inherited bool // another process did them
+	all []step
 }
 
 type step struct {
@@ -75,13 +74,7 @@ type step struct {
 func (s *Steps) Done(name string, undo func() error) { s.all = append(s.all, step{name, undo}) }
 
 // Forget drops all steps, because a reset has undone them.
-func (s *Steps) Forget() { s.all, s.inherited = nil, false }
-
-// Inherit notes that another process took the steps. Only a reset undoes them.
-func (s *Steps) Inherit() { s.inherited = true }
-
-// Inherited reports whether it did.
-func (s *Steps) Inherited() bool { return s.inherited }
+func (s *Steps) Forget() { s.all = nil }
 
 // Undo undoes all steps in reverse. It stops at an error if dead reports that the device does not answer: its reset undoes the rest.
 func (s *Steps) Undo(dead func() bool) error {

@@ -17,8 +17,12 @@ type Message struct {
 	control [256]byte
 }
 
-// Receive calls recvmsg. Data is stored in buf, which may be nil.
-func (m *Message) Receive(fd int, buf []byte, flags int) (n int, e unix.Errno) {
+// Receive calls recvmsg. Data is stored in buf, and the sender in from; both may be nil.
+func (m *Message) Receive(fd int, buf []byte, flags int, from *unix.RawSockaddrInet6) (n int, e unix.Errno) {
+	m.hdr.Name, m.hdr.Namelen = (*byte)(unsafe.Pointer(from)), 0
+	if from != nil {
+		m.hdr.Namelen = uint32(unsafe.Sizeof(*from))
+	}
 	m.iov.Base = unsafe.SliceData(buf)
 	m.iov.SetLen(len(buf))
 	m.hdr.Iov = &m.iov

@@ -29,8 +29,9 @@ type Interface struct {
 	XDP     uint32 // identifier of the XDP program that is attached, 0 if none
 	XDPHook uint8  // attachment point: XDP_ATTACHED_DRV (1), _SKB (2) and so on of linux/if_link.h
 
-	nl    *netlink.Handle
-	ioctl int
+	namespace uint64 // inode number of its network namespace
+	nl        *netlink.Handle
+	ioctl     int
 }
 
 // Lookup returns the interface of that name in the calling thread's network namespace. It returns nic.ErrNoDevice if
@@ -46,6 +47,10 @@ func Lookup(name string) (*Interface, error) {
 		return nil, fmt.Errorf("socket for ethtool: %w", err)
 	}
 	i := &Interface{Name: name, nl: nl, ioctl: fd}
+	var ns unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &ns); err == nil {
+		i.namespace = ns.Ino
+	}
 	if err := i.read(); err != nil {
 		i.Close()
 		return nil, err
@@ -74,6 +79,12 @@ func (i *Interface) read() error {
 		i.Driver = unix.ByteSliceToString(d.Driver[:])
 	}
 	return nil
+}
+
+// NoEthernet returns the error for an interface without an Ethernet address.
+func NoEthernet(name string) error {
+	return fmt.Errorf("interface %s has no Ethernet address: loopback interfaces and tunnels carry no Ethernet frames (rebound-responder nics lists usable interfaces; "+
+		"for tests on lo: nic.driver = \"afpacket\" and nic.mac = \"02:00:00:00:00:01\")", name)
 }
 
 // Close releases what Lookup opened.

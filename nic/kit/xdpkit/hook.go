@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/rebound-nic/rebound/nic/kit/netif"
@@ -19,12 +18,12 @@ const (
 // Attempt is an attempt to attach a program to a hook.
 type Attempt struct {
 	Hook string // Driver or Generic
-	Load func() (*ebpf.Program, error)
+	Load func() (*Program, error)
 }
 
 // Attached is an attached program. The link keeps it attached until Close or the end of the process.
 type Attached struct {
-	Program *ebpf.Program
+	Program *Program
 	Link    link.Link
 	Attempt int   // which one it was
 	Refused error // why the driver's hook refused the first program; nil if it did not, or was not tried
@@ -40,7 +39,7 @@ func Attach(i *netif.Interface, attempts []Attempt) (a Attached, err error) {
 			if t.Hook == Driver {
 				flags = link.XDPDriverMode
 			}
-			a.Link, err = link.AttachXDP(link.XDPOptions{Program: a.Program, Interface: i.Index, Flags: flags})
+			a.Link, err = link.AttachXDP(link.XDPOptions{Program: a.Program.Program, Interface: i.Index, Flags: flags})
 			if err == nil {
 				return a, nil
 			}

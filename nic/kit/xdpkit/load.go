@@ -16,24 +16,39 @@ import (
 
 // identity is struct identity of rules.h, in6 its namesake.
 type (
-	identity struct{ MACLow, MACHigh, Own4, Own6 uint32 }
+	identity struct{ Own4, Own6 uint32 }
 	in6      struct{ Hi, Lo uint64 }
 )
 
 // Identity returns the values of us, own4 and own6 of rules.h. Addresses are as fastpath.Rules has them.
-func Identity(mac [6]byte, own4 []uint32, own6 [][2]uint64) (us, four, six any) {
+func Identity(own4 []uint32, own6 [][2]uint64) (us, four, six any) {
 	var a [fastpath.MaxAddresses]uint32
 	var b [fastpath.MaxAddresses]in6
 	n4, n6 := copy(a[:], own4), min(len(own6), len(b))
 	for i := range n6 {
 		b[i] = in6{own6[i][0], own6[i][1]}
 	}
-	return identity{
-		binary.LittleEndian.Uint32(mac[:]), uint32(binary.LittleEndian.Uint16(mac[4:])), uint32(n4), uint32(n6),
-	}, a, b
+	return identity{uint32(n4), uint32(n6)}, a, b
 }
 
-// Set sets the program's constants by their names in C.
+// MAC returns the value of our_mac of rules.h.
+func MAC(mac [6]byte) uint64 { return binary.LittleEndian.Uint64(append(mac[:], 0, 0)) }
+
+// Program is a loaded program.
+type Program struct {
+	*ebpf.Program
+	mac *ebpf.Variable
+}
+
+// SetMAC changes the MAC for which the program answers. It makes no system call.
+func (p *Program) SetMAC(mac [6]byte) error {
+	if err := p.mac.Set(MAC(mac)); err != nil {
+		return fmt.Errorf("change the XDP program's MAC: %w", err)
+	}
+	return nil
+}
+
+// Set sets the program's constants, and the first values of its variables, by their names in C.
 func Set(spec *ebpf.CollectionSpec, constants map[string]any) error {
 	for name, v := range constants {
 		c, ok := spec.Variables[name]
@@ -67,7 +82,7 @@ func Omit(p *ebpf.ProgramSpec, function string) {
 
 // Load loads the program of that name, with its maps replaced by those of the same name in replace. Its error is the
 // verifier's or the kernel's own.
-func (t *Types) Load(spec *ebpf.CollectionSpec, name string, replace map[string]*ebpf.Map) (*ebpf.Program, error) {
+func (t *Types) Load(spec *ebpf.CollectionSpec, name string, replace map[string]*ebpf.Map) (*Program, error) {
 	if spec.Programs[name] == nil {
 		return nil, fmt.Errorf("the object has no XDP program %s", name)
 	}
@@ -77,7 +92,7 @@ func (t *Types) Load(spec *ebpf.CollectionSpec, name string, replace map[string]
 		return nil, err
 	}
 	defer c.Close()
-	return c.DetachProgram(name), nil
+	return &Program{c.DetachProgram(name), c.Variables["our_mac"]}, nil
 }
 
 // Types are the kernel's types and functions (BTF). They are read once, when first needed, which takes some tens of milliseconds and some

@@ -48,14 +48,15 @@ struct in6 {
 
 // Who we are.
 struct identity {
-	u32 mac_lo; // the first four bytes
-	u32 mac_hi; // the other two
 	u32 own4_count, own6_count;
 };
 
 const volatile struct identity us;
 const volatile u32 own4[MAX_ADDRESSES];
 const volatile struct in6 own6[MAX_ADDRESSES];
+
+// Our MAC, with its first byte lowest. It is not a constant: the process changes it with the interface's, in one store.
+volatile u64 our_mac;
 
 inlined u16 swap16(u16 v) { return v << 8 | v >> 8; }
 inlined u16 get16(const void *p) { return *(const u16 *)p; }
@@ -64,6 +65,13 @@ inlined u64 get64(const void *p) { return *(const u64 *)p; }
 inlined u16 be16(const void *p) { return swap16(get16(p)); }
 inlined void put16(void *p, u16 v) { *(u16 *)p = v; }
 inlined void put32(void *p, u32 v) { *(u32 *)p = v; }
+
+inlined void put_our_mac(u8 *m)
+{
+	u64 mac = our_mac;
+	put32(m, mac);
+	put16(m + 4, mac >> 32);
+}
 
 // has reports whether set has v, a port as it is loaded or a VLAN.
 inlined int has(const volatile u64 *set, u16 v) { return set[v >> 6] >> (v & 63) & 1; }
@@ -84,7 +92,7 @@ inlined int ours6(u64 hi, u64 lo)
 	return 0;
 }
 
-inlined int is_our_mac(const u8 *m) { return get32(m) == us.mac_lo && get16(m + 4) == us.mac_hi; }
+inlined int is_our_mac(const u8 *m) { return ((u64)get16(m + 4) << 32 | get32(m)) == our_mac; }
 inlined int is_broadcast(const u8 *m) { return get32(m) == 0xffffffff && get16(m + 4) == 0xffff; }
 inlined int is_tag(u16 type) { return type == 0x0081 || type == 0xa888; } // as loaded: IEEE 802.1Q, 802.1ad
 

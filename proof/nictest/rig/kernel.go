@@ -38,7 +38,21 @@ type Kernel struct {
 	host    nic.Device
 	process *Process
 	removed atomic.Bool
+	absent  atomic.Int32 // openings that fail, in three ways
+	unnamed atomic.Bool  // the interface is not there, until the next opening
 }
+
+// Recovers makes the next three openings of the device by a process fail as they do while the kernel resets the card: without the device, with
+// one that the firmware does not serve, and without the interface.
+func (k *Kernel) Recovers() { k.absent.Store(3) }
+
+// unserved is an open uverbs file of a device in recovery.
+type unserved struct{}
+
+func (unserved) Call(uint16, uint16, []verbs.Attr) error     { return unix.EIO }
+func (unserved) Map(uint64, int, bool) (b []byte, err error) { return nil, unix.EIO }
+func (unserved) Unmap([]byte) error                          { return nil }
+func (unserved) Close() error                                { return nil }
 
 // Start opens the model for the kernel, while the model runs. load opens the kernel's driver.
 func (k *Kernel) Start(t testing.TB, port *sim.Port, p beside.Interface, load func(pci.Function, nic.Options) nic.Device) {
@@ -47,7 +61,7 @@ func (k *Kernel) Start(t testing.TB, port *sim.Port, p beside.Interface, load fu
 	beside.Read = func(name string) (beside.Interface, error) {
 		k.Mu.Lock()
 		defer k.Mu.Unlock()
-		if k.removed.Load() || k.Hidden.Load() {
+		if k.removed.Load() || k.Hidden.Load() || k.unnamed.Load() {
 			return beside.Interface{}, fmt.Errorf("interface %s: %w", name, nic.ErrGone)
 		}
 		f := k.Port
@@ -127,6 +141,14 @@ func (k *Kernel) Beside(found verbs.Found, firmware string, open func() verbs.Ke
 	return functionBeside(k, k.fn, found, firmware, func(verbs.Found) (verbs.Kernel, error) {
 		if k.removed.Load() {
 			return nil, nic.ErrNoDevice
+		}
+		left := k.absent.Add(-1)
+		k.unnamed.Store(left == 0)
+		switch left {
+		case 2:
+			return nil, nic.ErrNoDevice
+		case 1:
+			return unserved{}, nil
 		}
 		return open(), nil
 	})

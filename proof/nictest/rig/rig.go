@@ -177,12 +177,17 @@ func (x *Rig[D]) Received() (n int) {
 // Ping sends a Request.
 func (x *Rig[D]) Ping(to [6]byte, n int, vlan int) { x.Far.Send(0, Request(to, n, vlan)) }
 
-// Request returns an echo request from the peer to 10.0.0.2 with this destination address. It has n bytes and, unless vlan is negative, a tag.
+// Request returns an echo request from the peer to 10.0.0.2 with this destination address. It has n bytes and, unless vlan is negative, a tag. It
+// has an identifier, a sequence number and a payload, as all that ping sends: without them the reply's checksum is zero, which fastpath.Reply
+// leaves to Slow.
 func Request(to [6]byte, n int, vlan int) []byte {
 	f := make([]byte, n)
 	copy(f, to[:])
 	copy(f[6:], FarMAC[:])
-	copy(f[12:], []byte{8, 0, 0x45, 0, byte((n - 14) >> 8), byte(n - 14), 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0})
+	copy(f[12:], []byte{8, 0, 0x45, 0, byte((n - 14) >> 8), byte(n - 14), 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0, 0, 0, 0x52, 0x62, 0, 1})
+	for i := 42; i < n; i++ {
+		f[i] = byte(i)
+	}
 	put := func(at int, b []byte) {
 		var s uint32
 		for i, v := range b {

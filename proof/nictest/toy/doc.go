@@ -1,5 +1,5 @@
 // Package toy is a driver for the device of sim/toysim. No such card exists: the package is the template for device
-// drivers, with the files that each of them has, and docs/add-a-nic.md explains it.
+// drivers, with the files that each of them has, and docs/cards/add-a-nic.md explains it.
 //
 // A driver's doc.go names its sources (datasheet and revision), the IDs that it supports, and what has been proven and
 // how:

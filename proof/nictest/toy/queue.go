@@ -51,7 +51,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, first := q.rxNext, q.txTail
 	tail := first
 	for end := min(maxBatch, q.posted-next) + next; next != end; next++ {
-		w := atomic.LoadUint64(&q.rxDesc(next).word) // acquires the device's earlier writes (docs/memory-order.md, "done, then the rest")
+		w := atomic.LoadUint64(&q.rxDesc(next).word) // acquires the device's earlier writes (nic/memory-order.md, "done, then the rest")
 		if w&descDone == 0 {
 			break
 		}
@@ -82,7 +82,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	r.Departing() // before the doorbell, and before the slots of replies that did not fit are returned
 	if tail != first {
 		polling.Publish(&q.txTail, tail)
-		mmio.Store32(q.txBell, tail) // docs/memory-order.md, "descriptors, then the doorbell"
+		mmio.Store32(q.txBell, tail) // nic/memory-order.md, "descriptors, then the doorbell"
 	}
 	q.reclaim()
 	return int(tail - first)

@@ -19,10 +19,9 @@ int floor_swap(struct xdp_md *ctx)
 		put16(f + 36, get16(f + 26));
 		put32(f + 38, sender);
 		put32(f + 28, target);
-		put32(f + 22, us.mac_lo);
-		put16(f + 26, us.mac_hi);
-		a = us.mac_lo;
-		a2 = us.mac_hi;
+		put_our_mac(f + 22);
+		a = get32(f + 22);
+		a2 = get16(f + 26);
 	} else if (type == 0x0008 && f[23] == 1 && f[34] == 8) {
 		u32 src = get32(f + 26), dst = get32(f + 30), sum = get16(f + 36) + 8; // RFC 1624
 		put32(f + 26, dst);

@@ -3,8 +3,6 @@ package baseline
 import (
 	"fmt"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
@@ -36,13 +34,12 @@ func (s *Swap) Start() error {
 		if err := xdpkit.Free(i); err != nil {
 			return err
 		}
-		s.at, err = xdpkit.Attach(i, []xdpkit.Attempt{{Hook: s.Hook, Load: func() (*ebpf.Program, error) {
+		s.at, err = xdpkit.Attach(i, []xdpkit.Attempt{{Hook: s.Hook, Load: func() (*xdpkit.Program, error) {
 			spec, err := loadSwap()
 			if err != nil {
 				return nil, err
 			}
-			us, _, _ := xdpkit.Identity(i.MAC, nil, nil)
-			if err := xdpkit.Set(spec, map[string]any{swapVarUs: us}); err != nil {
+			if err := xdpkit.Set(spec, map[string]any{swapVarOurMac: xdpkit.MAC(i.MAC)}); err != nil {
 				return nil, err
 			}
 			return new(xdpkit.Types).Load(spec, swapProgFloorSwap, nil)

@@ -15,8 +15,6 @@ import (
 
 type swapIdentity struct {
 	_         structs.HostLayout
-	MacLo     uint32
-	MacHi     uint32
 	Own4Count uint32
 	Own6Count uint32
 }
@@ -32,6 +30,7 @@ type swapIn6 struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	swapProgFloorSwap = "floor_swap"
+	swapVarOurMac     = "our_mac"
 	swapVarOwn4       = "own4"
 	swapVarOwn6       = "own6"
 	swapVarUs         = "us"
@@ -92,9 +91,10 @@ type swapMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type swapVariableSpecs struct {
-	Own4 *ebpf.VariableSpec `ebpf:"own4"`
-	Own6 *ebpf.VariableSpec `ebpf:"own6"`
-	Us   *ebpf.VariableSpec `ebpf:"us"`
+	OurMac *ebpf.VariableSpec `ebpf:"our_mac"`
+	Own4   *ebpf.VariableSpec `ebpf:"own4"`
+	Own6   *ebpf.VariableSpec `ebpf:"own6"`
+	Us     *ebpf.VariableSpec `ebpf:"us"`
 }
 
 // swapObjects contains all objects after they have been loaded into the kernel.
@@ -127,9 +127,10 @@ func (m *swapMaps) Close() error {
 //
 // It can be passed to loadSwapObjects or ebpf.CollectionSpec.LoadAndAssign.
 type swapVariables struct {
-	Own4 *ebpf.Variable `ebpf:"own4"`
-	Own6 *ebpf.Variable `ebpf:"own6"`
-	Us   *ebpf.Variable `ebpf:"us"`
+	OurMac *ebpf.Variable `ebpf:"our_mac"`
+	Own4   *ebpf.Variable `ebpf:"own4"`
+	Own6   *ebpf.Variable `ebpf:"own6"`
+	Us     *ebpf.Variable `ebpf:"us"`
 }
 
 // swapPrograms contains all programs after they have been loaded into the kernel.

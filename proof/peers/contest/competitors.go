@@ -15,9 +15,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
 
+	"github.com/rebound-nic/rebound/internal/bench/measure"
 	"github.com/rebound-nic/rebound/internal/bench/probe"
-	"github.com/rebound-nic/rebound/internal/bench/session"
-	"github.com/rebound-nic/rebound/internal/bench/settings"
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
@@ -144,10 +143,11 @@ func (c *contest) lend(f func() error) (err error) {
 	if c.Prober != "afxdp" {
 		return errors.New("the bench's end has no XDP program with this prober, and a veth pair would drop all replies")
 	}
-	at, err := xdpkit.Attach(i, []xdpkit.Attempt{{Hook: xdpkit.Driver, Load: func() (*ebpf.Program, error) {
-		return ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0", Instructions: asm.Instructions{
+	at, err := xdpkit.Attach(i, []xdpkit.Attempt{{Hook: xdpkit.Driver, Load: func() (*xdpkit.Program, error) {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0", Instructions: asm.Instructions{
 			asm.Mov.Imm(asm.R0, 2), asm.Return(), // XDP_PASS
 		}})
+		return &xdpkit.Program{Program: p}, err
 	}}})
 	if err != nil {
 		return err
@@ -200,8 +200,8 @@ func (c *contest) try(p *peer) (err error) {
 	defer func() { err = errors.Join(err, c.turnTo(nil)) }()
 	const count = 20
 	o := c.options(0, 0)
-	o.Count, o.Out, o.Variants = count, filepath.Join(c.dir, "try-"+p.name), []settings.Settings{c.setting(p, 0)}
-	result, err := session.Run(o)
+	o.Count, o.Out, o.Variants = count, filepath.Join(c.dir, "try-"+p.name), []measure.Settings{c.setting(p, 0)}
+	result, err := measure.Run(o)
 	if err != nil {
 		return fmt.Errorf("it does not answer: %w", err)
 	}

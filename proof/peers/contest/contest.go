@@ -14,10 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rebound-nic/rebound/internal/bench/measure"
 	"github.com/rebound-nic/rebound/internal/bench/probe"
-	"github.com/rebound-nic/rebound/internal/bench/series"
-	"github.com/rebound-nic/rebound/internal/bench/session"
-	"github.com/rebound-nic/rebound/internal/bench/settings"
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/peers/tables"
@@ -117,8 +115,8 @@ func (c *contest) run() (err error) {
 }
 
 // setting has the settings for probes to p, at a rate or, with 0, in a closed loop. Its name starts with p's.
-func (c *contest) setting(p *peer, rate float64) settings.Settings {
-	return settings.Settings{Name: p.name, Target: p.target, Proto: p.proto, Rates: []float64{rate}, Sizes: []int{98}, Iface: testbed.NearIface,
+func (c *contest) setting(p *peer, rate float64) measure.Settings {
+	return measure.Settings{Name: p.name, Target: p.target, Proto: p.proto, Rates: []float64{rate}, Sizes: []int{98}, Iface: testbed.NearIface,
 		Source: netip.MustParseAddr(testbed.NearAddress), Driver: c.Prober, Transport: "raw", Timeout: time.Second, Port: 7, MAC: p.mac}
 }
 
@@ -139,12 +137,12 @@ func (c *contest) closedLoop(some []*peer) error {
 }
 
 // options are the options of every session, with reports suitable for publishing.
-func (c *contest) options(duration, warmup time.Duration) session.Options {
-	return session.Options{Duration: duration, Warmup: warmup, Runs: 1, Core: c.bed.Core.CPU, Anonymous: true, Stop: c.Stop, Log: c.Log, ProgressTo: io.Discard}
+func (c *contest) options(duration, warmup time.Duration) measure.Plan {
+	return measure.Plan{Duration: duration, Warmup: warmup, Runs: 1, Core: c.bed.Core.CPU, Anonymous: true, Stop: c.Stop, Log: c.Log, ProgressTo: io.Discard}
 }
 
 // measure activates each peer in its turn, and returns the reports, without their pages.
-func (c *contest) measure(o session.Options) ([]*report.Report, error) {
+func (c *contest) measure(o measure.Plan) ([]*report.Report, error) {
 	// The active peer is asked for its MAC, which is the same for all of them.
 	if i := slices.IndexFunc(c.peers, func(p *peer) bool { return strings.HasPrefix(p.name, "responder") }); i >= 0 {
 		if err := c.turnTo(c.peers[i]); err != nil {
@@ -154,7 +152,7 @@ func (c *contest) measure(o session.Options) ([]*report.Report, error) {
 	if err := os.RemoveAll(o.Out); err != nil {
 		return nil, err
 	}
-	o.Before = func(s *series.Series) error {
+	o.Before = func(s *measure.Series) error {
 		if c.Stop.Load() {
 			return errInterrupted
 		}
@@ -165,7 +163,7 @@ func (c *contest) measure(o session.Options) ([]*report.Report, error) {
 		}
 		return s.Answered()
 	}
-	result, err := session.Run(o)
+	result, err := measure.Run(o)
 	if err != nil {
 		return nil, err
 	}

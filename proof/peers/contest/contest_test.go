@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/internal/bench/measure"
 	"github.com/rebound-nic/rebound/internal/bench/probe"
-	"github.com/rebound-nic/rebound/internal/bench/session"
-	"github.com/rebound-nic/rebound/internal/bench/settings"
 	"github.com/rebound-nic/rebound/internal/bench/testbed"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
@@ -59,8 +58,8 @@ func TestFloor(t *testing.T) {
 				s := c.setting(&peer{name: "floor", target: netip.MustParseAddr("10.99.0.9")}, 0)
 				s.Sizes, s.Timeout = []int{size}, 30*time.Second
 				o := c.options(0, 0)
-				o.Count, o.Out, o.Variants = 50, filepath.Join(c.dir, fmt.Sprint(socket, size)), []settings.Settings{s}
-				result, err := session.Run(o)
+				o.Count, o.Out, o.Variants = 50, filepath.Join(c.dir, fmt.Sprint(socket, size)), []measure.Settings{s}
+				result, err := measure.Run(o)
 				if err != nil {
 					t.Errorf("%s, %d bytes: %v", socket, size, err)
 					continue

@@ -7,8 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rebound-nic/rebound/internal/bench/session"
-	"github.com/rebound-nic/rebound/internal/bench/settings"
+	"github.com/rebound-nic/rebound/internal/bench/measure"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/peers/tables"
 )
@@ -28,8 +27,8 @@ func (c *contest) saturate(some []*peer) error {
 		s := c.setting(p, 0)
 		s.Timeout = 200 * time.Millisecond // longer than the queueing time in any ring; it passes once after each trial with loss
 		o := c.options(c.Trial, 20*time.Millisecond)
-		o.Out, o.Variants = filepath.Join(c.dir, "saturation-"+p.name), []settings.Settings{s}
-		found, err := session.Search(o, saturationFrom, saturationAgain)
+		o.Out, o.Variants = filepath.Join(c.dir, "saturation-"+p.name), []measure.Settings{s}
+		found, err := measure.Search(o, saturationFrom, saturationAgain)
 		if c.Stop.Load() {
 			return errInterrupted
 		}

@@ -109,7 +109,7 @@ var errInterrupted = errors.New("interrupted")
 func config(q corpus.Request, g xdp.Guard) fastpath.Config {
 	c := fastpath.Config{
 		MAC: corpus.OurMAC, Addresses: corpus.Addresses, UDPPorts: corpus.UDPPorts, ChecksumBytes: fastpath.DefaultChecksumBytes,
-		Rate: fastpath.DefaultRate, Burst: 1 << 32,
+		Rate: fastpath.DefaultRate, Burst: 1 << 32, Loop: 1 << 31, TicksPerSecond: 1e9, // the requests are equal
 	}
 	if strings.HasPrefix(q.Name, "stamp") {
 		c.STAMPPorts, c.Clock = corpus.STAMPPorts, new(atomic.Pointer[fastpath.Clock])

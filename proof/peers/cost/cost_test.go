@@ -12,7 +12,7 @@ import (
 func TestRun(t *testing.T) {
 	needs.Root(t, "loading an XDP program")
 	rows := must.Get(Run(Options{Rounds: 2, Runs: 1000, Stop: new(atomic.Bool)}))(t)
-	if want := len(requests()) + 4*len(guarded); len(rows) != want {
+	if want := len(requests()) + 5*len(guarded); len(rows) != want {
 		t.Errorf("%d rows, want %d", len(rows), want)
 	}
 	for _, r := range rows {

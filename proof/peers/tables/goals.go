@@ -127,7 +127,7 @@ func Ceiling(rep *report.Report) (rate float64, why string) {
 	for _, n := range rep.Notes {
 		var r float64
 		head, text, ok := strings.Cut(n, "/s: ")
-		if _, err := fmt.Sscanf(head, "%g", &r); !ok || err != nil || strings.HasPrefix(text, "no loss") {
+		if _, err := fmt.Sscanf(strings.ReplaceAll(head, ",", ""), "%g", &r); !ok || err != nil || strings.HasPrefix(text, "no loss") {
 			continue
 		}
 		if rate == 0 || r < rate {

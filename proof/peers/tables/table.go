@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/atomicfile"
 	"github.com/rebound-nic/rebound/latency/report"
-	"github.com/rebound-nic/rebound/latency/whole"
 )
 
 // Table has everything that was measured, and reasons for what was not.
@@ -136,7 +136,7 @@ func Insert(file, name, text string) error {
 	if from < 0 || to < from {
 		return fmt.Errorf("%s has no lines %s and %s: %w", file, bytes.TrimSpace(begin), end, ErrNoPlace)
 	}
-	return whole.WriteFile(file, slices.Concat(b[:from+len(begin)], []byte(text), b[to:]))
+	return atomicfile.WriteFile(file, slices.Concat(b[:from+len(begin)], []byte(text), b[to:]))
 }
 
 // ErrNoPlace is returned if a file has no such lines.
@@ -188,5 +188,5 @@ func (t *Table) WriteFigures(file string) error {
 	if err != nil {
 		return err
 	}
-	return whole.WriteFile(file, append(b, '\n'))
+	return atomicfile.WriteFile(file, append(b, '\n'))
 }

@@ -104,8 +104,8 @@ func TestCeiling(t *testing.T) {
 		t.Errorf("no search: %v %q", rate, why)
 	}
 	rep.Notes = []string{"the highest of the rates tried that lost nothing in 300ms (RFC 2544 §26.1 wants 60 s), to 1 %",
-		"1000000/s: not offered: this host fell 100ms behind (trial 3)", "500000/s: loss of 0.01 %", "250000/s: no loss (trial 2)",
-		"375000/s: loss of 0.002 % (trial 3)", "312500/s: no loss", "taken in/s: a hurry"}
+		"1,000,000/s: not offered: this host fell 100.0 ms behind (trial 3)", "500,000/s: loss of 0.01 %", "250,000/s: no loss (trial 2)",
+		"375,000/s: loss of 0.002 % (trial 3)", "312,500/s: no loss", "taken in/s: a hurry"}
 	if rate, why := Ceiling(rep); rate != 375000 || why != "loss of 0.002 % (trial 3)" {
 		t.Errorf("%v %q", rate, why)
 	}

@@ -9,6 +9,13 @@ type MLX4IBAllocUcontextResp struct {
 	CQESize       uint32
 }
 
+// MLX4IBAllocUcontextRespV3 is the same in version 3 of the interface.
+type MLX4IBAllocUcontextRespV3 struct {
+	QPTabSize     uint32
+	BfRegSize     uint16
+	BfRegsPerPage uint16
+}
+
 // MLX4IBAllocPDResp has the number of a protection domain.
 type MLX4IBAllocPDResp struct {
 	PDN      uint32

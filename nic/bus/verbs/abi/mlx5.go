@@ -131,13 +131,12 @@ const (
 	MLX5AttrDevXObjQueryCmdIn  = 0x1001
 	MLX5AttrDevXObjQueryCmdOut = 0x1002
 
-	MLX5MethodDevXUmemReg         = 0x1000
-	MLX5AttrDevXUmemRegHandle     = 0x1000
-	MLX5AttrDevXUmemRegAddr       = 0x1001
-	MLX5AttrDevXUmemRegLen        = 0x1002
-	MLX5AttrDevXUmemRegAccess     = 0x1003
-	MLX5AttrDevXUmemRegOutID      = 0x1004
-	MLX5AttrDevXUmemRegPgszBitmap = 0x1005
+	MLX5MethodDevXUmemReg     = 0x1000
+	MLX5AttrDevXUmemRegHandle = 0x1000
+	MLX5AttrDevXUmemRegAddr   = 0x1001
+	MLX5AttrDevXUmemRegLen    = 0x1002
+	MLX5AttrDevXUmemRegAccess = 0x1003
+	MLX5AttrDevXUmemRegOutID  = 0x1004
 
 	MLX5MethodUARObjAlloc         = 0x1000
 	MLX5AttrUARObjAllocHandle     = 0x1000

@@ -3,9 +3,10 @@ package proto
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
+	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,120 +38,179 @@ func (m *Message) TakeFD(n int) int {
 	return fd
 }
 
-// Conn is one connection. Its reader passes replies to the waiting callers and requests to the function given to Run.
+// Conn is one connection. Call reads the reply to its request itself, in a blocking system call: a reader beside it would cost a switch of
+// goroutines, often between threads, for each access. What it reads for others it passes on.
+//
+// The socket is outside of Go's poller, which would wake a thread for each message.
 type Conn struct {
-	sock *net.UnixConn
-	wmu  sync.Mutex
+	sock    socket
+	request func(Message) error // for requests that a Call reads; if it is nil, Next returns them later
+	calls   atomic.Uint32       // that have begun
+	alert   atomic.Bool         // requests are expected at any time
+
+	wmu sync.Mutex
+	out []byte // the message that is being written
+
+	reader   chan struct{} // has an element while a goroutine reads; the next three fields are that goroutine's
+	requests []Message     // that a Call read, for Next
+	head     [HeaderSize]byte
+	oob      [maxOOB]byte
 
 	mu      sync.Mutex
 	next    uint16
 	waiting map[uint16]chan Message
-	err     error // why the connection was closed
+	err     error         // why the connection was closed
+	done    chan struct{} // closed with the connection
 }
 
-// NewConn takes ownership of sock. It reads nothing before Run.
-func NewConn(sock *net.UnixConn) *Conn { return &Conn{sock: sock, waiting: map[uint16]chan Message{}} }
+const (
+	maxOOB = 1024 // control data with 253 descriptors, the most that the kernel passes at once
 
-// FD returns the connection's file descriptor, which remains the connection's.
-func (c *Conn) FD() (fd int, err error) {
-	raw, err := c.sock.SyscallConn()
-	if err == nil {
-		err = raw.Control(func(f uintptr) { fd = int(f) })
+	// maxRequests is the number of requests that a Call keeps for Next. QEMU's register writes request no reply, so a guest may send
+	// thousands while the device waits for one.
+	maxRequests = 1 << 17
+
+	// rest is how long Run leaves reading to calls after the last one. A device that is used by calls sends no requests but for memory
+	// without a file, before which Alert is called.
+	rest = time.Millisecond
+)
+
+// NewConn takes ownership of sock. A Call passes the requests that it reads to request, which must not wait for the other side, or keeps
+// them for Next if request is nil.
+func NewConn(sock *net.UnixConn, request func(Message) error) (*Conn, error) {
+	c := &Conn{request: request, waiting: map[uint16]chan Message{}, reader: make(chan struct{}, 1), done: make(chan struct{})}
+	if err := c.sock.open(sock); err != nil {
+		return nil, fmt.Errorf("vfio-user: %w", err)
 	}
-	return fd, err
+	return c, nil
 }
 
 // Fail closes the connection. Callers that wait for a reply get the error.
 func (c *Conn) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.err != nil {
+		return
+	}
 	if !errors.Is(err, ErrClosed) {
 		err = fmt.Errorf("%w: %w", ErrClosed, err)
 	}
-	if c.err == nil {
-		c.err = err
-	}
-	c.sock.Close()
+	c.err = err
+	c.sock.close()
+	close(c.done)
 	for id, w := range c.waiting {
 		close(w)
 		delete(c.waiting, id)
 	}
 }
 
-// read reads one message: the header, then exactly the body. Reading ahead would attach a descriptor to the wrong message.
-func (c *Conn) read() (Message, error) {
-	var m Message
-	var h [HeaderSize]byte
-	c.sock.SetReadDeadline(time.Time{})
-	err := c.readFull(h[:], &m)
-	if err != nil {
-		m.CloseFDs()
+// reason returns why the connection was closed, or nil.
+func (c *Conn) reason() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// read reads one message, which has begun to arrive: the header, then exactly the body. Reading ahead would attach a descriptor to the
+// wrong message. The caller has c.reader.
+func (c *Conn) read() (m Message, err error) {
+	defer func() {
+		if err != nil {
+			m.CloseFDs()
+		}
+	}()
+	if err := c.readFull(c.head[:], &m); err != nil {
 		return m, err
 	}
+	h := c.head[:]
 	m.ID, m.Cmd = le.Uint16(h[0:]), Command(le.Uint16(h[2:]))
 	size := le.Uint32(h[4:])
 	m.Flags, m.Errno = le.Uint32(h[8:]), le.Uint32(h[12:])
 	if size < HeaderSize || size > HeaderSize+maxBody {
-		m.CloseFDs()
 		return m, fmt.Errorf("%w: %v of %d bytes", ErrProtocol, m.Cmd, size)
 	}
 	m.Body = make([]byte, size-HeaderSize)
-	c.sock.SetReadDeadline(time.Now().Add(Timeout))
-	if err = c.readFull(m.Body, &m); err == nil && len(m.FDs) > maxFDs {
-		err = fmt.Errorf("%w: %v with %d file descriptors", ErrProtocol, m.Cmd, len(m.FDs))
+	if err := c.readFull(m.Body, &m); err != nil {
+		return m, err
 	}
-	if err != nil {
-		m.CloseFDs()
+	if len(m.FDs) > maxFDs {
+		return m, fmt.Errorf("%w: %v with %d file descriptors", ErrProtocol, m.Cmd, len(m.FDs))
 	}
-	return m, err
+	return m, nil
 }
 
 // readFull fills p and adds the descriptors received with it to m.
 func (c *Conn) readFull(p []byte, m *Message) error {
-	oob := make([]byte, unix.CmsgSpace(4*253)) // the most that the kernel passes at once
 	for len(p) > 0 {
-		n, oobn, _, _, err := c.sock.ReadMsgUnix(p, oob)
+		n, oobn, err := c.sock.receive(p, c.oob[:])
 		if oobn > 0 {
-			if msgs, perr := syscall.ParseSocketControlMessage(oob[:oobn]); perr == nil {
+			if msgs, perr := syscall.ParseSocketControlMessage(c.oob[:oobn]); perr == nil {
 				for i := range msgs {
 					fds, _ := syscall.ParseUnixRights(&msgs[i])
 					m.FDs = append(m.FDs, fds...)
 				}
 			}
 		}
-		if err == nil && n == 0 {
-			err = io.EOF
-		}
 		if err != nil {
 			return err
 		}
-		// The read deadline starts with the message: waiting for one has no limit.
-		c.sock.SetReadDeadline(time.Now().Add(Timeout))
 		p = p[n:]
 	}
 	return nil
 }
 
+// receive waits for a message until the deadline, which is zero for none. It passes a reply to its caller, and returns a request. After an
+// error but os.ErrDeadlineExceeded the connection is closed. The caller has c.reader.
+func (c *Conn) receive(deadline time.Time) (m Message, request bool, err error) {
+	if err = c.sock.wait(unix.POLLIN, deadline); err == nil {
+		m, err = c.read()
+	} else if errors.Is(err, os.ErrDeadlineExceeded) {
+		return m, false, err
+	}
+	switch {
+	case err != nil:
+	case m.Flags&flagTypeMask == FlagReply:
+		c.mu.Lock()
+		w := c.waiting[m.ID]
+		delete(c.waiting, m.ID)
+		c.mu.Unlock()
+		if w != nil {
+			w <- m
+			return Message{}, false, nil
+		}
+		m.CloseFDs()
+		err = fmt.Errorf("%w: reply to %v %d, which was not sent", ErrProtocol, m.Cmd, m.ID)
+	case m.Flags&flagTypeMask != 0:
+		m.CloseFDs()
+		err = fmt.Errorf("%w: message of type %d", ErrProtocol, m.Flags&flagTypeMask)
+	default:
+		return m, true, nil
+	}
+	if !errors.Is(err, ErrProtocol) {
+		err = fmt.Errorf("%w: %v", ErrClosed, err)
+	}
+	c.Fail(err)
+	return Message{}, false, c.reason()
+}
+
 // write sends one message. Descriptors go with its first byte.
 func (c *Conn) write(m Message, fds ...int) error {
-	b := make([]byte, HeaderSize, HeaderSize+len(m.Body))
-	le.PutUint16(b[0:], m.ID)
-	le.PutUint16(b[2:], uint16(m.Cmd))
-	le.PutUint32(b[4:], uint32(HeaderSize+len(m.Body)))
-	le.PutUint32(b[8:], m.Flags)
-	le.PutUint32(b[12:], m.Errno)
-	b = append(b, m.Body...)
 	var oob []byte
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
 	c.wmu.Lock()
-	defer c.wmu.Unlock()
-	c.sock.SetWriteDeadline(time.Now().Add(Timeout))
-	n, _, err := c.sock.WriteMsgUnix(b, oob, nil)
-	if err == nil && n < len(b) {
-		_, err = c.sock.Write(b[n:])
+	b := le.AppendUint16(c.out[:0], m.ID)
+	b = le.AppendUint16(b, uint16(m.Cmd))
+	b = le.AppendUint32(b, uint32(HeaderSize+len(m.Body)))
+	b = le.AppendUint32(b, m.Flags)
+	b = le.AppendUint32(b, m.Errno)
+	b = append(b, m.Body...)
+	if cap(b) <= 1<<12 {
+		c.out = b
 	}
+	err := c.sock.send(b, oob)
+	c.wmu.Unlock()
 	if err != nil {
 		err = fmt.Errorf("%w: write: %v", ErrClosed, err)
 		c.Fail(err)
@@ -161,6 +221,7 @@ func (c *Conn) write(m Message, fds ...int) error {
 // Call sends a request and waits for its reply. The caller closes the reply's descriptors.
 func (c *Conn) Call(cmd Command, body []byte, fds ...int) (Message, error) {
 	w := make(chan Message, 1)
+	c.calls.Add(1)
 	c.mu.Lock()
 	if c.err != nil {
 		defer c.mu.Unlock()
@@ -176,61 +237,124 @@ func (c *Conn) Call(cmd Command, body []byte, fds ...int) (Message, error) {
 	if err := c.write(Message{ID: id, Cmd: cmd, Body: body}, fds...); err != nil {
 		return Message{}, err
 	}
-	t := time.NewTimer(Timeout)
-	defer t.Stop()
-	select {
-	case m, ok := <-w:
-		switch {
-		case !ok:
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return m, c.err
-		case m.Cmd != cmd:
-			m.CloseFDs()
-			err := fmt.Errorf("%w: reply to %v says %v", ErrProtocol, cmd, m.Cmd)
-			c.Fail(err)
-			return m, err
-		case m.Flags&FlagError != 0:
-			m.CloseFDs()
-			return m, fmt.Errorf("vfio-user: %v: %w", cmd, syscall.Errno(m.Errno))
-		}
-		return m, nil
-	case <-t.C:
-		err := fmt.Errorf("%w: no reply to %v in %v", ErrClosed, cmd, Timeout)
+	m, err := c.reply(w, cmd, time.Now().Add(c.sock.timeout))
+	switch {
+	case err != nil:
+	case m.Cmd != cmd:
+		m.CloseFDs()
+		err = fmt.Errorf("%w: reply to %v says %v", ErrProtocol, cmd, m.Cmd)
 		c.Fail(err)
-		return Message{}, err
+	case m.Flags&FlagError != 0:
+		m.CloseFDs()
+		err = fmt.Errorf("vfio-user: %v: %w", cmd, syscall.Errno(m.Errno))
+	}
+	return m, err
+}
+
+// reply returns the reply that another goroutine reads into w, or reads it.
+func (c *Conn) reply(w chan Message, cmd Command, deadline time.Time) (m Message, err error) {
+	ok := true
+	select {
+	case c.reader <- struct{}{}:
+	default:
+		late := time.NewTimer(time.Until(deadline))
+		defer late.Stop()
+		select {
+		case m, ok = <-w:
+			if !ok {
+				err = c.reason()
+			}
+			return m, err
+		case c.reader <- struct{}{}:
+		case <-late.C:
+			return m, c.overdue(cmd)
+		}
+	}
+	defer func() { <-c.reader }()
+	for {
+		select {
+		case m, ok = <-w:
+			if !ok {
+				err = c.reason()
+			}
+			return m, err
+		default:
+		}
+		r, request, err := c.receive(deadline)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return m, c.overdue(cmd)
+		case err != nil:
+			return m, err
+		case !request:
+		case c.request != nil:
+			if err := c.request(r); err != nil {
+				c.Fail(err)
+			}
+		case len(c.requests) < maxRequests:
+			c.requests = append(c.requests, r)
+		default:
+			r.CloseFDs()
+			c.Fail(fmt.Errorf("%w: %d requests in place of a reply", ErrProtocol, maxRequests))
+		}
 	}
 }
 
-// Run reads until the connection is closed, and calls request for each request. request must not wait for the other side.
-func (c *Conn) Run(request func(Message) error) error {
+func (c *Conn) overdue(cmd Command) error {
+	c.Fail(fmt.Errorf("%w: no reply to %v in %v", ErrClosed, cmd, c.sock.timeout))
+	return c.reason()
+}
+
+// Next waits for a request, and returns an error when the connection is closed. One goroutine at a time may call it.
+func (c *Conn) Next() (Message, error) {
+	c.reader <- struct{}{}
+	defer func() { <-c.reader }()
 	for {
-		m, err := c.read()
-		switch {
-		case err != nil:
-		case m.Flags&flagTypeMask == FlagReply:
-			c.mu.Lock()
-			w := c.waiting[m.ID]
-			delete(c.waiting, m.ID)
-			c.mu.Unlock()
-			if w == nil {
+		if err := c.reason(); err != nil {
+			for _, m := range c.requests {
 				m.CloseFDs()
-				err = fmt.Errorf("%w: reply to %v %d, which was not sent", ErrProtocol, m.Cmd, m.ID)
-				break
 			}
-			w <- m
-		case m.Flags&flagTypeMask != 0:
-			m.CloseFDs()
-			err = fmt.Errorf("%w: message of type %d", ErrProtocol, m.Flags&flagTypeMask)
-		default:
-			err = request(m)
+			c.requests = nil
+			return Message{}, err
 		}
-		if err != nil {
-			if !errors.Is(err, ErrProtocol) {
-				err = fmt.Errorf("%w: %v", ErrClosed, err)
+		if len(c.requests) > 0 {
+			m := c.requests[0]
+			c.requests[0] = Message{}
+			c.requests = c.requests[1:]
+			return m, nil
+		}
+		if m, request, err := c.receive(time.Time{}); request || err != nil {
+			return m, err
+		}
+	}
+}
+
+// Alert makes Run expect requests at any time.
+func (c *Conn) Alert() { c.alert.Store(true) }
+
+// Run passes requests to the function given to NewConn until the connection is closed. While there are calls, they do that.
+func (c *Conn) Run() error {
+	for calls := uint32(0); ; {
+		for n := c.calls.Load(); n != calls && !c.alert.Load(); n = c.calls.Load() {
+			calls = n
+			select {
+			case <-c.done:
+			case <-time.After(rest):
 			}
+		}
+		err := c.sock.wait(unix.POLLIN, time.Time{})
+		if err == nil {
+			c.reader <- struct{}{}
+			var m Message
+			var request bool
+			if m, request, err = c.receive(time.Unix(1, 0)); request {
+				err = c.request(m)
+			}
+			<-c.reader
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // in that case a Call has read the message
 			c.Fail(err)
-			return err
+			return c.reason()
 		}
 	}
 }

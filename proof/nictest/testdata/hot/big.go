@@ -4,7 +4,7 @@ import "github.com/rebound-nic/rebound/fastpath"
 
 // Big has more than 5000 nodes: the compiler inlines only functions with a cost of at most 20 into it.
 func (q *Queue) Big(r *fastpath.Responder, s uint64) uint64 {
-	r.EchoReply4(q.ring[0])
+	r.Message(s, 0)
 	s += s<<1 ^ s<<2 ^ s<<3 ^ s<<4 ^ s<<5 ^ s<<6 ^ s<<7 ^ s<<8 ^ s<<9 ^ s<<10 ^ s<<11 ^ s<<12 ^ s<<13 ^ s<<14 ^ s<<15 ^ s<<16 ^ s<<17 ^ s<<18 ^ s<<19 ^ s<<20
 	s += s<<1 ^ s<<2 ^ s<<3 ^ s<<4 ^ s<<5 ^ s<<6 ^ s<<7 ^ s<<8 ^ s<<9 ^ s<<10 ^ s<<11 ^ s<<12 ^ s<<13 ^ s<<14 ^ s<<15 ^ s<<16 ^ s<<17 ^ s<<18 ^ s<<19 ^ s<<20
 	s += s<<1 ^ s<<2 ^ s<<3 ^ s<<4 ^ s<<5 ^ s<<6 ^ s<<7 ^ s<<8 ^ s<<9 ^ s<<10 ^ s<<11 ^ s<<12 ^ s<<13 ^ s<<14 ^ s<<15 ^ s<<16 ^ s<<17 ^ s<<18 ^ s<<19 ^ s<<20

@@ -1,0 +1,54 @@
+package matrix
+
+import (
+	"bytes"
+	"image/png"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/browser"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
+)
+
+func drawn(t *testing.T, m *Matrix) string {
+	t.Helper()
+	var b strings.Builder
+	must.OK(t, Write(&b, m))
+	return b.String()
+}
+
+// A matrix states its answer in the first line, on its page and in the page's title.
+func TestAnswer(t *testing.T) {
+	m := &Matrix{Title: "Mesh", From: []string{"a"}, To: []string{"b", "c"}, Cells: map[Pair]*Cell{
+		{"a", "b"}: {P50: 5000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 1}, Verdict: compare.Slower},
+		{"a", "c"}: {Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}}}}
+	const answer = "of 2 paths, 1 slower than the baseline, 1 with loss, 1 without replies; the slowest is a to b, p50 5.000 µs"
+	var text strings.Builder
+	must.OK(t, Print(&text, m))
+	check.Contains(t, text.String(), answer+"\n\n")
+	check.Contains(t, drawn(t, m), "<title>"+answer+" – ", `<meta property="og:description" content="`+answer+`">`)
+}
+
+// A matrix is saved as displayed, and copied with one line per path.
+func TestMatrixIsSaved(t *testing.T) {
+	m := &Matrix{Title: "Mesh", From: []string{"a", "=b"}, To: []string{"a", "c"}, Cells: map[Pair]*Cell{
+		{"a", "c"}:  {P50: 5000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 3, LostUncertain: 1}, Verdict: compare.Slower, Stat: "p50", Shift: 400},
+		{"=b", "a"}: {P50: 50000, P99: 90000, Samples: 9, Counts: report.Counts{Sent: 10}, Verdict: compare.Unknown},
+		{"=b", "c"}: {Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}}}}
+	b := browser.Start(t)
+	b.Open(browser.Saved(t, drawn(t, m)), 1280)
+	const title = "From row to column"
+	check.Same(t, strings.Split(strings.Trim(b.Copied(title, 3), "\n"), "\n")[1:], []string{"a\tc\t5000\t9000\t10\t2\t3\tslower\tp50\t400",
+		"'=b\ta\t50000\t90000\t10\t0\t0\tcannot tell\t\t", "'=b\tc\t\t\t5\t5\t5\tcannot tell\t\t"}, "copied %q")
+	b.Click(browser.ExportButton(title, 0))
+	svg := string(b.Downloaded("Mesh-From-row-to-column.svg"))
+	check.Contains(t, svg, ">From row to column<", ">=b<", ">c<", ">5.000\u00a0µs<", ">between 20 % and 30 %<", `fill="rgb(170, 196, 234)"`)
+	b.Click(browser.ExportButton(title, 1))
+	if image, err := png.Decode(bytes.NewReader(b.Downloaded("Mesh-From-row-to-column.png"))); err != nil || image.Bounds().Dy() < 200 {
+		t.Errorf("the PNG: %v", err)
+	}
+	check.Equal(t, b.Console(), "", "console: %s")
+}

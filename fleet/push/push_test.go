@@ -1,0 +1,435 @@
+package push
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/klauspost/compress/snappy"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	collector "go.opentelemetry.io/proto/slim/otlp/collector/metrics/v1"
+	otlp "go.opentelemetry.io/proto/slim/otlp/metrics/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/rebound-nic/rebound/fleet/registry"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
+)
+
+var start = time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC)
+
+// source is a collector of what a test sets.
+type source struct {
+	values  map[float64]uint64
+	schema  int32
+	targets []string
+}
+
+func (*source) Describe(chan<- *prometheus.Desc) {}
+func (s *source) Collect(ch chan<- prometheus.Metric) {
+	for _, t := range s.targets {
+		labels := prometheus.Labels{"target": t, "job": "mine"}
+		registry.Count(ch, prometheus.NewDesc("rebound_probes_total", "Probes.", nil, labels), 7)
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("rebound_target_up", "Up.", nil, labels), prometheus.GaugeValue, 1)
+		sum := 0.0
+		for v, n := range s.values {
+			sum += v * float64(n)
+		}
+		ch <- registry.Histogram(prometheus.NewDesc("rebound_rtt_seconds", "Round trips.", nil, labels), maps.All(s.values), sum, s.schema, start)
+	}
+}
+
+func (s *source) gather() ([]*dto.MetricFamily, error) {
+	r := prometheus.NewRegistry()
+	r.MustRegister(s)
+	return r.Gather()
+}
+
+func to(t *testing.T, text string, env map[string]string) *To {
+	t.Helper()
+	return must.Get(Choose(text, 15*time.Second, func(name string) string { return env[name] }))(t)
+}
+
+// Each recorded value is in a bucket with bounds around it whose width is that of the schema, in both formats, and each bucket has the
+// count of its values and no more.
+func TestEachValueIsInItsBucket(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, schema := range []int32{0, 3, 5, 8} {
+		for _, n := range []int{0, 1, 2, 300} {
+			s := &source{values: map[float64]uint64{}, schema: schema, targets: []string{"a"}}
+			all := uint64(0)
+			for range n {
+				v := 1e-9 * math.Exp2(random.Float64()*33) // 1 ns to 8.6 s
+				if random.IntN(20) == 0 {
+					v = 0
+				}
+				count := 1 + random.Uint64N(1000)
+				s.values[v] += count
+				all += count
+			}
+			for format, url := range map[string]string{"OTLP": "http://h/v1/metrics", "remote-write": "http://h/api/v1/write"} {
+				o := &Options{To: to(t, url, nil), Job: "j", Instance: "i", Start: start}
+				b := o.To.batch(o)
+				for _, f := range must.Get(s.gather())(t) {
+					for _, m := range f.Metric {
+						b.add(f, m, start.Add(time.Minute), false)
+					}
+				}
+				h := map[string]func(*testing.T, []byte) decoded{"OTLP": fromOTLP, "remote-write": fromRemote}[format](t, must.Get(b.body())(t))
+				zeros, sum := s.values[0], uint64(0)
+				for v, count := range s.values {
+					found := v == 0
+					for b, have := range h.buckets {
+						if v > b.low*(1-1e-12) && v <= b.high*(1+1e-12) && have >= count && b.high/b.low < math.Exp2(math.Ldexp(1, -int(schema)))*(1+1e-9) {
+							found = true
+						}
+					}
+					if !found {
+						t.Errorf("%s, schema %d: no bucket has %v (%d times)", format, schema, v, count)
+					}
+				}
+				for _, n := range h.buckets {
+					sum += n
+				}
+				if h.count != all || h.zeros != zeros || sum+zeros != all {
+					t.Errorf("%s, schema %d: count %d, zeros %d, in buckets %d; want %d and %d zeros", format, schema, h.count, h.zeros, sum, all, zeros)
+				}
+			}
+		}
+	}
+}
+
+// A series that is gone is ended once, and one that could not be ended is ended by the next push; Stop ends all.
+func TestEnded(t *testing.T) {
+	for _, url := range []string{"http://h/v1/metrics", "http://h/api/v1/write"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &source{values: map[float64]uint64{0.1: 1}, schema: 3, targets: []string{"a", "b"}}
+			var pushed []string // per push: which targets' series have values, and which ended
+			fails := false
+			var turn sync.Mutex // of the pusher's goroutine and this one
+			gather := func() ([]*dto.MetricFamily, error) { turn.Lock(); defer turn.Unlock(); return s.gather() }
+			p := New(Options{To: to(t, url, nil), Job: "j", Instance: "i", Start: start, Gather: gather, Log: slog.New(slog.DiscardHandler)})
+			p.client.Transport = transport(func(r *http.Request) (*http.Response, error) {
+				turn.Lock()
+				defer turn.Unlock()
+				body, _ := io.ReadAll(r.Body)
+				pushed = append(pushed, summary(t, url, body))
+				if fails {
+					return nil, errors.New("no route")
+				}
+				return accepted(t, url, body), nil
+			})
+			go p.run(time.Second)
+			for i, want := range []string{"3 of a, 3 of b", "3 of a, 3 ended of b", "3 of a, 3 ended of b", "3 of a"} {
+				turn.Lock()
+				fails = i == 1
+				turn.Unlock()
+				time.Sleep(p.To.Interval)
+				synctest.Wait()
+				check.Equal(t, pushed[len(pushed)-1], want, url+": %q")
+				turn.Lock()
+				s.targets = []string{"a"}
+				turn.Unlock()
+			}
+			p.Stop()
+			check.Equal(t, strings.Join(pushed[4:], "; "), "3 of a; 3 ended of a", url+": after Stop %q")
+			if pushes, failures := p.Counts(); pushes != 6 || failures != 1 {
+				t.Errorf("%d pushes, %d failures", pushes, failures)
+			}
+		})
+	}
+}
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func answer(status int, body string, header ...string) *http.Response {
+	r := &http.Response{StatusCode: status, Status: http.StatusText(status), Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	return r
+}
+
+// accepted is the answer of a receiver that took everything.
+func accepted(t *testing.T, url string, body []byte) *http.Response {
+	t.Helper()
+	if strings.HasSuffix(url, otlpPath) {
+		return answer(200, "")
+	}
+	samples, histograms := 0, 0
+	for _, w := range fromWrite(t, body) {
+		if w.histogram != nil {
+			histograms++
+		} else {
+			samples++
+		}
+	}
+	return answer(204, "", "X-Prometheus-Remote-Write-Samples-Written", number(float64(samples)), "X-Prometheus-Remote-Write-Histograms-Written", number(float64(histograms)))
+}
+
+// summary counts the series of a push, by target.
+func summary(t *testing.T, url string, body []byte) string {
+	t.Helper()
+	n := map[string]int{}
+	count := func(target string, ended bool) { n[map[bool]string{false: "of ", true: "ended of "}[ended]+target]++ }
+	if strings.HasSuffix(url, otlpPath) {
+		for _, m := range unpack(t, body).ResourceMetrics[0].ScopeMetrics[0].Metrics {
+			for _, p := range append(m.GetSum().GetDataPoints(), m.GetGauge().GetDataPoints()...) {
+				count(p.Attributes[1].Value.GetStringValue(), p.Flags == 1)
+			}
+			for _, p := range m.GetExponentialHistogram().GetDataPoints() {
+				count(p.Attributes[1].Value.GetStringValue(), p.Flags == 1)
+			}
+		}
+	} else {
+		for labels, w := range fromWrite(t, body) {
+			_, target, _ := strings.Cut(labels, "target=")
+			count(target, w.stale)
+		}
+	}
+	var all []string
+	for what, n := range n {
+		all = append(all, number(float64(n))+" "+what)
+	}
+	slices.SortFunc(all, func(a, b string) int { return strings.Compare(a[len(a)-1:], b[len(b)-1:]) })
+	return strings.Join(all, ", ")
+}
+
+// Failures are counted, the first of a row is logged, and the next push is made at its time; a receiver may ask for a pause. A receiver
+// that hangs delays neither that nor Stop for long.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		partial := &collector.ExportMetricsPartialSuccess{RejectedDataPoints: 3, ErrorMessage: "too\nold"}
+		rejects := must.Get(proto.Marshal(&collector.ExportMetricsServiceResponse{PartialSuccess: partial}))(t)
+		var log shared
+		s := &source{schema: 3, targets: []string{"a"}}
+		p := New(Options{To: to(t, "http://u:secret@h/v1/metrics", map[string]string{"OTEL_EXPORTER_OTLP_HEADERS": "X-Tenant=a%20b"}), Job: "j", Instance: "i", Start: start, Gather: s.gather,
+			Log: slog.New(slog.NewTextHandler(&log, nil))})
+		hang := func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }
+		give := func(a *http.Response) func(*http.Request) (*http.Response, error) {
+			return func(r *http.Request) (*http.Response, error) {
+				if got := r.Header.Get("X-Tenant"); got != "a b" {
+					t.Errorf("header %q", got)
+				}
+				return a, nil
+			}
+		}
+		steps := []struct {
+			do     func(*http.Request) (*http.Response, error)
+			at     time.Duration // of the request
+			failed bool
+			says   string
+		}{
+			{give(answer(200, "")), 1, false, ""},
+			{give(answer(500, "disk\nfull")), 16, true, `disk\\nfull`},
+			{hang, 31, true, ""},
+			{give(answer(200, "")), 46, false, "pushed again"},
+			{give(answer(200, string(rejects))), 61, true, `rejected 3 data points: too\\nold`},
+			{give(answer(429, "", "Retry-After", "40")), 76, true, ""}, // until 116
+			{give(answer(200, "")), 121, false, "pushed again"},
+			{hang, 136, true, "deadline"},
+		}
+		begin, i, want := time.Now(), 0, uint64(0)
+		p.client.Transport = transport(func(r *http.Request) (*http.Response, error) {
+			log.mu.Lock()
+			s := steps[i]
+			i++
+			log.mu.Unlock()
+			if at := time.Since(begin); at != s.at*time.Second {
+				t.Errorf("request %d after %v, want %v s", i, at, int(s.at))
+			}
+			return s.do(r)
+		})
+		go p.run(time.Second)
+		for n, s := range steps {
+			time.Sleep(begin.Add(s.at*time.Second + 11*time.Second).Sub(time.Now()))
+			synctest.Wait()
+			if s.failed {
+				want++
+			}
+			pushes, failures := p.Counts()
+			if pushes != uint64(n+1) || failures != want || !strings.Contains(log.String(), s.says) || s.says == "" && log.String() != "" {
+				t.Errorf("push %d: %d pushes, %d failures (want %d), log %q (want %q)", n, pushes, failures, want, log.String(), s.says)
+			}
+			log.reset()
+		}
+		log.mu.Lock()
+		steps = append(steps, steps[0], steps[7])
+		steps[8].at, steps[9].at = 151, 166
+		log.mu.Unlock()
+		time.Sleep(begin.Add(166 * time.Second).Sub(time.Now()))
+		synctest.Wait() // the request hangs
+		stopped := time.Now()
+		p.Stop()
+		if took := time.Since(stopped); took != lastPatience {
+			t.Errorf("Stop took %v", took)
+		}
+		if strings.Contains(log.String(), "secret") {
+			t.Errorf("the password is in the log: %s", log.String())
+		}
+	})
+}
+
+// A receiver of remote-write that does not confirm what it wrote has failed.
+func TestUnconfirmed(t *testing.T) {
+	b := &remoteBatch{options: &Options{}}
+	b.sentSamples, b.sentHistograms = 2, 1
+	for _, c := range []struct {
+		samples, histograms, want string
+	}{{"", "", "may not support remote-write 2.0"}, {"2", "", "may not support"}, {"2", "0", "0 of 1 Histograms"}, {"1", "1", "1 of 2 Samples"}, {"2", "1", ""}} {
+		h := http.Header{}
+		h.Set("X-Prometheus-Remote-Write-Samples-Written", c.samples)
+		h.Set("X-Prometheus-Remote-Write-Histograms-Written", c.histograms)
+		if err := b.check(h, nil); (err != nil || c.want != "") && (err == nil || c.want == "" || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// Many metrics are several requests, each of which is bounded.
+func TestBatches(t *testing.T) {
+	for _, target := range []string{"http://h/v1/metrics", "http://h/api/v1/write"} {
+		s := &source{values: map[float64]uint64{}, schema: 8}
+		for v := 1e-6; v < 1; v *= 1.01 {
+			s.values[v] = 5
+		}
+		for i := range 100 {
+			s.targets = append(s.targets, number(float64(i)))
+		}
+		requests, series, largest := 0, 0, 0
+		p := New(Options{To: to(t, target, nil), Job: "j", Instance: "i", Start: start, Gather: s.gather, Log: slog.New(slog.DiscardHandler)})
+		p.client.Transport = transport(func(r *http.Request) (*http.Response, error) {
+			body, _ := io.ReadAll(r.Body)
+			requests++
+			if target == "http://h/v1/metrics" {
+				r := unpack(t, body)
+				largest = max(largest, proto.Size(r))
+				for _, m := range r.ResourceMetrics[0].ScopeMetrics[0].Metrics {
+					series += len(m.GetSum().GetDataPoints()) + len(m.GetGauge().GetDataPoints()) + len(m.GetExponentialHistogram().GetDataPoints())
+				}
+			} else {
+				n, _ := snappy.DecodedLen(body)
+				largest = max(largest, n)
+				series += len(fromWrite(t, body))
+			}
+			return accepted(t, target, body), nil
+		})
+		must.OK(t, p.send(t.Context(), time.Now(), false))
+		if requests < 2 || series != 300 || largest > mostBytes+mostBytes/4 {
+			t.Errorf("%s: %d requests, %d series of 300, the largest has %d bytes", target, requests, series, largest)
+		}
+	}
+}
+
+func TestChoose(t *testing.T) {
+	type env = map[string]string
+	const base, full = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+	for _, c := range []struct {
+		flag string
+		env  env
+		want string // URL and format, or an error
+	}{
+		{"", nil, "none"},
+		{"http://h:9090/api/v1/write", nil, "http://h:9090/api/v1/write remote-write 2.0"},
+		{"https://u:p@h/v1/metrics", nil, "https://u:xxxxx@h/v1/metrics OTLP"},
+		{"http://h/v1/metrics", env{base: "http://x:4318"}, "http://h/v1/metrics OTLP"},
+		{"", env{base: "http://x:4318"}, "http://x:4318/v1/metrics OTLP"},
+		{"", env{base: "http://x:4318/otlp/"}, "http://x:4318/otlp/v1/metrics OTLP"},
+		{"", env{base: "http://x:4318", full: "http://y:1/v1/metrics"}, "http://y:1/v1/metrics OTLP"},
+		{"", env{base: "http://x:4318", "OTEL_METRICS_EXPORTER": "none"}, "none"},
+		{"", env{base: "http://x:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL: grpc is not supported"},
+		{"", env{base: "x:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT: "},
+		{"h:1", nil, "is not a URL"},
+		{"http://h/x", env{"OTEL_EXPORTER_OTLP_HEADERS": "nonsense"}, "OTEL_EXPORTER_OTLP_HEADERS: want NAME=VALUE"},
+		{"http://h/x", env{"OTEL_EXPORTER_OTLP_TIMEOUT": "1s"}, "OTEL_EXPORTER_OTLP_TIMEOUT: "},
+		{"http://h/x", env{"OTEL_EXPORTER_OTLP_CERTIFICATE": "/none/such"}, "OTEL_EXPORTER_OTLP_CERTIFICATE: "},
+		{"http://h/x", env{"OTEL_EXPORTER_OTLP_CLIENT_KEY": "/none/such"}, "OTEL_EXPORTER_OTLP_CLIENT_KEY: "},
+	} {
+		got := "none"
+		r, err := Choose(c.flag, time.Second, func(name string) string { return c.env[name] })
+		if err != nil {
+			got = err.Error()
+		} else if r != nil {
+			got = r.String() + " " + r.format()
+		}
+		if !strings.Contains(got, c.want) {
+			t.Errorf("%q, %v: %s, want %s", c.flag, c.env, got, c.want)
+		}
+	}
+	r := to(t, "http://h/v1/metrics", env{"OTEL_RESOURCE_ATTRIBUTES": "deployment=a%2Cb, service.instance.id=x", "OTEL_SERVICE_NAME": "s"})
+	p := New(Options{To: r, Job: "j", Instance: "i"})
+	if got, want := r.resource(label{"service.name", "j"}, label{"service.instance.id", "i"}), []label{{"service.name", "s"}, {"service.instance.id", "x"}, {"deployment", "a,b"}}; !slices.Equal(got, want) {
+		t.Errorf("resource %v", got)
+	}
+	if p.Job != "s" || p.Instance != "x" {
+		t.Errorf("remote-write's labels: job %s, instance %s", p.Job, p.Instance)
+	}
+}
+
+// Summaries and classic histograms have their usual series.
+func TestOtherTypes(t *testing.T) {
+	r := prometheus.NewRegistry()
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "c", Buckets: []float64{1, 2}})
+	s := prometheus.NewSummary(prometheus.SummaryOpts{Name: "s", Objectives: map[float64]float64{0.5: 0.01}})
+	r.MustRegister(h, s)
+	for _, v := range []float64{0.5, 1.5, 3, 3} {
+		h.Observe(v)
+		s.Observe(v)
+	}
+	o := &Options{To: &To{url: &url.URL{Path: "/write"}}, Job: "j", Instance: "i", Start: start}
+	w, x := &remoteBatch{options: o}, &otlpBatch{options: o, compress: true}
+	for _, f := range must.Get(r.Gather())(t) {
+		w.add(f, f.Metric[0], time.Now(), false)
+		x.add(f, f.Metric[0], time.Now(), false)
+	}
+	got := map[string]float64{}
+	for labels, w := range fromWrite(t, must.Get(w.body())(t)) {
+		got[strings.ReplaceAll(strings.ReplaceAll(labels, " instance=i job=j", ""), "__name__=", "")] = w.value
+	}
+	want := map[string]float64{"c_bucket le=1": 1, "c_bucket le=2": 2, "c_bucket le=+Inf": 4, "c_count": 4, "c_sum": 8, "s quantile=0.5": 1.5, "s_count": 4, "s_sum": 8}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	var c *otlp.HistogramDataPoint
+	var q *otlp.SummaryDataPoint
+	for _, m := range unpack(t, must.Get(x.body())(t)).ResourceMetrics[0].ScopeMetrics[0].Metrics {
+		if d := m.GetHistogram(); d != nil {
+			c = d.DataPoints[0]
+		} else {
+			q = m.GetSummary().DataPoints[0]
+		}
+	}
+	if !slices.Equal(c.BucketCounts, []uint64{1, 1, 2}) || !slices.Equal(c.ExplicitBounds, []float64{1, 2}) || q.Count != 4 || q.QuantileValues[0].Value != 1.5 {
+		t.Errorf("%v, %v", c, q)
+	}
+}
+
+// shared is a log that a pusher writes and a test reads. (synctest.Wait orders what the pusher did before what the test does, not the other
+// way round.)
+type shared struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *shared) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(b)
+}
+func (s *shared) String() string { s.mu.Lock(); defer s.mu.Unlock(); return s.text.String() }
+func (s *shared) reset()         { s.mu.Lock(); defer s.mu.Unlock(); s.text.Reset() }

@@ -1,0 +1,153 @@
+package measure
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/rebound-nic/rebound/internal/bench/engine"
+	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/host/osnoise"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/attribution"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// sampleSize is how many round trips are kept at random: enough for p99 of them.
+const sampleSize = 1 << 12
+
+// askTiming adds the Host Timing TLV to the probes if they have room for it and the target answers it. It does so once, because
+// all reports of a series must be of the same packets.
+func (s *Series) askTiming() {
+	if s.Proto != probe.STAMP || s.Message || !s.Explain || s.timingTried {
+		return
+	}
+	s.timingTried = true
+	flow := s.flow
+	flow.Test.Ask = append([]probe.Ask{probe.AskTiming()}, flow.Test.Ask...)
+	least := probe.MinSize(s.Proto, s.Target.Is6()) + flow.Test.Extra()
+	switch room := flow.Size - least; {
+	case s.Sizes[0] == 0:
+		flow.Size = least
+	case room < 0 || room > 0 && room < 4:
+		s.farUnknown = "probes of this -size have no room for the request"
+		return
+	}
+	if s.path.MTU != 0 && probe.CheckSize(s.Proto, s.Target.Is6(), flow.Size, flow.Test.Extra(), s.path.MTU) != nil {
+		s.farUnknown = "probes with the request would exceed the MTU"
+		return
+	}
+	reply, err := s.ask(flow, 20)
+	switch {
+	case err != nil: // the measurement finds out why
+		s.farUnknown = "the target did not answer the request for its loop's times"
+	case !slices.ContainsFunc(reply.Stamped.Answers, func(a probe.Answer) bool { return a.Type == probe.HostTiming && a.Usable() }):
+		s.farUnknown = "the target does not report when its loop ran"
+	default:
+		s.flow = flow
+	}
+}
+
+// Noise is what had the measuring core while the measuring thread did not run.
+type Noise struct {
+	Events []osnoise.Event
+	Missed int64
+	How    string // how these are known, or why there are none
+}
+
+// causes returns the events during some round trips. A counter that often counts, and does not say for how long,
+// says nothing of a single one.
+func (n *Noise) causes(slowest []engine.Slow, clock *latency.Clock) (out []attribution.Cause) {
+	type span struct{ from, to uint64 }
+	var slow []span // disjoint
+	for i := range slowest {
+		slow = append(slow, span{slowest[i].Intended, slowest[i].Seen})
+	}
+	slices.SortFunc(slow, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	disjoint := slow[:0]
+	for _, s := range slow {
+		if k := len(disjoint) - 1; k >= 0 && s.from <= disjoint[k].to {
+			disjoint[k].to = max(disjoint[k].to, s.to)
+			continue
+		}
+		disjoint = append(disjoint, s)
+	}
+	var first, last uint64
+	covered := map[string]uint64{}
+	for _, e := range n.Events {
+		if first == 0 || e.From < first {
+			first = e.From
+		}
+		last = max(last, e.To)
+		if e.Weak {
+			text, name := e.Phrase()
+			covered[text+name] += e.To - e.From
+		}
+	}
+	for _, e := range n.Events {
+		text, name := e.Phrase()
+		if e.Weak && e.Took == 0 && covered[text+name] > (last-first)/10 {
+			continue
+		}
+		k, _ := slices.BinarySearchFunc(disjoint, e.From, func(s span, from uint64) int { return cmp.Compare(s.to, from) })
+		if k < len(disjoint) && disjoint[k].from < e.To {
+			out = append(out, attribution.Cause{Start: clock.Nanoseconds(e.From), End: clock.Nanoseconds(e.To), Side: attribution.Here,
+				Text: text, Name: name, Weak: e.Weak})
+		}
+	}
+	return out
+}
+
+// explain attributes the slowest round trips.
+func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise) *attribution.Result {
+	if !s.Explain {
+		return nil
+	}
+	about := attribution.About{Total: rep.Main().Total.Count, Epoch: clock.Time(0).UnixNano(), How: noise.How, MissedCauses: noise.Missed}
+	errorNS := int64(-1)
+	switch {
+	case rep.STAMP == nil:
+		about.Direction = s.Protocol() + " has no timestamps of the responder"
+		about.FarLoop = about.Direction
+	case rep.STAMP.OneWay.Known():
+		errorNS = rep.STAMP.OneWay.ErrorNS
+		about.FarLoop = s.farUnknown
+	default:
+		about.Direction = rep.STAMP.OneWay.Why
+		about.FarLoop = s.farUnknown
+	}
+	convert := func(all []engine.Slow) (out []attribution.Probe) {
+		for i := range all {
+			k := &all[i]
+			p := attribution.Probe{Intended: clock.Nanoseconds(k.Intended), Residence: k.Far.Residence, FarWait: k.Far.Wait, Ahead: int(k.Far.Ahead), FarSeen: k.Far.Seen, There: k.Far.There, Back: k.Far.Back, ClockError: errorNS}
+			at := func(tick uint64) int64 { return p.Intended + clock.Between(k.Intended, tick) }
+			p.Seen, p.Sent, p.Left, p.Looked = at(k.Seen), at(k.Sent), at(cmp.Or(k.Left, k.Sent)), at(k.Looked)
+			out = append(out, p)
+		}
+		return out
+	}
+	slowest := s.stream.Slowest()
+	return attribution.Explain(convert(slowest), convert(s.stream.Sample()), about, noise.causes(slowest, clock))
+}
+
+// ask sends a probe of a flow until it is answered, in another session than the measured one, and returns the reply. A late reply to an
+// earlier probe does not suffice.
+func (s *Series) ask(flow probe.Flow, tries int) (r probe.Reply, err error) {
+	flow.Test.SSID ^= 0xffff // a stateful reflector counts it separately
+	codec, err := probe.New(flow)
+	if err != nil {
+		return r, err
+	}
+	if s.hop != nil {
+		defer func(c *probe.Codec) {
+			if s.codec = c; c != nil {
+				s.setNextHop(s.flow.DstMAC)
+			}
+		}(s.codec)
+		s.codec = codec
+	}
+	ok, err := s.exchange(codec, tries, &r)
+	if err == nil && !ok {
+		err = errNoReply
+	}
+	return r, err
+}

@@ -1,0 +1,126 @@
+package observe
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
+)
+
+// A responder's refusals and its device's drops are read from its page, by reason, summed over all queues.
+func TestReadResponder(t *testing.T) {
+	round := 0
+	page := func(w http.ResponseWriter, r *http.Request) {
+		round++
+		fmt.Fprintf(w, `# TYPE rebound_refused_total counter
+rebound_refused_total{queue="0",reason="rate"} %d
+rebound_refused_total{queue="1",reason="rate"} 4
+rebound_refused_total{queue="0",reason="length"} 2
+# TYPE rebound_device_trouble_total counter
+rebound_device_trouble_total{kind="rx_dropped"} %d
+rebound_device_trouble_total{kind="resets"} 9
+`, 10*round, round)
+	}
+	url := serve(t, page)
+	from := Source{Responder: url}
+	before, after := must.Get(from.Read())(t), must.Get(from.Read())(t)
+	if !Counted(after.Drops, report.DroppedThere) || after.There.Restarted(before.There) {
+		t.Fatal(after)
+	}
+	got := report.AddDrops(nil, from.Grown(before, after))
+	want := []report.Drop{{Place: report.RefusedThere, By: "responder: rate", Frames: 10}, {Place: report.DroppedThere, By: "responder: rx_dropped", Frames: 1}}
+	check.Same(t, got, want, "%+v")
+	kernel := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "# TYPE rebound_refused_total counter\nrebound_refused_total{queue=\"all\",reason=\"rate\"} 1\n"+
+			"# TYPE rebound_device_own_total counter\nrebound_device_own_total{counter=\"interface_rx_dropped\"} 5\nrebound_device_own_total{counter=\"other\"} 7\n")
+	})
+	there := report.Drop{Place: report.DroppedThere, By: "responder: interface_rx_dropped", Frames: 5}
+	if d, _, err := ReadResponder(kernel); err != nil || !slices.Contains(d, there) || len(d) != 2 || !Counted(d, report.DroppedThere) || Counted(d[:1], report.DroppedThere) {
+		t.Errorf("of xdp: %v, %v", d, err)
+	}
+	busy := 2
+	refusing := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if busy--; busy >= 0 {
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		page(w, r)
+	})
+	if d, _, err := ReadResponder(refusing); err != nil || len(d) != 3 {
+		t.Errorf("a page that refuses twice: %v, %v", d, err)
+	}
+	other := serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "up 1") })
+	for _, bad := range []string{other, url + "/\x7f"} {
+		_, _, err := ReadResponder(bad)
+		check.Fails(t, bad, err, nil)
+	}
+}
+
+// serve returns the URL of a page.
+func serve(t *testing.T, page http.HandlerFunc) string {
+	s := httptest.NewServer(page)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func TestSoftnetDropped(t *testing.T) {
+	stat := "0000f1 00000003 00000000 0 0 0 0 0 0 0 0 0 0\n00001a2b 00000010 00000001 0 0 0 0 0 0 0 0 0 1\n\n"
+	check.Equal(t, softnetDropped([]byte(stat)), 19, "%d frames")
+}
+
+// A counter that starts again from 0 has grown by its value. One whose first reading failed gives no result.
+func TestGrown(t *testing.T) {
+	d := func(a, b int64) []report.Drop {
+		return []report.Drop{{Place: report.DroppedHere, By: "ring", Frames: a}, {Place: report.NotSent, By: "ring", Frames: b}}
+	}
+	for _, c := range []struct{ before, after, want []report.Drop }{{d(1, 2), d(5, 2), d(4, 0)}, {d(9, 0), d(3, 1), d(3, 1)}, {nil, d(2, 3), nil}} {
+		check.Same(t, (Source{}).Grown(Reading{Drops: c.before}, Reading{Drops: c.after}), c.want, "%v")
+	}
+}
+
+// The counters of a restarted responder start at 0, even if they have since exceeded the earlier values. A restart of
+// its device is detected by its restart counts, even if both readings are in the middle of it.
+func TestRestarted(t *testing.T) {
+	type life struct{ resets, finished, start int } // finished is -1 for a responder that does not count it
+	var now life
+	rate := 0
+	from := Source{Responder: serve(t, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `# TYPE rebound_refused_total counter
+rebound_refused_total{queue="0",reason="rate"} %d
+# TYPE rebound_device_trouble_total counter
+rebound_device_trouble_total{kind="rx_dropped"} 1
+rebound_device_trouble_total{kind="resets"} %d
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds %d
+`, rate, now.resets, now.start)
+		if now.finished >= 0 {
+			fmt.Fprintf(w, "# TYPE rebound_device_own_total counter\nrebound_device_own_total{counter=\"restarts_finished\"} %d\n", now.finished)
+		}
+	})}
+	for _, c := range []struct {
+		name          string
+		before, after life
+		restarted     bool
+		refused       int64
+	}{
+		{"nothing", life{2, 2, 1000}, life{2, 2, 1000}, false, 4},
+		{"nothing of an older responder", life{2, -1, 1000}, life{2, -1, 1000}, false, 4},
+		{"the process", life{2, 2, 1000}, life{0, -1, 2000}, true, 9},
+		{"the device", life{2, 2, 1000}, life{3, 3, 1000}, true, 4},
+		{"the device, from before", life{3, 2, 1000}, life{3, 3, 1000}, true, 4},
+		{"the device, beyond the end", life{2, 2, 1000}, life{3, 2, 1000}, true, 4},
+		{"the device, all the time", life{3, 2, 1000}, life{3, 2, 1000}, true, 4},
+	} {
+		now, rate = c.before, 5
+		before := must.Get(from.Read())(t)
+		now, rate = c.after, 9
+		after := must.Get(from.Read())(t)
+		check.Equal(t, after.There.Restarted(before.There), c.restarted, c.name+" was restarted: %v")
+		check.Equal(t, from.Grown(before, after)[0].Frames, c.refused, c.name+" was restarted: %d refused")
+	}
+}

@@ -1,0 +1,87 @@
+package page
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/rebound-nic/rebound/latency/attribution"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/synthetic"
+)
+
+// tailed is a report with attributed round trips: some waited for the responder, some for this host, and some for both.
+func tailed() *report.Report {
+	var sample, slow []attribution.Probe
+	for i := range int64(4096) {
+		sample = append(sample, attribution.Probe{Intended: 1000, Sent: 1000, Left: 4000, Looked: 10_900, Seen: 11_000 + i%100, Residence: 400, FarWait: 150, ClockError: -1})
+	}
+	for i := range int64(1000) {
+		p := sample[i]
+		more := 300_000 - 100*i
+		switch i % 3 {
+		case 0:
+			p.FarWait, p.Looked, p.Seen = more, p.Looked+more, p.Seen+more
+		case 1:
+			p.Seen += more
+		default:
+			p.FarWait, p.Seen = more, p.Seen+more
+		}
+		slow = append(slow, p)
+	}
+	r := synthetic.Link{Seed: 5, Median: 3400, Spread: 0.12, Runs: 8, Seconds: 4, Rate: 3000}.Report()
+	r.Label = "attributed"
+	r.Attribution = attribution.Explain(slow, sample, attribution.About{Total: 100_000, Direction: "clocks are not synchronised", How: "counters only: no CAP_BPF and CAP_PERFMON",
+		MissedCauses: 7}, []attribution.Cause{{Start: 0, End: 1 << 40, Side: attribution.Here, Text: "softirq RCU on cpu 0", Weak: true}})
+	return r
+}
+
+// The page says what each percentile is made of, shows the slowest ten with their nine times, and says what is known and how. A report
+// without attribution has nothing of it.
+func TestAttributedPage(t *testing.T) {
+	r := tailed()
+	html := show(t, Report, r)
+	for _, want := range []string{"What is p99.9 made of?", "The slowest round trips", "responder&#39;s host, before its loop saw the probe", "unknown part", "reached the responder&#39;s NIC",
+		"What is known, and how", "counters only: no CAP_BPF", "7 more were not kept", "Clocks are not synchronised", "This host: softirq RCU on cpu 0 (weak hint, by counters): 333. Unknown: both"} {
+		if !strings.Contains(html, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	bands := bandPlot(r.Attribution)[0]
+	for _, want := range []string{"p50: usual path", "p99.9\tresponder&#39;s host\t", "p99.9\tthis host\t", "p99.9\tunknown\t"} {
+		if !strings.Contains(string(bands.SVG), want) {
+			t.Errorf("the bands lack %q", want)
+		}
+	}
+	// The parts of each bar touch, and reach its round trip.
+	for _, row := range slowest(r.Attribution) {
+		parts, sum := partsOf(&row.Parts, waySections(), 1)
+		for i := 1; i < len(parts); i++ {
+			check.Equal(t, parts[i].from, parts[i-1].to, "a part starts at %v")
+		}
+		check.Equal(t, sum, float64(row.RTT), "the parts are %v ns")
+	}
+	if svg := string(waterfallPlot(r.Attribution)[0].SVG); strings.Contains(svg, "<title>seen by the responder") || strings.Count(svg, "<title>seen 3") != 2*shownRows {
+		t.Error("the waterfall marks a time that may be anywhere, or lacks one that is known")
+	}
+	check.Equal(t, strings.Count(string(waterfallPlot(r.Attribution)[0].SVG), `class="chart`), 2, "%d drawings")
+
+	r.Attribution = nil
+	for _, no := range []string{"made of?", "The slowest round trips", "What is known, and how"} {
+		if strings.Contains(show(t, Report, r), no) {
+			t.Errorf("a report without attribution has %q", no)
+		}
+	}
+}
+
+// A damaged file's attribution does no harm.
+func TestAttributedDamaged(t *testing.T) {
+	r := tailed()
+	a := r.Attribution
+	a.Points = a.Points[:3]
+	a.Rows[0].Parts.Unknown, a.Bands[0].Parts = math.MaxInt64, attribution.Parts{}
+	show(t, Report, r)
+	a.Rows, a.Bands = nil, nil
+	show(t, Report, r)
+}

@@ -1,0 +1,85 @@
+package page
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/report"
+)
+
+// OwnMark is behind a percentile that the bench's own host accounts for, wherever it is shown.
+const OwnMark = "*"
+
+// ownMark returns OwnMark if a report's own host accounts for a statistic, otherwise "".
+func ownMark(r *report.Report, st compare.Stat) string {
+	if q, ok := st.Quantile(); ok && r.OwnAt(q) {
+		return OwnMark
+	}
+	return ""
+}
+
+// Quantile formats a percentile of a report, marked if its own host accounts for it.
+func Quantile(r *report.Report, q float64) string {
+	if !r.Measured() {
+		return "–"
+	}
+	text := latency.FormatNS(r.Quantile(q))
+	if r.OwnAt(q) {
+		text += OwnMark
+	}
+	return text
+}
+
+// OwnText explains the marks of a report; it is empty if there are none.
+func OwnText(r *report.Report) string {
+	names := r.OwnPercentiles()
+	if names == nil {
+		return ""
+	}
+	return fmt.Sprintf("this host's own lag accounts for %s (marked %s)", strings.Join(names, ", "), OwnMark)
+}
+
+// lateText is the headline's part about round trips from the intended send, if they differ from those from the actual send because this host
+// sent late; otherwise "".
+func lateText(r *report.Report) string {
+	if !r.LateAt(0.5) && !r.LateAt(0.99) && !r.LateAt(0.999) {
+		return ""
+	}
+	return fmt.Sprintf("; from the intended send p50 %s, p99 %s, p99.9 %s", Quantile(r, 0.5), Quantile(r, 0.99), Quantile(r, 0.999))
+}
+
+// notOffered reports whether this host could not keep the rate of a report.
+func notOffered(r *report.Report) bool {
+	return slices.ContainsFunc(r.Warnings, func(text string) bool { return strings.HasPrefix(text, report.NotOffered) })
+}
+
+// hostLimited reports whether this host, and not the target, determines a report as a whole. A tail that is this host's is
+// marked, and leaves the median.
+func hostLimited(r *report.Report) bool {
+	return notOffered(r) || r.OwnAt(0.5)
+}
+
+// limited names the reports that hostLimited finds among all.
+func limited(all []*report.Report) (names []string) {
+	for _, r := range all {
+		if hostLimited(r) {
+			names = append(names, r.Name())
+		}
+	}
+	return names
+}
+
+// ownNamed names those of some percentiles that this host's own lag accounts for.
+func ownNamed(r *report.Report, qs ...float64) string {
+	var names []string
+	for _, q := range qs {
+		if r.OwnAt(q) {
+			names = append(names, "p"+strconv.FormatFloat(100*q, 'f', -1, 64))
+		}
+	}
+	return strings.Join(names, ", ")
+}

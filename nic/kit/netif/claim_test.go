@@ -1,0 +1,73 @@
+package netif
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
+)
+
+var claimed = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("2001:db8::2/64")}
+
+// An address has one claim on an interface of a network namespace, until it is closed. The error names the process.
+func TestClaim(t *testing.T) {
+	folder := t.TempDir()
+	t.Setenv("RUNTIME_DIRECTORY", folder+":/elsewhere")
+	var notes []string
+	here := &Interface{Name: "eth1", Index: 7, namespace: 1}
+	c := must.Get(here.Claim(claimed, &notes))(t)
+	comm := strings.TrimSpace(string(must.Get(os.ReadFile("/proc/self/comm"))(t)))
+	check.Fails(t, "again", check.Err(here.Claim(claimed[1:], &notes)), nic.ErrBusy, fmt.Sprintf("process %d (%s) answers for it on eth1", os.Getpid(), comm))
+	for _, other := range []*Interface{{Index: 7, namespace: 2}, {Index: 8, namespace: 1}} {
+		must.Get(other.Claim(claimed, &notes))(t).Close()
+	}
+	c.Close()
+	must.Get(here.Claim(claimed, &notes))(t).Close()
+	check.Equal(t, len(notes), 0, "%d notes, want %d")
+	for _, path := range []string{folder, filepath.Join(folder, "answers")} {
+		check.OK(t, private(path))
+	}
+}
+
+// Without a folder that only this user can write, nothing is claimed, and a note says so. Locks of others in such a
+// folder have no effect.
+func TestClaimFolderOfOthers(t *testing.T) {
+	needs.Root(t, "folders of another user")
+	const nobody = 65534
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	for name, make := range map[string]func(parent, folder string){
+		"parent of another user": func(parent, _ string) { must.OK(t, os.Chown(parent, nobody, nobody)) },
+		"folder of another user": func(_, folder string) { must.OK(t, os.Chown(folder, nobody, nobody)) },
+		"parent for everyone":    func(parent, _ string) { must.OK(t, os.Chmod(parent, 0o777)) },
+		"folder for everyone":    func(_, folder string) { must.OK(t, os.Chmod(folder, 0o777|os.ModeSticky)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			parent := t.TempDir()
+			folder := filepath.Join(parent, "answers")
+			must.OK(t, os.Mkdir(folder, 0o700))
+			theirs := must.Get(os.Create(filepath.Join(folder, "1-7-10.0.0.2")))(t)
+			defer theirs.Close()
+			must.OK(t, unix.Flock(int(theirs.Fd()), unix.LOCK_EX))
+			make(parent, folder)
+			t.Setenv("RUNTIME_DIRECTORY", parent)
+			var notes []string
+			got, why := folderFrom(strings.Split(parent, ":"))
+			check.Equal(t, got, "", "folder %q, want %q")
+			check.Fails(t, "folder", why, nil, "is not a folder that only user 0 can write")
+			c := must.Get((&Interface{Name: "eth1", Index: 7, namespace: 1}).Claim(claimed, &notes))(t)
+			c.Close()
+			if len(c) != len(claimed) && len(notes) != 1 {
+				t.Errorf("%d addresses are claimed, notes %q", len(c), notes)
+			}
+		})
+	}
+}

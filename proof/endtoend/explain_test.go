@@ -1,0 +1,135 @@
+package endtoend
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/bench/measure"
+	"github.com/rebound-nic/rebound/latency/attribution"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
+)
+
+// hog starts a process with that name on a CPU, where it takes its share from other threads.
+func hog(t *testing.T, cpu int, name string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	c := exec.Command(path, "-c", "while :; do :; done")
+	must.OK(t, unix.Symlink(must.Get(exec.LookPath("sh"))(t), path))
+	must.OK(t, c.Start())
+	t.Cleanup(func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	})
+	var set unix.CPUSet
+	set.Set(cpu)
+	must.OK(t, unix.SchedSetaffinity(c.Process.Pid, &set))
+}
+
+// A program that takes the measuring core is named as a cause on this host, in the text and in the report; without -explain nothing is
+// attributed.
+func TestExplainNamesTheHog(t *testing.T) {
+	n := newNetwork(t)
+	rep, r := n.measure(t, "-target", far4, "-driver", "afpacket", "-count", "20", "-explain=false")
+	if rep.Attribution != nil || strings.Contains(r.out, "slowest (") {
+		t.Errorf("attributed without -explain: %+v", rep.Attribution)
+	}
+	hog(t, rep.Host.Core, "plantedhog")
+	rep, r = n.measure(t, "-target", far4, "-driver", "afpacket", "-count", "20000")
+	a := rep.Attribution
+	if a == nil {
+		t.Fatalf("nothing is attributed\n%s", r.out)
+	}
+	t.Logf("%s\n%+v", r.out, a.Causes)
+	if strings.HasPrefix(a.How, "counters only") {
+		t.Skip("names need tracepoints: " + a.How)
+	}
+	check.Contains(t, a.How, "tracepoints")
+	check.Contains(t, r.out, "polling thread descheduled on cpu")
+	check.Contains(t, r.out, "plantedhog")
+	if !slices.ContainsFunc(a.Causes, func(c attribution.Count) bool {
+		return c.Side == attribution.Here.String() && c.Name == "plantedhog" && !c.Weak && c.Probes > 0
+	}) {
+		t.Errorf("%+v", a.Causes)
+	}
+}
+
+// The responder reports over STAMP when its loop ran, so a program that takes its core shows as the responder's host.
+func TestExplainNamesTheResponder(t *testing.T) {
+	n := newNetwork(t)
+	n.startResponder(t, "afpacket", "10.98.0.3/24")
+	hog(t, must.Get(measure.Choose(-1))(t).Other(), "plantedhog")
+	rep, r := n.measure(t, "-target", "10.98.0.3", "-proto", "stamp", "-driver", "afpacket", "-count", "20000")
+	t.Log(r.out)
+	a := rep.Attribution
+	if a == nil || a.FarLoop != "" {
+		t.Fatalf("the responder's part is unknown: %+v\n%s", a, r.out)
+	}
+	if !slices.ContainsFunc(a.Shares, func(s attribution.Share) bool { return s.Side == attribution.Responder.String() && s.Probes > 0 }) {
+		t.Errorf("%+v", a.Shares)
+	}
+	check.Contains(t, r.out, "slowest (")
+}
+
+// Pulses of SIGSTOP to the responder are its host's, for ICMP and UDP too, when its own report is added. The link and this host had no part.
+func TestExplainWithTheRespondersReport(t *testing.T) {
+	for _, proto := range []string{"icmp", "udp"} {
+		t.Run(proto, func(t *testing.T) {
+			n := newNetwork(t)
+			far, near := filepath.Join(t.TempDir(), "far"), filepath.Join(t.TempDir(), "near")
+			pid := n.startResponder(t, "afpacket", "10.98.0.3/24", fmt.Sprintf("stats.report=%q", far))
+			running := n.prepare(quick("-target", "10.98.0.3", "-proto", proto, "-driver", "afpacket", "-duration", "6s", "-runs", "1", "-out", near)...).begin()
+			var pulses [][2]int64
+			ended := make(chan struct{})
+			go func() { defer close(ended); running.wait() }()
+			for measuring := true; measuring; {
+				must.OK(t, unix.Kill(pid, unix.SIGSTOP))
+				from := time.Now().UnixMicro()
+				time.Sleep(20 * time.Millisecond) // the length of the pulse; nothing depends on it
+				pulses = append(pulses, [2]int64{from, time.Now().UnixMicro()})
+				must.OK(t, unix.Kill(pid, unix.SIGCONT))
+				select {
+				case <-ended:
+					measuring = false
+				case <-time.After(150 * time.Millisecond):
+				}
+			}
+			must.OK(t, unix.Kill(pid, unix.SIGTERM))
+			await.Until(t, "the responder's report is there", func() bool {
+				_, err := os.Stat(filepath.Join(far, report.HTMLFile))
+				return err == nil
+			})
+			before := must.Get(report.Read(near))(t)
+			if slices.ContainsFunc(before.Attribution.Shares, func(s attribution.Share) bool { return s.Side == attribution.Responder.String() }) {
+				t.Errorf("without the responder's report: %+v", before.Attribution.Shares)
+			}
+			r := n.bench("explain", near, far)
+			a := must.Get(report.Read(near))(t).Attribution
+			t.Logf("%s\n%s", r.out, r.errors)
+			check.Contains(t, r.out, "Clocks aligned by ", "responder's host")
+			sides := map[string]int{}
+			for i := range a.Rows {
+				row := &a.Rows[i]
+				if row.RTT > 5e6 && slices.ContainsFunc(pulses, func(p [2]int64) bool { return 2000*(min(p[1], row.At+row.RTT/1000)-max(p[0], row.At)) > row.RTT }) {
+					sides[row.Side]++
+				}
+			}
+			t.Log(sides)
+			if right := sides[attribution.Responder.String()]; right == 0 || right < 9*sides[attribution.Network.String()] {
+				t.Errorf("round trips of which half was in a pulse: %v", sides)
+			}
+			other := n.bench("explain", near, near)
+			check.Contains(t, other.errors, "not of a responder")
+		})
+	}
+}
