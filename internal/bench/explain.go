@@ -72,7 +72,7 @@ func explain(rep, responder *report.Report, clockError time.Duration) error {
 	if err := responder.ReadGaps(); err != nil {
 		return err
 	}
-	loop := &attribution.Loop{From: responder.Gaps.From, Start: responder.Start.UnixNano(), End: responder.End.UnixNano(), How: responder.Gaps.How}
+	loop := &attribution.Loop{From: responder.Gaps.From, Missed: responder.Gaps.Missed, Start: responder.Start.UnixNano(), End: responder.End.UnixNano(), How: responder.Gaps.How}
 	for _, g := range responder.Gaps.All {
 		loop.Intervals = append(loop.Intervals, attribution.Interval{Start: g.Start, End: g.Start + g.Duration, Core: g.Core, Text: g.Text, Name: g.Name, Weak: g.Weak})
 	}

@@ -25,8 +25,8 @@ const (
 type gapLog struct {
 	loops  []*loop
 	clock  *latency.Clock
-	read   []uint64 // for each loop: how many of its gaps were read
-	least  uint64   // ticks: shorter gaps are not kept
+	read   []polling.Read // for each loop
+	least  uint64         // ticks: shorter gaps are not kept
 	gaps   []loopGap
 	missed uint64
 
@@ -71,7 +71,7 @@ func (g *gapLog) wall(a anchor, tick uint64) int64 { return a.ns + g.clock.Betwe
 
 // newGapLog has the loops keep their gaps. They must not run yet.
 func newGapLog(loops []*loop, clock *latency.Clock) *gapLog {
-	g := &gapLog{loops: loops, clock: clock, anchor: readAnchor(), read: make([]uint64, len(loops)), least: clock.Ticks(osnoise.Threshold), gaps: make([]loopGap, 0, keptGaps)}
+	g := &gapLog{loops: loops, clock: clock, anchor: readAnchor(), read: make([]polling.Read, len(loops)), least: clock.Ticks(osnoise.Threshold), gaps: make([]loopGap, 0, keptGaps)}
 	for _, l := range loops {
 		l.responder.Loop.Keep = g.least
 	}
@@ -100,8 +100,7 @@ func (g *gapLog) look() {
 	g.anchor = a
 	g.mu.Unlock()
 	for i, l := range g.loops {
-		var missed uint64
-		g.read[i], missed = l.responder.Loop.Long.After(g.read[i], func(from, to uint64) {
+		below, lost := l.responder.Loop.Long.After(&g.read[i], func(from, to uint64) {
 			if to-from < g.least {
 				return
 			}
@@ -112,7 +111,7 @@ func (g *gapLog) look() {
 			}
 			g.gaps = append(g.gaps, loopGap{l.core, g.wall(a, from), to - from})
 		})
-		g.missed += missed
+		g.least, g.missed = max(g.least, below), g.missed+lost
 	}
 }
 
@@ -135,6 +134,9 @@ func (g *gapLog) follow(ctx context.Context) {
 func (g *gapLog) report(how string) *report.Gaps {
 	out := &report.Gaps{From: g.clock.Nanoseconds(g.least), Missed: int64(min(g.missed, math.MaxInt32)), How: how}
 	for _, k := range g.gaps {
+		if k.took < g.least {
+			continue // others of its length are missing
+		}
 		out.All = append(out.All, report.Gap{Core: k.core, Start: k.start, Duration: g.clock.Nanoseconds(k.took)})
 	}
 	g.mu.Lock()

@@ -23,6 +23,7 @@ type Interval struct {
 // Loop is what a responder recorded of its loops.
 type Loop struct {
 	From       int64 // shorter gaps are not recorded, ns
+	Missed     int64 // longer gaps that are missing
 	Start, End int64 // the recorded time
 	Intervals  []Interval
 	How        string // how causes are known; empty if they were not watched
@@ -311,7 +312,7 @@ func (r *Result) addGaps(all []slow, a *alignment, gaps []Interval, l *Loop) {
 		p.HereSend, p.HereSeen = late+ofSend, d.a-ofSend
 		p.FarWait, p.Unknown, p.There, p.Back = d.b, d.either, 0, 0
 		p.Network, p.Elsewhere = d.neither, 0
-		if d.neither <= l.From {
+		if d.neither <= l.From || l.Missed > 0 {
 			p.Network, p.Elsewhere = 0, d.neither
 		}
 		if row.Times[5] != NotKnown {

@@ -18,7 +18,7 @@ import (
 // Gaps are the longest polling gaps of a responder's loops, with their times. The gaps themselves are in gaps.csv.zst.
 type Gaps struct {
 	From   int64 `json:"from_ns"`          // shorter ones are not kept
-	Missed int64 `json:"missed,omitempty"` // gaps of any length that are not in the file
+	Missed int64 `json:"missed,omitempty"` // gaps that are not in the file, and not shorter
 	// How says how the causes are known; empty if they were not watched.
 	How          string `json:"causes_known_by,omitempty"`
 	MissedCauses int64  `json:"missed_causes,omitempty"`

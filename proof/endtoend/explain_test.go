@@ -126,7 +126,7 @@ func TestExplainWithTheRespondersReport(t *testing.T) {
 			}
 			t.Log(sides)
 			if right := sides[attribution.Responder.String()]; right == 0 || right < 9*sides[attribution.Network.String()] {
-				t.Errorf("round trips of which half was in a pulse: %v", sides)
+				t.Errorf("round trips of which half was in a pulse: %v; gaps: %+v", sides, must.Get(report.Read(far))(t).Gaps)
 			}
 			other := n.bench("explain", near, near)
 			check.Contains(t, other.errors, "not of a responder")

@@ -1,10 +1,12 @@
 package mlx5
 
 import (
-	"encoding/binary"
+	"math/bits"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
@@ -16,14 +18,14 @@ func TestFirmwareStartsLate(t *testing.T) {
 	for _, late := range []time.Duration{0, 119 * time.Second, 125 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			b := make([]byte, 0x200)
-			word := b[regInitializing:]
-			binary.BigEndian.PutUint32(word, initializing)
+			word := (*uint32)(unsafe.Pointer(&b[regInitializing]))
+			atomic.StoreUint32(word, bits.ReverseBytes32(initializing))
 			c := &commandQueue{name: "mlx5", regs: mmio.Mapped(b, false), alive: func() error { return nil }}
 			done := make(chan error)
 			go func() { done <- c.ready(productInitTimeout) }()
 			time.Sleep(late)
 			synctest.Wait()
-			binary.BigEndian.PutUint32(word, 0)
+			atomic.StoreUint32(word, 0)
 			if err := <-done; late > 120*time.Second {
 				check.Fails(t, late.String(), err, nic.ErrTimeout, "still initializing")
 			} else {
