@@ -204,7 +204,7 @@ var table = parts.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(0x15f0c, "FWSTS", sc, all, 0),    // Linux checks it for a firmware reset, and clears it
 
 	one(0x05800, "WUC", rw, all, 0),
-	one(0x05808, "WUFC", rw, all, 0).Without(all),
+	one(0x05808, "WUFC", rw, all, 0), // Linux sets it when the machine stops; nothing wakes the model, which does not sleep
 	one(0x05810, "WUS", sc, all, 0),
 	one(0x05820, "MANC", ro, 0, 0),
 	one(0x05824, "MFVAL", ro, 0, 0),
