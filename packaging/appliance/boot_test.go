@@ -80,8 +80,8 @@ func TestBootDisk(t *testing.T) {
 // answers waits for the ready line, and measures 1,000 pings and 200 STAMP packets, of which none is lost.
 func answers(t *testing.T, k kit, g *guest, model, socket string) {
 	t.Helper()
-	line := g.says("ready driver=", 1)
-	if !strings.HasPrefix(line, "ready driver="+model+" device="+card+" ") || !strings.HasSuffix(line, " addresses=10.9.0.2/24") {
+	line := g.says("rebound: ready driver=", 1)
+	if !strings.HasPrefix(line, "rebound: ready driver="+model+" device="+card+" ") || !strings.HasSuffix(line, " addresses=10.9.0.2/24") {
 		t.Errorf("%q", line)
 	}
 	for line := range strings.Lines(g.console()) {

@@ -122,7 +122,7 @@ func TestBesideDebian(t *testing.T) {
 	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": answering("")})
 	ours := serve(t, k, "ixgbe", 2)
 	g = boot(t, k, machine{disk: d, usb: true, sockets: ours.sockets[:1]})
-	g.says("ready driver=", 1)
+	g.says("rebound: ready driver=", 1)
 	time.Sleep(10 * time.Second)
 	s := g.status()
 	t.Logf("appliance: %v", g.interference(10*time.Second))

@@ -20,7 +20,7 @@ func TestKilledUnpluggedPanicked(t *testing.T) {
 	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": answering("[cpu]\nlock_memory = true\n")})
 	m := serve(t, k, "ixgbe", 2)
 	g := boot(t, k, machine{disk: d, usb: true, sockets: m.sockets[:1], reboots: true})
-	g.says("ready driver=", 1)
+	g.says("rebound: ready driver=", 1)
 	r := rand.New(rand.NewPCG(1, 2))
 	const kills = 50
 	for n := range kills {
@@ -33,7 +33,7 @@ func TestKilledUnpluggedPanicked(t *testing.T) {
 			}
 			return strings.Count(g.console(), "started again in") > n
 		})
-		g.says("ready driver=", n+2)
+		g.says("rebound: ready driver=", n+2)
 	}
 	if s := g.status(); s.Restarts != kills || s.State != "answering" {
 		t.Errorf("%+v", s)
@@ -54,7 +54,7 @@ func TestKilledUnpluggedPanicked(t *testing.T) {
 	g.sysrq("c")
 	panicked := time.Now()
 	g.says("stick: ", booted+1)
-	g.says("ready driver=", kills+2)
+	g.says("rebound: ready driver=", kills+2)
 	t.Logf("ready %v after a kernel panic, on emulated CPUs", time.Since(panicked).Round(time.Second))
 	measure(t, k, "ixgbe", m.sockets[1], "-count", "200")
 
@@ -80,7 +80,7 @@ func TestWrongThenCorrected(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	g.replace(good)
-	g.says("ready driver=", 1)
+	g.says("rebound: ready driver=", 1)
 	measure(t, k, "ixgbe", m.sockets[1], "-count", "200")
 	g.powerButton()
 	fsck(t, wrong)
@@ -113,7 +113,7 @@ func TestNoIOMMU(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	g.replace(allowed)
-	g.says("ready driver=", 1)
+	g.says("rebound: ready driver=", 1)
 	measure(t, k, "ixgbe", m.sockets[1], "-count", "200")
 	g.powerButton()
 	fsck(t, allowed)
@@ -163,7 +163,7 @@ func TestFallBack(t *testing.T) {
 	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": answering(""), "/EFI/Linux/rebound-9.0.0+3.efi": string(bad)})
 	m := serve(t, k, "ixgbe", 2)
 	g := boot(t, k, machine{disk: d, usb: true, sockets: m.sockets[:1], reboots: true})
-	g.says("ready driver=", 1)
+	g.says("rebound: ready driver=", 1)
 	if n := strings.Count(g.console(), "Kernel panic"); n != 3 {
 		t.Errorf("the new file was tried %d times, not 3", n)
 	}
@@ -189,7 +189,7 @@ func TestQuestions(t *testing.T) {
 		g.until(c.question, func() bool { return strings.Contains(g.console(), c.question) })
 		g.enter(c.answer + "\n")
 	}
-	g.says("ready driver=", 1)
+	g.says("rebound: ready driver=", 1)
 	measure(t, k, "ixgbe", m.sockets[1], "-count", "200")
 	g.powerButton()
 	fsck(t, d)

@@ -40,7 +40,7 @@ func TestScan(t *testing.T) {
 	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": answering("[appliance]\nmanagement = \"0000:00:12.0\"\naddress = \"10.77.0.2/24\"\n")})
 	sent := capture(t, "rbappl1")
 	g := boot(t, k, machine{disk: d, sockets: m.sockets, netdev: "tap,id=m,ifname=rbappl0,script=no,downscript=no"})
-	g.says("ready driver=", 1)
+	g.says("rebound: ready driver=", 1)
 	g.says("management: http://10.77.0.2:9469", 1)
 
 	open, other := scan(ns, "10.77.0.2", 65535, 20*time.Second)

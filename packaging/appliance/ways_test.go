@@ -48,7 +48,7 @@ func TestEFA(t *testing.T) {
 	m := serve(t, k, "efa", 2)
 	port := freePort(t)
 	g := boot(t, k, machine{disk: d, usb: true, sockets: m.sockets[:1], netdev: fmt.Sprintf("user,id=m,hostfwd=tcp:127.0.0.1:%d-:18515,hostfwd=tcp:127.0.0.1:%d-:18516", port, port+1)})
-	if line := g.says("ready driver=", 1); !strings.HasPrefix(line, "ready driver=efa device="+card+" ") {
+	if line := g.says("rebound: ready driver=", 1); !strings.HasPrefix(line, "rebound: ready driver=efa device="+card+" ") {
 		t.Errorf("%q", line)
 	}
 	g.says("management: http://", 1)
@@ -78,7 +78,7 @@ func TestIPXE(t *testing.T) {
 	// iPXE's driver starts the card, too, and does what the datasheet forbids and cards tolerate.
 	m := serveOn(t, k, "ixgbe", 2, "pair", "-strict=refused")
 	g := boot(t, k, machine{disk: d, sockets: m.sockets[:1]})
-	g.says("ready driver=", 1)
+	g.says("rebound: ready driver=", 1)
 	measure(t, k, "ixgbe", m.sockets[1], "-count", "200")
 	g.powerButton()
 }
