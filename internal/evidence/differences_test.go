@@ -22,6 +22,7 @@ func TestDifferences(t *testing.T) {
 		{"decoding enabled by the kernel", header(0, 0), header(2, 0), 0},
 		{"decoding disabled", header(2, 0), header(0, 0), 1},
 		{"bus mastering left on", header(2, 0), header(6, 0), 1},
+		{"bus mastering switched off", header(6, 0), header(2, 0), 0},
 		{"bus mastering left on, decoding enabled", header(0, 0), header(6, 0), 1},
 		{"BAR and command", header(2, 0xF000_0000), header(0, 0), 2},
 	} {

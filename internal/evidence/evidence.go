@@ -279,12 +279,13 @@ func (f *File) compare(device string, before ConfigHex) (changed []string) {
 
 // differences compares two configuration headers. The error bits of the status register may set at any time. Linux enables a function's
 // decoding of addresses when the function is opened, and leaves it enabled: it was disabled before if no driver had the function since boot.
+// Bus mastering that the firmware left on is off afterwards.
 func differences(before, after ConfigHex) (changed []string) {
-	const command, decode, errorBits = 0x04, 3, 0xFFFF0000
+	const command, decode, busMaster, errorBits = 0x04, 3, 4, 0xFFFF0000
 	for off := 0; off+4 <= min(len(before), len(after), 64); off += 4 {
 		was, is := binary.LittleEndian.Uint32(before[off:]), binary.LittleEndian.Uint32(after[off:])
 		if off == command {
-			was, is = was&^errorBits, is&^errorBits&^(decode&^was)
+			was, is = was&^errorBits&^(busMaster&^is), is&^errorBits&^(decode&^was)
 		}
 		if was != is {
 			changed = append(changed, fmt.Sprintf("configuration space %#02x: %08x, was %08x", off, is, was))
