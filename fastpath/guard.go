@@ -66,19 +66,19 @@ func (l *limiter) set(rate, burst, ticksPerSecond uint64) error {
 	return nil
 }
 
-// at reports whether the source with the given hash is at home and may get a reply at time now, and charges it.
-// Otherwise take decides; it also refuses sources that at refused because of their rate.
-func (l *limiter) at(now, hash uint64) bool {
+// allowAtHome reports whether the source with the given hash is at home and may get a reply at time now, and charges it.
+// Otherwise allow decides; it also refuses sources that allowAtHome refused because of their rate.
+func (l *limiter) allowAtHome(now, hash uint64) bool {
 	p := &l.places[hash>>slotShift]
 	return (p.source^hash)&l.tag == 0 && l.charge(&p.full, now<<fraction)
 }
 
-// take reports whether the source with the given hash may get a reply at time now, and charges it.
+// allow reports whether the source with the given hash may get a reply at time now, and charges it.
 //
 //go:noinline
-func (l *limiter) take(now, hash uint64) bool {
+func (l *limiter) allow(now, hash uint64) bool {
 	now <<= fraction
-	if p := &l.places[hash>>slotShift]; (p.source^hash)&l.tag == 0 || l.settle(now, hash) {
+	if p := &l.places[hash>>slotShift]; (p.source^hash)&l.tag == 0 || l.moveHome(now, hash) {
 		return l.charge(&p.full, now)
 	}
 	return l.charge(&l.shared[hash>>slotShift/limiterWays], now)
@@ -100,12 +100,12 @@ func (l *limiter) charge(full *uint64, now uint64) bool {
 func (l *limiter) meet(now uint64) bool {
 	source := l.unsettled
 	l.unsettled = 0
-	return l.settle(now<<fraction, source)
+	return l.moveHome(now<<fraction, source)
 }
 
-// settle moves a source to its home: the current occupant moves to the source's old place, or to one whose source may
+// moveHome moves a source to its home: the current occupant moves to the source's old place, or to one whose source may
 // be displaced. It reports whether there was such a place.
-func (l *limiter) settle(now, hash uint64) bool {
+func (l *limiter) moveHome(now, hash uint64) bool {
 	home := hash >> slotShift
 	set := home &^ (limiterWays - 1)
 	to, longest := uint64(slots), uint64(0)

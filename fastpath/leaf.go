@@ -19,7 +19,7 @@ func setHops4(h *[64]byte, ttl uint8) {
 // lowest bits should differ most. imm is the message's immediate data, 0 if there is none. A message that Message turns
 // down goes to Unsettled.
 func (r *Responder) Message(sender uint64, imm uint32) bool {
-	return imm != ReplyMark && r.limit.at(r.Loop.Start, sender*messageHash)
+	return imm != ReplyMark && r.limit.allowAtHome(r.Loop.Start, sender*messageHash)
 }
 
 // Returned counts a message that is sent back.

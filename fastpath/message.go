@@ -40,7 +40,7 @@ func (r *Responder) Unsettled(sender uint64, imm uint32) bool {
 	switch {
 	case imm == ReplyMark:
 		v = RefusedReply
-	case !r.limit.take(r.Loop.Start, sender*messageHash):
+	case !r.limit.allow(r.Loop.Start, sender*messageHash):
 		v = RefusedRate
 	}
 	r.stats[v].Add(1)
@@ -81,7 +81,7 @@ func (r *Responder) ReflectMessage(p []byte, n int, sender uint64, imm uint32) i
 			r.stats[why].Add(1)
 			return 0
 		}
-	} else if !r.limit.take(r.Loop.Start, source) {
+	} else if !r.limit.allow(r.Loop.Start, source) {
 		r.stats[RefusedRate].Add(1)
 		return 0
 	}

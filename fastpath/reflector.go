@@ -99,13 +99,13 @@ const sealLength = 16
 
 func newSeal(key []byte) *seal {
 	s := &seal{mac: hmac.New(sha256.New, key)}
-	s.of(nil, nil) // the first call would allocate
-	s.of(nil, nil)
+	s.hmac(nil, nil) // the first call would allocate
+	s.hmac(nil, nil)
 	return s
 }
 
-// of returns the HMAC of a followed by b, which is valid until the next call.
-func (s *seal) of(a, b []byte) []byte {
+// sum returns the HMAC of a followed by b, which is valid until the next call.
+func (s *seal) hmac(a, b []byte) []byte {
 	s.mac.Reset()
 	s.mac.Write(a)
 	s.mac.Write(b)
@@ -113,7 +113,7 @@ func (s *seal) of(a, b []byte) []byte {
 }
 
 // fits reports, in constant time, whether sum is the HMAC of a followed by b.
-func (s *seal) fits(sum, a, b []byte) bool { return hmac.Equal(sum, s.of(a, b)) }
+func (s *seal) fits(sum, a, b []byte) bool { return hmac.Equal(sum, s.hmac(a, b)) }
 
 // Offsets of the fields in an authenticated test packet (RFC 8762 §4.2.2 and §4.3.2, RFC 8972 §3). The sender's fields
 // come first.

@@ -116,7 +116,7 @@ func TestSealVectors(t *testing.T) {
 	} {
 		s := newSeal([]byte(v.key))
 		for cut := range len(v.data) {
-			if got := fmt.Sprintf("%x", s.of([]byte(v.data[:cut]), []byte(v.data[cut:]))); got != v.want {
+			if got := fmt.Sprintf("%x", s.hmac([]byte(v.data[:cut]), []byte(v.data[cut:]))); got != v.want {
 				t.Errorf("%q: %s, want %s", v.data, got, v.want)
 			}
 		}

@@ -33,9 +33,9 @@ func (r *repeats) set(most uint32, ticksPerSecond uint64) {
 	r.most, r.window = most, ticksPerSecond/repeatsPerSecond
 }
 
-// take reports whether a datagram from the source with the given hash may be answered at time now, and counts it. Reply
+// allow reports whether a datagram from the source with the given hash may be answered at time now, and counts it. Reply
 // contains the same code.
-func (r *repeats) take(now, hash uint64, key uint32) bool {
+func (r *repeats) allow(now, hash uint64, key uint32) bool {
 	e := &r.of[hash>>slotShift]
 	switch {
 	case now-e.began > r.window:

@@ -223,7 +223,7 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 		}
 		now = f.full
 	}
-	if kind == udp4 || kind == udp6 { // repeats.take
+	if kind == udp4 || kind == udp6 { // repeats.allow
 		e := &r.repeats.of[source>>slotShift]
 		key := *(*uint32)(unsafe.Add(p, 38))
 		if kind == udp6 {

@@ -13,7 +13,7 @@ type Rules struct {
 	VLANs         [1 << 12 / 64]uint64
 	ChecksumBytes int // 0 in Open
 
-	// The rate limit, as take uses it: in 1/16 of Config's ticks.
+	// The rate limit, as allow uses it: in 1/16 of Config's ticks.
 	Cost, Burst, Most, Idle uint64
 
 	// The guard against loops: equal datagrams, and the time in ticks.

@@ -198,7 +198,7 @@ func (r *Responder) icmp4(m, from []byte) Verdict {
 	if !r.sound(m, 20+len(m), 0) {
 		return RefusedChecksum
 	}
-	if !r.limit.take(r.Loop.Start, hash4(from)) {
+	if !r.limit.allow(r.Loop.Start, hash4(from)) {
 		return RefusedRate
 	}
 	m[0] = 0
@@ -290,7 +290,7 @@ func (r *Responder) icmp6(m, hosts []byte) Verdict {
 	if !r.sound(m, 40+len(m), pseudo(hosts, protocolICMPv6, len(m))) {
 		return RefusedChecksum
 	}
-	if !r.limit.take(r.Loop.Start, hash6(hosts)) {
+	if !r.limit.allow(r.Loop.Start, hash6(hosts)) {
 		return RefusedRate
 	}
 	m[0] = 129
@@ -361,9 +361,9 @@ func (r *Responder) udp(d []byte, in arrival) (v Verdict, grown int, tos uint8) 
 		if v, s = r.admit(d, &in, auth, source); v != 0 {
 			return v, 0, 0
 		}
-	} else if !r.repeats.take(r.Loop.Start, source, le.Uint32(d[4:])) {
+	} else if !r.repeats.allow(r.Loop.Start, source, le.Uint32(d[4:])) {
 		return RefusedLoop, 0, 0
-	} else if !r.limit.take(r.Loop.Start, source) {
+	} else if !r.limit.allow(r.Loop.Start, source) {
 		return RefusedRate, 0, 0
 	}
 	if partial {
@@ -400,7 +400,7 @@ func (r *Responder) admit(d []byte, in *arrival, auth bool, source uint64) (why 
 		ssid = be.Uint16(p[baseSSID:])
 	}
 	if table == nil {
-		if !limit.take(r.Loop.Start, source) {
+		if !limit.allow(r.Loop.Start, source) {
 			return RefusedRate, nil
 		}
 		return 0, nil
@@ -419,7 +419,7 @@ func (r *Responder) enter(table *sessions, limit *limiter, k *sessionKey, now, s
 	switch {
 	case s == nil:
 		return RefusedSTAMPSessions, nil
-	case !limit.take(r.Loop.Start, source):
+	case !limit.allow(r.Loop.Start, source):
 		return RefusedRate, nil
 	case !going:
 		table.begin(s, k, now)

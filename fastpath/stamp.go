@@ -144,7 +144,7 @@ func (r *Responder) mirror(p []byte, in *arrival, s *session, auth, grown bool) 
 	now := c.At(polling.TSC())
 	be.PutUint64(times, now)
 	if auth {
-		copy(p[authSeal:authBase], r.seal.of(p[:authSeal], nil))
+		copy(p[authSeal:authBase], r.seal.hmac(p[:authSeal], nil))
 	}
 	if s != nil {
 		s.sent++

@@ -48,9 +48,9 @@ func (r *Responder) place() (ahead uint16) {
 	return ahead
 }
 
-// looked returns the last fields of the TLV: the flags, and the time. It is relative to T2, which is that of tick seen, because T2
+// timingFields returns the last fields of the TLV: the flags, and the time. It is relative to T2, which is that of tick seen, because T2
 // may be from an earlier relation of the clocks than c.
-func (r *Responder) looked(c *Clock, seen, t2 uint64) (flags uint8, at uint64) {
+func (r *Responder) timingFields(c *Clock, seen, t2 uint64) (flags uint8, at uint64) {
 	if r.Loop.Looked == 0 {
 		return 0, 0
 	}
@@ -68,7 +68,7 @@ func (r *Responder) timed(at unsafe.Pointer, sum uint64, c *Clock) uint64 {
 	if *(*uint64)(x) != timingAsked {
 		return sum
 	}
-	flags, looked := r.looked(c, r.Loop.Start, bits.ReverseBytes64(*(*uint64)(unsafe.Add(at, 18))))
+	flags, looked := r.timingFields(c, r.Loop.Start, bits.ReverseBytes64(*(*uint64)(unsafe.Add(at, 18))))
 	words := [2]uint64{uint64(flags) | uint64(bits.ReverseBytes16(ahead))<<16, bits.ReverseBytes64(looked)} // the first has 4 bytes
 	if sum != 0 {
 		// As in Reply: old values are added, new ones subtracted.
@@ -97,7 +97,7 @@ func (r *Responder) timingFirst(x []byte, seen uint64, c *Clock) {
 }
 
 func (r *Responder) putTiming(v []byte, ahead uint16, seen uint64, c *Clock) {
-	flags, looked := r.looked(c, seen, c.At(seen))
+	flags, looked := r.timingFields(c, seen, c.At(seen))
 	v[4], v[5] = flags, 0
 	be.PutUint16(v[6:], ahead)
 	be.PutUint64(v[8:], looked)

@@ -102,7 +102,7 @@ func TestTimingAmongTLVs(t *testing.T) {
 	c.Reflector.Key = bytes.Repeat([]byte{3}, KeyLength)
 	seal := newSeal(c.Reflector.Key)
 	p = append(asking(0), flagUnrecognized, tlvHMAC, 0, sealLength)
-	p = append(p, seal.of(p[:4], p[44:64])...)
+	p = append(p, seal.hmac(p[:4], p[44:64])...)
 	g = reply(t, &c, toUs(0, udp(their4, our4, 40000, 862, p)))
 	golden(t, g[34+8+44:34+8+64], "00 fd 0010 52424e44 00 00 0000 0000000000000000")
 }

@@ -123,7 +123,7 @@ func (e *extensions) reflect(r *Responder, number []byte, in *arrival, s *sessio
 	if e.ok && e.seal >= 0 {
 		x := e.tlvs[e.seal:]
 		x[0] = 0
-		copy(x[tlvHeader:], r.seal.of(number, e.tlvs[:e.seal]))
+		copy(x[tlvHeader:], r.seal.hmac(number, e.tlvs[:e.seal]))
 	}
 	return tos
 }

@@ -68,7 +68,7 @@ func suspectsCommand(e *command.Env, args []string) error {
 	defer stop()
 	j := &judge{server: server, labels: labels, log: e.Log}
 	if *listen == "" {
-		v, err := j.ask(ctx)
+		v, err := j.examine(ctx)
 		if err != nil {
 			return err
 		}
@@ -143,7 +143,7 @@ type judge struct {
 	failures int
 }
 
-func (j *judge) ask(ctx context.Context) (suspects.Verdict, error) {
+func (j *judge) examine(ctx context.Context) (suspects.Verdict, error) {
 	paths, silent, err := j.server.Fleet(ctx, j.labels, time.Now())
 	if err != nil {
 		return suspects.Verdict{}, err
@@ -153,7 +153,7 @@ func (j *judge) ask(ctx context.Context) (suspects.Verdict, error) {
 
 // update replaces the verdict, and logs what is new.
 func (j *judge) update(ctx context.Context) {
-	v, err := j.ask(ctx)
+	v, err := j.examine(ctx)
 	if ctx.Err() != nil {
 		return
 	}

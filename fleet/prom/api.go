@@ -28,7 +28,7 @@ const (
 
 // Range evaluates query at from, and every step after it up to to.
 func (s *Server) Range(ctx context.Context, query string, from, to time.Time, step time.Duration) ([]answer.Series, error) {
-	return s.ask(ctx, query, func(ctx context.Context, a v1.API) (model.Value, error) {
+	return s.query(ctx, query, func(ctx context.Context, a v1.API) (model.Value, error) {
 		v, _, _, err := a.QueryRange(ctx, query, v1.Range{Start: from, End: to, Step: step})
 		return v, err
 	})
@@ -36,13 +36,13 @@ func (s *Server) Range(ctx context.Context, query string, from, to time.Time, st
 
 // instant evaluates query at one time.
 func (s *Server) instant(ctx context.Context, query string, at time.Time) ([]answer.Series, error) {
-	return s.ask(ctx, query, func(ctx context.Context, a v1.API) (model.Value, error) {
+	return s.query(ctx, query, func(ctx context.Context, a v1.API) (model.Value, error) {
 		v, _, _, err := a.Query(ctx, query, at)
 		return v, err
 	})
 }
 
-func (s *Server) ask(ctx context.Context, query string, call func(context.Context, v1.API) (model.Value, error)) ([]answer.Series, error) {
+func (s *Server) query(ctx context.Context, query string, call func(context.Context, v1.API) (model.Value, error)) ([]answer.Series, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	client := http.Client{}

@@ -192,9 +192,9 @@ func (f *fleet) bestOffer(kind Kind, a, b int) (best offered) {
 	return best
 }
 
-// offers returns the suspicions that lower the cost beside the assumed ones, for each suspect that which lowers it most; the best
+// suspicions returns the suspicions that lower the cost beside the assumed ones, for each suspect that which lowers it most; the best
 // ones first.
-func (f *fleet) offers() (all []offered) {
+func (f *fleet) suspicions() (all []offered) {
 	try := func(kind Kind, a, b int) {
 		if best := f.bestOffer(kind, a, b); best.change < 0 && !slices.ContainsFunc(f.assumed, best.same) {
 			all = append(all, best)
@@ -257,7 +257,7 @@ const (
 func (f *fleet) search() (best []suspicion, others [][]suspicion) {
 	f.restart(nil)
 	for {
-		all := f.offers()
+		all := f.suspicions()
 		if len(all) == 0 {
 			break
 		}
@@ -317,7 +317,7 @@ func parts(set []suspicion) (all [][]suspicion) {
 // replace appends the explanations that have the kept suspicions and up to three of the best others, and at most a number of all.
 func (f *fleet) replace(kept []suspicion, most int, all *[]explanation) {
 	base := f.explain(kept)
-	offers := f.offers()
+	offers := f.suspicions()
 	offers = offers[:min(len(offers), pool)]
 	var add func(from int, x explanation)
 	add = func(from int, x explanation) {

@@ -45,7 +45,7 @@ func (d Defaults) parseList(name string, text []byte) ([]Target, error) {
 				return nil, fmt.Errorf("%s: %w", at, err)
 			}
 		}
-		if err := errors.Join(t.portless(f[0]), t.settled()); err != nil {
+		if err := errors.Join(t.portless(f[0]), t.checkLabels()); err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
 		if out = append(out, d.complete(t)); len(out) > maxTargets {
@@ -108,7 +108,7 @@ func (d Defaults) parseFileSD(name string, text []byte) ([]Target, error) {
 					return nil, fmt.Errorf("%s:%d: %w", name, l.line, err)
 				}
 			}
-			if err := t.settled(); err != nil {
+			if err := t.checkLabels(); err != nil {
 				return nil, fmt.Errorf("%s: %w", at, err)
 			}
 			if out = append(out, d.complete(t)); len(out) > maxTargets {

@@ -138,7 +138,7 @@ func (s *Sources) Read(ctx context.Context, force bool, now time.Time) (all []Ta
 		if force || now.Sub(l.asked) >= s.Refresh || now.Before(l.asked) {
 			l.asked = now
 			var found []Target
-			if found, err = s.ask(ctx, q); err == nil {
+			if found, err = s.resolve(ctx, q); err == nil {
 				l.targets = found
 			}
 		} else if l.failed != "" {
@@ -205,8 +205,8 @@ func (l *listed) load(file string, force bool, parse func(string, []byte) ([]Tar
 	return err
 }
 
-// ask resolves a name, as Prometheus' dns_sd does.
-func (s *Sources) ask(ctx context.Context, q Query) (out []Target, err error) {
+// resolve resolves a name, as Prometheus' dns_sd does.
+func (s *Sources) resolve(ctx context.Context, q Query) (out []Target, err error) {
 	r := s.Resolver
 	if r == nil {
 		r = net.DefaultResolver

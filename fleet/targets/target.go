@@ -274,8 +274,8 @@ func (t *Target) setLabel(name, value string) error {
 	return nil
 }
 
-// settled rejects STAMP labels on a target of another protocol, and source ports on one that has none.
-func (t *Target) settled() error {
+// checkLabels rejects STAMP labels on a target of another protocol, and source ports on one that has none.
+func (t *Target) checkLabels() error {
 	if t.Proto == probe.ICMP && t.SourcePorts > 0 {
 		return fmt.Errorf("target %q: icmp has no ports: __param_source_ports is for udp and stamp", t.Host)
 	}

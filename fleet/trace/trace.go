@@ -67,7 +67,7 @@ func Run(ctx context.Context, send func(ttl int) error, next func(wait time.Dura
 				if err := cmp.Or(err, ctx.Err()); err != nil {
 					return r, err
 				}
-				if r.take(a, ttl); r.End != Nothing {
+				if r.add(a, ttl); r.End != Nothing {
 					return r, nil
 				}
 			}
@@ -76,9 +76,9 @@ func Run(ctx context.Context, send func(ttl int) error, next func(wait time.Dura
 	return r, nil
 }
 
-// take adds an answer, while probes with this TTL are sent. A late one belongs to an earlier hop, whose place in the list
+// add adds an answer, while probes with this TTL are sent. A late one belongs to an earlier hop, whose place in the list
 // has passed.
-func (r *Result) take(a Answer, ttl int) {
+func (r *Result) add(a Answer, ttl int) {
 	if a.TTL == 0 {
 		a.TTL = ttl
 	}

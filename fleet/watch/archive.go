@@ -76,12 +76,12 @@ type archive struct {
 	failing   error // error of the last write
 }
 
-// way is the direction of loss of the probes from a source port.
-func (s *state) way(path uint8) *direction {
+// direction is the direction of loss of the probes from a source port.
+func (s *state) pathDirection(path uint8) *direction {
 	if s.paths == nil {
 		return &s.direction
 	}
-	return &s.paths.of(path).direction
+	return &s.paths.path(path).direction
 }
 
 func newArchive(interval time.Duration, dir *hours, days int, now time.Time, log *slog.Logger) *archive {
@@ -118,7 +118,7 @@ func (k *archive) found(s *state, why string) (news bool) {
 	return news
 }
 
-func (k *archive) take(e *event) {
+func (k *archive) record(e *event) {
 	s := k.byID[e.flow]
 	if s == nil {
 		return
@@ -181,7 +181,7 @@ func (k *archive) take(e *event) {
 		}
 	}
 	if e.kind == duplicate && e.stamped {
-		s.way(e.path).duplicate(e.far)
+		s.pathDirection(e.path).duplicate(e.far)
 	}
 	if e.kind != answered && e.kind != late {
 		return
@@ -191,7 +191,7 @@ func (k *archive) take(e *event) {
 		s.now.Record(e.ns)
 	}
 	if e.stamped {
-		s.way(e.path).reply(e.seq, e.far, e.copied)
+		s.pathDirection(e.path).reply(e.seq, e.far, e.copied)
 	}
 }
 
@@ -200,7 +200,7 @@ func (k *archive) drain(r *ring, now time.Time) {
 	k.mu.Lock()
 	k.now = now
 	k.turnMinutes(now)
-	r.drain(k.take)
+	r.drain(k.record)
 	k.decide(false)
 	news := k.news
 	k.news = nil

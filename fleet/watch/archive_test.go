@@ -52,12 +52,12 @@ func logged(h *hours) (*archive, *bytes.Buffer) {
 // feed gives a target one interval with n round trips around a level, lostOf of them without a reply.
 func feed(k *archive, s *state, r *rand.Rand, n, lostOf int, level float64) {
 	for i := range n {
-		k.take(&event{flow: s.id, kind: sent})
+		k.record(&event{flow: s.id, kind: sent})
 		if i < lostOf {
-			k.take(&event{flow: s.id, kind: missed, probe: uint64(i), wire: gone})
+			k.record(&event{flow: s.id, kind: missed, probe: uint64(i), wire: gone})
 			continue
 		}
-		k.take(&event{flow: s.id, kind: answered, ns: int64(level * (1 + 0.1*r.ExpFloat64()))})
+		k.record(&event{flow: s.id, kind: answered, ns: int64(level * (1 + 0.1*r.ExpFloat64()))})
 	}
 }
 
@@ -353,13 +353,13 @@ func TestFloodSparesProbes(t *testing.T) {
 	l, f := loopOf(t), newFlow(0, codec, 8)
 	spoiled := spoil(codec.Build(0, 0))
 	for range 2 * len(l.events.buf) {
-		l.take(f, spoiled, polling.TSC(), false, outcome.None)
+		l.process(f, spoiled, polling.TSC(), false, outcome.None)
 	}
-	seq := f.take()
+	seq := f.nextNumber()
 	reply := bytes.Clone(codec.Build(uint32(seq), 0))
 	f.slots[seq] = slot{seq: seq, sent: polling.TSC(), state: waiting}
 	l.events.put(event{flow: f.id, kind: sent})
-	l.take(f, reply, polling.TSC(), false, outcome.None)
+	l.process(f, reply, polling.TSC(), false, outcome.None)
 	count := [kinds]int{}
 	l.events.drain(func(e *event) { count[e.kind]++ })
 	if count[sent] != 1 || count[answered] != 1 || count[corrupt] == 0 || uint64(count[corrupt])+l.events.dropped.Load() != uint64(2*len(l.events.buf)) {

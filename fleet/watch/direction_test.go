@@ -40,7 +40,7 @@ func (d *direction) plain(sender, far uint32) { d.reply(sender, far, sender == f
 // probes sends n probes of f.
 func (r *reflector) probes(n int, f *flow, d *direction) {
 	for range n {
-		r.probe(uint32(f.take()), d.plain)
+		r.probe(uint32(f.nextNumber()), d.plain)
 	}
 }
 
@@ -52,7 +52,7 @@ func TestDirection(t *testing.T) {
 		first, beforeF, beforeB, lastF, lastB := true, int64(0), int64(0), int64(0), int64(0)
 		f := flow{stamp: true}
 		for range 5000 {
-			seq := uint32(f.take())
+			seq := uint32(f.nextNumber())
 			r.probe(seq, func(seq, far uint32) {
 				d.plain(seq, far)
 				if first && seq >= 2 {
@@ -116,7 +116,7 @@ func TestDirectionWithCopies(t *testing.T) {
 	f := flow{stamp: true}
 	far, lost, counted := uint32(0), int64(0), int64(0)
 	for range 5000 {
-		seq := uint32(f.take())
+		seq := uint32(f.nextNumber())
 		if random.Float64() < 0.03 {
 			lost++
 			continue

@@ -68,9 +68,9 @@ func newFlow(id int32, codec *probe.Codec, slots int) *flow {
 	return &flow{id: id, codec: codec, stamp: codec.Flow().Proto == probe.STAMP, slots: make([]slot, n), missed: make([]int, 1)}
 }
 
-// take allocates the number of the next probe. STAMP's second number is skipped: a stateful reflector then counts one
+// nextNumber allocates the number of the next probe. STAMP's second number is skipped: a stateful reflector then counts one
 // less than its sender from there on, which distinguishes it from one that repeats the sender's numbers.
-func (f *flow) take() uint64 {
+func (f *flow) nextNumber() uint64 {
 	if f.stamp && f.next == 1 {
 		f.next++
 	}

@@ -78,7 +78,7 @@ func (k *archive) judge(states []*state, parts []part) {
 		if err == nil && days >= FewestDays {
 			var b *report.Report
 			if b, _, err = dayReport(t.Tag(), now); err == nil && b != nil {
-				k.settle(s, hour, days, compareHour(a, b, k.interval))
+				k.storeVerdicts(s, hour, days, compareHour(a, b, k.interval))
 			}
 		}
 		if err != nil {
@@ -90,8 +90,8 @@ func (k *archive) judge(states []*state, parts []part) {
 // falseMarks says how often a verdict is wrong.
 const falseMarks = "at most 5 % of unchanged hours of a target have a verdict"
 
-// settle stores the verdicts, and logs the new ones.
-func (k *archive) settle(s *state, hour time.Time, days int, p compare.Pair) {
+// storeVerdicts stores the verdicts, and logs the new ones.
+func (k *archive) storeVerdicts(s *state, hour time.Time, days int, p compare.Pair) {
 	for _, row := range p.Rows {
 		name := row.Stat.String()
 		j := judgement{verdict: row.Verdict, shift: row.Shift, why: row.Why, days: days}

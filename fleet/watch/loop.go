@@ -115,7 +115,7 @@ func (l *loop) run() {
 		if len(l.plan.asks) > 0 && int64(now-l.askAt) >= 0 {
 			l.askAt = now + l.clock.Ticks(time.Second)
 			for _, a := range l.plan.asks {
-				a.wire.ask([]ask{a})
+				a.wire.solicit([]ask{a})
 			}
 		}
 		if l.awaited > 0 && now-heard < 2*turn {
@@ -198,14 +198,14 @@ func (l *loop) receive(after bool) {
 				break
 			}
 			if f != nil {
-				l.take(f, l.buf[:n], uint64(at), after, origin)
+				l.process(f, l.buf[:n], uint64(at), after, origin)
 			}
 		}
 	}
 }
 
-// take processes a message. origin is not None if it did not come from the flow's target, and the codec cannot see that.
-func (l *loop) take(f *flow, b []byte, at uint64, after bool, origin outcome.Reason) {
+// receive processes a message. origin is not None if it did not come from the flow's target, and the codec cannot see that.
+func (l *loop) process(f *flow, b []byte, at uint64, after bool, origin outcome.Reason) {
 	e := event{flow: f.id, untimed: after}
 	verdict := f.codec.Check(b, &l.reply)
 	if origin != outcome.None && (verdict == probe.Good || verdict == probe.Unsummed || verdict == probe.Corrupt && l.reply.Field != probe.Length) {
@@ -335,7 +335,7 @@ func (l *loop) send(now uint64) {
 		l.events.put(e)
 		return
 	}
-	seq := f.take()
+	seq := f.nextNumber()
 	var t1 uint64
 	if f.stamp {
 		t1 = engine.NTP(time.Now())

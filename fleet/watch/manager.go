@@ -122,7 +122,7 @@ func (m *manager) update(ctx context.Context, all bool) {
 			m.archive.target(t, now)
 		}
 		if all || now.Sub(e.looked) >= routeEvery || now.Before(e.looked) {
-			m.look(ctx, e, now)
+			m.refresh(ctx, e, now)
 		}
 	}
 	for name, e := range m.entries {
@@ -135,13 +135,13 @@ func (m *manager) update(ctx context.Context, all bool) {
 	m.build(now)
 }
 
-// look determines the target's address and the path to it.
-func (m *manager) look(ctx context.Context, e *entry, now time.Time) {
+// resolve determines the target's address and the path to it.
+func (m *manager) refresh(ctx context.Context, e *entry, now time.Time) {
 	e.looked = now
 	addr, err := m.resolve(ctx, e.Host)
 	if err == nil {
 		var p route.Path
-		if p, err = m.way(addr, e); err == nil {
+		if p, err = m.findRoute(addr, e); err == nil {
 			if p != e.path || addr != e.addr {
 				e.path, e.addr, e.flow, e.known = p, addr, nil, false
 			}
@@ -217,8 +217,8 @@ func ofFamily(list []netip.Addr, a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// way determines how a is reached with the probes of e.
-func (m *manager) way(a netip.Addr, e *entry) (p route.Path, err error) {
+// findRoute determines how a is reached with the probes of e.
+func (m *manager) findRoute(a netip.Addr, e *entry) (p route.Path, err error) {
 	iface := m.options.NIC.Device
 	if cards.IsPCIDevice(iface) {
 		p = route.Path{Interface: iface, Source: m.source(a), Next: a}

@@ -326,7 +326,7 @@ func (e *entry) resolve(tables neighbourTables) (is, ask bool) {
 	if !e.path.KernelResolves() {
 		return is, !is
 	}
-	got, ok := tables.of(e.path)[h.next]
+	got, ok := tables.read(e.path)[h.next]
 	if !ok {
 		if !is || h.suspect.Load() {
 			ask = e.path.AskKernel() != nil // it lacks that privilege
@@ -349,7 +349,7 @@ type neighbourTable struct {
 	v6    bool
 }
 
-func (n neighbourTables) of(p route.Path) map[netip.Addr]route.Entry {
+func (n neighbourTables) read(p route.Path) map[netip.Addr]route.Entry {
 	k := neighbourTable{p.Index, p.Next.Is6()}
 	t, ok := n[k]
 	if !ok {

@@ -65,12 +65,12 @@ func (k *archive) follow(e *entry) {
 	e.state.paths = p
 }
 
-// of returns a path. Events of a flow that was replaced may have any index.
-func (p *paths) of(i uint8) *path { return &p.list[int(i)%len(p.list)] }
+// path returns a path. Events of a flow that was replaced may have any index.
+func (p *paths) path(i uint8) *path { return &p.list[int(i)%len(p.list)] }
 
 // count records an event of a path. failed means that the path has begun to lose probes that other paths do not lose.
 func (p *paths) count(e *event, now time.Time, timeout time.Duration) (c *change, failed bool) {
-	x := p.of(e.path)
+	x := p.path(e.path)
 	switch e.kind {
 	case sent:
 		x.sent++

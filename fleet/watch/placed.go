@@ -153,7 +153,7 @@ func (k *archive) decide(all bool) {
 					t.unanswered(p.corrupt, moved, p.closed || s.closed)
 				}
 				if s.paths != nil && !p.corrupt && !moved && !p.closed && !s.closed {
-					s.paths.of(p.path).lost++
+					s.paths.path(p.path).lost++
 				}
 			}
 		}

@@ -36,9 +36,9 @@ func TestOverdueIsPlaced(t *testing.T) {
 	probe := uint64(0)
 	miss := func(sent uint64) {
 		probe++
-		k.take(&event{kind: missed, probe: probe, sent: sent, until: sent + 20, wire: w})
+		k.record(&event{kind: missed, probe: probe, sent: sent, until: sent + 20, wire: w})
 	}
-	late := func(n uint64) { k.take(&event{kind: late, probe: n}) }
+	late := func(n uint64) { k.record(&event{kind: late, probe: n}) }
 	places := func(what string, here, there int64) {
 		t.Helper()
 		if n := s.all; n.DroppedHere != here || n.DroppedHereUncertain != here || n.RefusedThere != there || n.RefusedThereUncertain != there {
@@ -83,16 +83,16 @@ func TestOverdueIsPlaced(t *testing.T) {
 	want("a device that does not count its drops", 5, 3, 1, 1)
 	from.Device = nil
 	places("this host", 3, 0)
-	k.take(&event{kind: refused, closed: true})
+	k.record(&event{kind: refused, closed: true})
 	reading(151, 7)
 	miss(152)
 	reading(180, 7)
 	want("the target said that nothing is at the port", 6, 4, 1, 1)
 	miss(181)
-	k.take(&event{kind: answered})
+	k.record(&event{kind: answered})
 	reading(210, 7)
 	want("the target answered again only later", 7, 5, 1, 1)
-	k.take(&event{kind: refused}) // by a router
+	k.record(&event{kind: refused}) // by a router
 	miss(211)
 	reading(240, 7)
 	want("a router refused", 8, 5, 1, 1)
@@ -108,7 +108,7 @@ func TestOverdueIsPlaced(t *testing.T) {
 	reading(270, 7)
 	want("the device failed", 10, 7, 1, 1)
 	w.failure.Store(nil)
-	k.take(&event{kind: missed, probe: 99, sent: 271, until: 280, wire: w, corrupt: true})
+	k.record(&event{kind: missed, probe: 99, sent: 271, until: 280, wire: w, corrupt: true})
 	reading(290, 7)
 	want("a corrupt reply came", 10, 7, 1, 1)
 	check.Equal(t, s.all.CorruptOnly, 1, "%d probes were answered by corrupt replies only")
@@ -122,13 +122,13 @@ func TestCorruptReplyIsNoLoss(t *testing.T) {
 	codec := udpCodec(t)
 	for _, good := range []bool{false, true} {
 		l, f := loopOf(t), newFlow(0, codec, 8)
-		seq := f.take()
+		seq := f.nextNumber()
 		reply := bytes.Clone(codec.Build(uint32(seq), 0))
 		s := &f.slots[seq]
 		*s = slot{seq: seq, sent: polling.TSC(), state: waiting}
-		l.take(f, spoil(reply), polling.TSC(), false, outcome.None)
+		l.process(f, spoil(reply), polling.TSC(), false, outcome.None)
 		if good {
-			l.take(f, reply, polling.TSC(), false, outcome.None)
+			l.process(f, reply, polling.TSC(), false, outcome.None)
 		} else {
 			l.giveUp(f, s, s.sent+l.timeout)
 		}

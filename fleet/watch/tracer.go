@@ -34,7 +34,7 @@ type wantedTrace struct {
 // wantTrace requests a trace of a path. It does nothing for a target with one source port.
 func (k *archive) wantTrace(s *state, path uint8) {
 	if s.paths != nil && len(k.wanted) < mostWanted {
-		k.wanted = append(k.wanted, wantedTrace{s, s.paths.of(path).port})
+		k.wanted = append(k.wanted, wantedTrace{s, s.paths.path(path).port})
 	}
 }
 

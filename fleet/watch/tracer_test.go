@@ -37,7 +37,7 @@ func TestReplyToATrace(t *testing.T) {
 		f, codec := tracedFlow(t, proto)
 		l := loopOf(t)
 		for range 1000 {
-			f.take()
+			f.nextNumber()
 		}
 		events := func() (n int) { l.events.drain(func(*event) { n++ }); return n }
 		reply := func(seq uint32) []byte {
@@ -47,11 +47,11 @@ func TestReplyToATrace(t *testing.T) {
 			}
 			return b
 		}
-		l.take(f, reply(42), polling.TSC(), false, outcome.None)
+		l.process(f, reply(42), polling.TSC(), false, outcome.None)
 		if n := events(); n != 1 || f.tracing.Load().reached.Load() {
 			t.Errorf("%v: %d events from a reply that is not to a trace", proto, n)
 		}
-		l.take(f, reply(traceSeq+7), polling.TSC(), false, outcome.None)
+		l.process(f, reply(traceSeq+7), polling.TSC(), false, outcome.None)
 		if n := events(); n != 0 || !f.tracing.Load().reached.Load() {
 			t.Errorf("%v: %d events, reached %t", proto, n, f.tracing.Load().reached.Load())
 		}
@@ -64,7 +64,7 @@ func TestDeadPathIsNotPolledFor(t *testing.T) {
 	f.paths, f.missed = make([]uint32, 2), make([]int, 2)
 	l := loopOf(t)
 	next := func() (*slot, uint64) {
-		seq := f.take()
+		seq := f.nextNumber()
 		s := &f.slots[seq&uint64(len(f.slots)-1)]
 		*s = slot{seq: seq, state: waiting}
 		f.from(s, seq)
@@ -73,7 +73,7 @@ func TestDeadPathIsNotPolledFor(t *testing.T) {
 	}
 	answered := func() {
 		_, seq := next()
-		l.take(f, bytes.Clone(f.codec.Build(uint32(seq), 0)), polling.TSC(), false, outcome.None)
+		l.process(f, bytes.Clone(f.codec.Build(uint32(seq), 0)), polling.TSC(), false, outcome.None)
 	}
 	for range patience {
 		if !f.hopeful(0) || !f.hopeful(1) {

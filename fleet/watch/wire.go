@@ -100,8 +100,8 @@ func (w *planned) recv(buf []byte) (n int, at int64, f *flow, origin outcome.Rea
 			k.port = from.Port()
 		}
 		if f = w.flows[k]; f == nil {
-			if f = w.ofRun(buf[:n], 0); f == nil {
-				f = w.ofCopy(buf[:n])
+			if f = w.flowByRun(buf[:n], 0); f == nil {
+				f = w.flowByCopy(buf[:n])
 			}
 			if f != nil {
 				origin = outcome.Source
@@ -116,7 +116,7 @@ func (w *planned) recv(buf []byte) (n int, at int64, f *flow, origin outcome.Rea
 	b := buf[:n]
 	if k, ok := keyOf(b); ok {
 		if f = w.flows[k]; f == nil {
-			f = w.ofRun(b, l4At(b)) // the codec sees what is wrong
+			f = w.flowByRun(b, l4At(b)) // the codec sees what is wrong
 		}
 		return n, at, f, origin, nil
 	}
@@ -124,8 +124,8 @@ func (w *planned) recv(buf []byte) (n int, at int64, f *flow, origin outcome.Rea
 	return n, at, nil, origin, nil
 }
 
-// ofRun returns the flow whose run's number is in the payload of a reply; STAMP has none. The ICMP or UDP header is at l4.
-func (w *planned) ofRun(b []byte, l4 int) *flow {
+// flowByRun returns the flow whose run's number is in the payload of a reply; STAMP has none. The ICMP or UDP header is at l4.
+func (w *planned) flowByRun(b []byte, l4 int) *flow {
 	at := l4 + 8
 	if w.socket != nil && !w.echo {
 		at = l4 // a UDP socket delivers the payload
@@ -136,8 +136,8 @@ func (w *planned) ofRun(b []byte, l4 int) *flow {
 	return w.runs[binary.BigEndian.Uint32(b[at:])]
 }
 
-// ofCopy returns the flow whose probe a STAMP reply on a socket copies: number and timestamp are those of a probe that is waiting.
-func (w *planned) ofCopy(b []byte) *flow {
+// flowByCopy returns the flow whose probe a STAMP reply on a socket copies: number and timestamp are those of a probe that is waiting.
+func (w *planned) flowByCopy(b []byte) *flow {
 	if w.echo {
 		return nil
 	}
@@ -180,8 +180,8 @@ func (w *wire) answer(b []byte) {
 	}
 }
 
-// ask asks the next hops for their MAC.
-func (w *wire) ask(asks []ask) {
+// solicit asks the next hops for their MAC.
+func (w *wire) solicit(asks []ask) {
 	for _, a := range asks {
 		if err := w.device.Send(a.hop.by.Ask(a.hop.next)); err != nil && !errors.Is(err, nic.ErrFull) {
 			w.fail(err)

@@ -239,8 +239,8 @@ func WritesConfig(name string) bool { d := byName(name); return d != nil && d.co
 // CarriesMessages reports whether a driver's device carries messages, not frames.
 func CarriesMessages(name string) bool { d := byName(name); return d != nil && d.messages != nil }
 
-// takes returns an error for a value of nic.push that is not for this driver.
-func (d *driver) takes(push string) error {
+// checkPush returns an error for a value of nic.push that is not for this driver.
+func (d *driver) checkPush(push string) error {
 	var own []string
 	for _, m := range d.push {
 		own = append(own, m.Name)

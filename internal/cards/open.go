@@ -116,7 +116,7 @@ func (c *Config) Open() (nic.Device, error) {
 		}
 		return nil, errors.Join(fmt.Errorf("%s: driver %s carries messages, not frames", c.Device, port.Info().Driver), port.Close())
 	}
-	if err := (&driver{}).takes(c.Push); err != nil {
+	if err := (&driver{}).checkPush(c.Push); err != nil {
 		return nil, fmt.Errorf("%s: %w: a socket has no card to push to", c.Device, err)
 	}
 	if c.Driver == "auto" {
@@ -141,7 +141,7 @@ func (c *Config) OpenKernel() (*xdp.Device, error) {
 	if err := Fits(c.Driver, c.Device); err != nil {
 		return nil, err
 	}
-	if err := (&driver{}).takes(c.Push); err != nil {
+	if err := (&driver{}).checkPush(c.Push); err != nil {
 		return nil, fmt.Errorf("%s: %w: a socket has no card to push to", c.Device, err)
 	}
 	return byName(c.Driver).kernel(c)
@@ -217,7 +217,7 @@ func (c *Config) openSocket() (nic.Device, error) {
 }
 
 func (c *Config) openFunction() (nic.Answerer, error) {
-	fn, err := c.take()
+	fn, err := c.openPCI()
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +232,7 @@ func (c *Config) openFunction() (nic.Answerer, error) {
 	if d == nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w: no driver for %v", c.Device, nic.ErrNoDevice, fn.ID()), fn.Close())
 	}
-	if err := d.takes(c.Push); err != nil {
+	if err := d.checkPush(c.Push); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s %s: %w", d.name, c.Device, err), fn.Close())
 	}
 	if beside := verbs.Of(fn); beside != nil && (!d.beside || c.Observe != nil) {
@@ -256,7 +256,7 @@ func (c *Config) openFunction() (nic.Answerer, error) {
 	return &card{Device: dev, modelled: modelled{fn: fn}}, nil
 }
 
-func (c *Config) take() (pci.Function, error) {
+func (c *Config) openPCI() (pci.Function, error) {
 	if path, ok := strings.CutPrefix(c.Device, simulated); ok {
 		return vfiouser.Dial(path)
 	}

@@ -105,7 +105,7 @@ func (e *engine) run(ctx context.Context, ready func()) error {
 				again, watching = true, false
 			case <-tick.C:
 				for _, l := range e.loops {
-					e.guard.look(l.responder.Stats(), e.log)
+					e.guard.check(l.responder.Stats(), e.log)
 				}
 				again = heap() > kept+e.bound
 				watching = !again

@@ -93,8 +93,8 @@ func (g *gapLog) cause(e osnoise.Event) {
 	g.causes = append(g.causes, gapCause{e, g.wall(g.anchor, e.From)})
 }
 
-// look reads the loops' latest gaps.
-func (g *gapLog) look() {
+// collect reads the loops' latest gaps.
+func (g *gapLog) collect() {
 	a := readAnchor()
 	g.mu.Lock()
 	g.anchor = a
@@ -122,10 +122,10 @@ func (g *gapLog) follow(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			g.look()
+			g.collect()
 			return
 		case <-t.C:
-			g.look()
+			g.collect()
 		}
 	}
 }

@@ -110,7 +110,7 @@ func (k *kernelProgram) run(ctx context.Context, ready func()) error {
 				k.log.Warn("cannot follow the interface's MAC", "error", err)
 			}
 		case <-tick.C:
-			k.guard.look(k.stats(), k.log)
+			k.guard.check(k.stats(), k.log)
 			if !k.turned() {
 				return k.device.Err()
 			}

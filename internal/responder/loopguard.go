@@ -13,8 +13,8 @@ type loopGuard struct {
 	said  bool
 }
 
-// look reads the counts.
-func (g *loopGuard) look(s fastpath.Stats, log *slog.Logger) {
+// check reads the counts.
+func (g *loopGuard) check(s fastpath.Stats, log *slog.Logger) {
 	n := s[fastpath.RefusedLoop]
 	if g.said || n <= g.since {
 		return

@@ -129,9 +129,9 @@ func (p *Pair) judge(limits []Limit) {
 			all = append(all, l.Stat)
 		}
 	}
-	ways := p.ways()
+	ways := p.compareOneWay()
 	named, other := levels(len(asked), len(all)+len(ways)*len(wayStats))
-	named, other = named/float64(p.looks()), other/float64(p.looks())
+	named, other = named/float64(p.tests()), other/float64(p.tests())
 	p.see()
 	for _, st := range all {
 		level := other
@@ -148,8 +148,8 @@ func (p *Pair) judge(limits []Limit) {
 	}
 }
 
-// looks returns how many tests share the chance of a false verdict.
-func (p *Pair) looks() int {
+// tests returns how many tests share the chance of a false verdict.
+func (p *Pair) tests() int {
 	n := 1
 	for _, r := range []*report.Report{p.A, p.B} {
 		if r.Schedule != nil {

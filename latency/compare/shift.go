@@ -29,7 +29,7 @@ func (p *Pair) ShiftFunction() []Row {
 		least = math.Ldexp(1, 1-len(a)) // all signs alike, see fewestPairs
 	}
 	var percentiles []float64
-	level := func(points int) float64 { return tableLevel / float64(points*p.looks()) }
+	level := func(points int) float64 { return tableLevel / float64(points*p.tests()) }
 	for i, group := range shiftPercentiles {
 		if i == 0 || least <= level(len(percentiles)+len(group)) {
 			percentiles = append(percentiles, group...)

@@ -225,7 +225,7 @@ func (p *Pair) Confidence() string {
 		each = asked + " each"
 	}
 	text := fmt.Sprintf("intervals are at %s, so that at most %s of tables without a real change show any + or -; p is adjusted for that", each, latency.FormatShare(tableLevel))
-	if n := p.looks(); n > 1 {
+	if n := p.tests(); n > 1 {
 		text += fmt.Sprintf(" and for %d tests, any of which could end the measurement (-auto)", n)
 	}
 	return text

@@ -70,7 +70,7 @@ func (h *History) answer() string {
 	if s.After < s.Before {
 		word = "fell"
 	}
-	text := fmt.Sprintf("%s %s by %s (%s to %s) with %s", l.Stat, word, latency.FormatShare(math.Abs(s.Percent())/100), latency.FormatNS(s.Before), latency.FormatNS(s.After), at(l, s.At))
+	text := fmt.Sprintf("%s %s by %s (%s to %s) with %s", l.Stat, word, latency.FormatShare(math.Abs(s.Percent())/100), latency.FormatNS(s.Before), latency.FormatNS(s.After), formatReport(l, s.At))
 	if n > 1 {
 		text += fmt.Sprintf(", the last of %d changes", n)
 	}
@@ -95,7 +95,7 @@ func PrintHistory(w io.Writer, h *History) error {
 						continue
 					}
 					fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Stat, sanitize.Text(l.What), latency.FormatNS(s.Before), latency.FormatNS(s.After),
-						latency.FormatChange(s.Percent()/100), formatP(s.P), sanitize.Text(at(l, s.At)), sanitize.Text(d))
+						latency.FormatChange(s.Percent()/100), formatP(s.P), sanitize.Text(formatReport(l, s.At)), sanitize.Text(d))
 				}
 			}
 		}
@@ -116,8 +116,8 @@ func PrintHistory(w io.Writer, h *History) error {
 	return b.Flush()
 }
 
-// at formats the i-th report of a line with its date.
-func at(l *compare.Line, i int) string {
+// formatReport formats the i-th report of a line with its date.
+func formatReport(l *compare.Line, i int) string {
 	return dated(l.Points[i].Name, l.Points[i].Start)
 }
 
@@ -143,12 +143,12 @@ func WriteHistory(w io.Writer, h *History) error {
 		}
 		p.Plots = append(p.Plots, plot{Title: l.Stat.String() + " of " + l.What, Caption: caption, SVG: historyFigure(l)})
 		for _, s := range l.Steps {
-			p.Rows = append(p.Rows, Row{l.Stat.String() + " of " + l.What, []string{at(l, s.At), Duration(s.Before), Duration(s.After), latency.FormatChange(s.Percent() / 100), formatP(s.P)}})
+			p.Rows = append(p.Rows, Row{l.Stat.String() + " of " + l.What, []string{formatReport(l, s.At), Duration(s.Before), Duration(s.After), latency.FormatChange(s.Percent() / 100), formatP(s.P)}})
 			differ := strings.Join(s.Differ, "; ")
 			if differ == "" {
 				differ = "nothing that the reports say"
 			}
-			p.Differ = append(p.Differ, fact{fmt.Sprintf("%s at %s", l.Stat, at(l, s.At)), upperFirst(differ) + "."})
+			p.Differ = append(p.Differ, fact{fmt.Sprintf("%s at %s", l.Stat, formatReport(l, s.At)), upperFirst(differ) + "."})
 		}
 	}
 	for i := range h.Lost {
@@ -165,7 +165,7 @@ func historyFigure(l *compare.Line) template.HTML {
 	dots := curve{name: l.Stat.String(), class: "dots"}
 	for i, p := range l.Points {
 		lo, hi = min(lo, p.Value), max(hi, p.Value)
-		dots.marks = append(dots.marks, mark{float64(i + 1), p.Value, fmt.Sprintf("%s: %s", at(l, i), latency.FormatNS(p.Value))})
+		dots.marks = append(dots.marks, mark{float64(i + 1), p.Value, fmt.Sprintf("%s: %s", formatReport(l, i), latency.FormatNS(p.Value))})
 	}
 	f := figure{y: valueAxis(l.Stat.String(), lo, hi), x: axis{lo: 0.5, hi: float64(n) + 0.5, unit: "report", title: "report"}}
 	f.x.ticks = linearTicks(1, max(float64(n), 2), 8, func(v float64) string { return fmt.Sprint(math.Round(v)) })
@@ -180,7 +180,7 @@ func historyFigure(l *compare.Line) template.HTML {
 		add(s.At, s.Before)
 		level = s.After
 		f.rules = append(f.rules, mark{x: float64(s.At) + 0.5, text: fmt.Sprintf("%s, p %s", latency.FormatChange(s.Percent()/100), formatP(s.P))})
-		alts = append(alts, fmt.Sprintf("it changes by %s with %s", latency.FormatChange(s.Percent()/100), at(l, s.At)))
+		alts = append(alts, fmt.Sprintf("it changes by %s with %s", latency.FormatChange(s.Percent()/100), formatReport(l, s.At)))
 	}
 	if level > 0 {
 		add(n, level)

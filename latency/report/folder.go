@@ -46,14 +46,14 @@ func OpenFolder(dir string, uid, gid int) (f *Folder, err error) {
 	if f.root, err = os.OpenRoot(name); err != nil {
 		return nil, err
 	}
-	if err := f.give(named, uid, gid); err != nil {
+	if err := f.chown(named, uid, gid); err != nil {
 		f.close()
 		return nil, err
 	}
 	return f, nil
 }
 
-func (f *Folder) give(named os.FileInfo, uid, gid int) error {
+func (f *Folder) chown(named os.FileInfo, uid, gid int) error {
 	d, err := f.root.Open(".")
 	if err != nil {
 		return err

@@ -85,7 +85,7 @@ func (c *Counts) Locate(u Unanswered, drops []Drop) map[Place]int64 {
 	for _, place := range Places {
 		most := min(sums[place], limit(place), u.Measured-sure+certain[place])
 		total += most
-		n, uncertain := c.at(place)
+		n, uncertain := c.fields(place)
 		*n += most
 		*uncertain += most - certain[place]
 	}
@@ -93,8 +93,8 @@ func (c *Counts) Locate(u Unanswered, drops []Drop) map[Place]int64 {
 	return certain
 }
 
-// at returns the fields of a place.
-func (c *Counts) at(p Place) (n, uncertain *int64) {
+// fields returns the fields of a place.
+func (c *Counts) fields(p Place) (n, uncertain *int64) {
 	switch p {
 	case NotSent:
 		return &c.SendFailed, &c.SendFailedUncertain
@@ -114,8 +114,8 @@ func (c *Counts) Add(o *Counts) {
 	c.CE, c.NotAwaited, c.Unparsed = c.CE+o.CE, c.NotAwaited+o.NotAwaited, c.Unparsed+o.Unparsed
 	c.Late, c.Duplicates, c.Reordered, c.Corrupt, c.CorruptOnly = c.Late+o.Late, c.Duplicates+o.Duplicates, c.Reordered+o.Reordered, c.Corrupt+o.Corrupt, c.CorruptOnly+o.CorruptOnly
 	for _, p := range Places {
-		n, uncertain := c.at(p)
-		more, moreUncertain := o.at(p)
+		n, uncertain := c.fields(p)
+		more, moreUncertain := o.fields(p)
 		*n, *uncertain = *n+*more, *uncertain+*moreUncertain
 	}
 	c.DroppedHereCounted, c.RefusedThereCounted = c.DroppedHereCounted && o.DroppedHereCounted, c.RefusedThereCounted && o.RefusedThereCounted
@@ -165,7 +165,7 @@ var Places = []Place{NotSent, DroppedHere, RefusedThere, DroppedThere, Unknown}
 
 // At returns the greatest possible number of probes dropped at a place.
 func (c *Counts) At(p Place) int64 {
-	n, _ := c.at(p)
+	n, _ := c.fields(p)
 	return *n
 }
 
@@ -176,7 +176,7 @@ func (c *Counts) counted(p Place) bool {
 
 // AtText formats the number of probes dropped at a place, or its range, or that it is unknown.
 func (c *Counts) AtText(p Place) string {
-	n, uncertain := c.at(p)
+	n, uncertain := c.fields(p)
 	if *n == 0 && !c.counted(p) {
 		return "unknown"
 	}

@@ -30,33 +30,33 @@ type Client struct {
 
 // join makes the port a full member of an existing group.
 func (c *Client) Join(mgid GID) (g Group, err error) {
-	err = c.ask("join of the group", func(tid uint64) []byte { return join(mgid, c.Port, c.PKey, tid) },
+	err = c.query("join of the group", func(tid uint64) []byte { return join(mgid, c.Port, c.PKey, tid) },
 		func(b []byte, tid uint64) error { g, err = parseJoin(b, tid); return err })
 	return g, err
 }
 
 // joinOrCreate is like join, but creates the group with the parameters of like if it does not exist.
 func (c *Client) JoinOrCreate(mgid GID, like Group) (g Group, err error) {
-	err = c.ask("join of the group", func(tid uint64) []byte { return joinOrCreate(mgid, c.Port, like, tid) },
+	err = c.query("join of the group", func(tid uint64) []byte { return joinOrCreate(mgid, c.Port, like, tid) },
 		func(b []byte, tid uint64) error { g, err = parseJoin(b, tid); return err })
 	return g, err
 }
 
 // joinToSend lets the port send to an existing group.
 func (c *Client) JoinToSend(mgid GID) (g Group, err error) {
-	err = c.ask("join of the group, to send", func(tid uint64) []byte { return joinToSend(mgid, c.Port, c.PKey, tid) },
+	err = c.query("join of the group, to send", func(tid uint64) []byte { return joinToSend(mgid, c.Port, c.PKey, tid) },
 		func(b []byte, tid uint64) error { g, err = parseJoin(b, tid); return err })
 	return g, err
 }
 
 // leave ends a membership.
 func (c *Client) Leave(mgid GID) error {
-	return c.ask("leave of the group", func(tid uint64) []byte { return leave(mgid, c.Port, tid) }, parseLeave)
+	return c.query("leave of the group", func(tid uint64) []byte { return leave(mgid, c.Port, tid) }, parseLeave)
 }
 
 // Path finds the way to a port.
 func (c *Client) Path(to GID) (p Path, err error) {
-	err = c.ask("path", func(tid uint64) []byte { return findPath(c.Port, to, c.PKey, tid) },
+	err = c.query("path", func(tid uint64) []byte { return findPath(c.Port, to, c.PKey, tid) },
 		func(b []byte, tid uint64) error { p, err = parsePath(b, tid); return err })
 	return p, err
 }
@@ -64,9 +64,9 @@ func (c *Client) Path(to GID) (p Path, err error) {
 // mostWaiting bounds how many datagrams are dropped before a request. They take the room that its answer needs.
 const mostWaiting = 64
 
-// ask sends a request until it is answered. Each attempt has its own transaction ID, so that a late answer to one is not mistaken
+// query sends a request until it is answered. Each attempt has its own transaction ID, so that a late answer to one is not mistaken
 // for an answer to another. Other datagrams are dropped. If the answer is "busy", ask retries after the timeout.
-func (c *Client) ask(what string, request func(tid uint64) []byte, parse func(b []byte, tid uint64) error) error {
+func (c *Client) query(what string, request func(tid uint64) []byte, parse func(b []byte, tid uint64) error) error {
 	timeout, tries := c.Timeout, c.Tries
 	if timeout == 0 {
 		timeout = time.Second

@@ -22,7 +22,7 @@ func TestAnswerIsHot(t *testing.T) {
 	StackAccesses(t, p, "(*Responder).Reply", 0)
 	HotLoop(t, p, "(*Responder).Reply")
 	StackAccesses(t, p, "(*Responder).long", 32)
-	HotLoop(t, p, "(*Responder).long", "cksum.Blocks", "fastpath.(*limiter).settle")
+	HotLoop(t, p, "(*Responder).long", "cksum.Blocks", "fastpath.(*limiter).moveHome")
 	HotLoop(t, p, "(*Responder).depart", "polling.TSC", "fastpath.(*Responder).timed")
 	HotLoop(t, p, "(*Responder).timed", "fastpath.(*Responder).looked")
 }

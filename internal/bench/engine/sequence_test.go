@@ -108,7 +108,7 @@ func TestSlowest(t *testing.T) {
 func TestAwayIsAttributed(t *testing.T) {
 	s := slowest{least: 50}
 	for _, l := range []stall{{0, 40}, {40, 100}, {100, 149}, {200, 300}, {300, 310}, {400, 500}} {
-		s.look(l.from, l.to)
+		s.recordGap(l.from, l.to)
 	}
 	for _, c := range []struct{ intended, seen, away uint64 }{
 		{0, 40, 0}, {0, 100, 60}, {90, 250, 60}, {100, 200, 0}, {250, 600, 150}, {0, 600, 260}, {450, 460, 10}, {500, 600, 0},
@@ -119,7 +119,7 @@ func TestAwayIsAttributed(t *testing.T) {
 		}
 	}
 	for range 3 * len(s.stalls) { // an old stall is forgotten, and no other one is mistaken for it
-		s.look(10_000, 10_100)
+		s.recordGap(10_000, 10_100)
 	}
 	if got := s.away(0, 600); got != 0 {
 		t.Errorf("after many stalls: %d", got)

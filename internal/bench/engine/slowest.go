@@ -41,8 +41,8 @@ type slowest struct {
 
 type stall struct{ from, to uint64 }
 
-// look records the time from one poll of the receive ring to the next.
-func (s *slowest) look(from, to uint64) {
+// recordGap records the time from one poll of the receive ring to the next.
+func (s *slowest) recordGap(from, to uint64) {
 	if to-from >= s.least {
 		s.stalls[s.count%uint64(len(s.stalls))] = stall{from, to}
 		s.count++

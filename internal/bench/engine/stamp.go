@@ -182,8 +182,8 @@ func (s *stampState) fresh(number uint32) bool {
 // errZeroSSID means that the reflector returned a zeroed session identifier, as reflectors without support for it do.
 var errZeroSSID = errors.New("the reflector zeroes the session identifier (it does not know RFC 8972), and -stamp-zero-ssid is stop")
 
-// look handles every good reply, including those of the warm-up.
-func (s *stampState) look(r *probe.Reply) error {
+// handleReply handles every good reply, including those of the warm-up.
+func (s *stampState) handleReply(r *probe.Reply) error {
 	s.differ = s.differ || r.Stamped.Seq != r.Seq
 	if s.ssid != 0 && r.Stamped.SSID == 0 {
 		if s.sum.ZeroSSID = true; s.stop {
@@ -232,7 +232,7 @@ func (s *stampState) record(stream *Stream, slot *slot, at uint64) Far {
 		s.sum.WorstError = max(s.sum.WorstError, e)
 	}
 	s.sum.TTL = min(s.sum.TTL, r.TTL)
-	s.told(r)
+	s.recordAnswers(r)
 
 	ptp := r.ErrorEstimate&estimatePTP != 0
 	rtt := stream.clock.Between(slot.sent, at)
@@ -323,8 +323,8 @@ func (s *stampState) ptp(t time.Time) uint64 {
 	return uint64(uint32(t.Unix()+s.tai))<<32 | uint64(t.Nanosecond())
 }
 
-// told records a reply's answers to our TLVs.
-func (s *stampState) told(r *probe.Stamped) {
+// recordAnswers records a reply's answers to our TLVs.
+func (s *stampState) recordAnswers(r *probe.Stamped) {
 	if r.Untrusted {
 		s.sum.Untrusted++
 	}

@@ -116,8 +116,8 @@ func (s *stamps) behind() bool {
 	return false
 }
 
-// settle gives up on missing timestamps, so that the next run does not wait for them.
-func (s *stamps) settle() { s.replies = s.pairs }
+// abandon gives up on missing timestamps, so that the next run does not wait for them.
+func (s *stamps) abandon() { s.replies = s.pairs }
 
 func clock(t nic.Timestamp) int {
 	if t.Hardware {

@@ -485,7 +485,7 @@ func (s *Stream) drain(stop *atomic.Bool) error {
 			s.stamps.collect()
 		}
 		s.stamps.collect()
-		s.stamps.settle()
+		s.stamps.abandon()
 	}
 	return nil
 }
@@ -495,7 +495,7 @@ func (s *Stream) poll() (int, error) {
 	now := polling.TSC()
 	if s.measured {
 		s.Gap.Record(now - s.lastPass)
-		s.slow.look(s.lastPass, now)
+		s.slow.recordGap(s.lastPass, now)
 	}
 	s.lastPass = now
 	if s.leaving != nil {
@@ -506,11 +506,11 @@ func (s *Stream) poll() (int, error) {
 		s.looked = now
 		return n, err
 	}
-	return n, s.take(s.buf[:n], uint64(at))
+	return n, s.receive(s.buf[:n], uint64(at))
 }
 
-// take processes one received frame.
-func (s *Stream) take(b []byte, at uint64) error {
+// receive processes one received frame.
+func (s *Stream) receive(b []byte, at uint64) error {
 	w := s.window
 	switch v := s.codec.Check(b, &s.reply); v {
 	case probe.Foreign:
@@ -560,7 +560,7 @@ func (s *Stream) take(b []byte, at uint64) error {
 		slot, e := w.reply(s.reply.Seq, at)
 		s.silent, s.heard, s.asking = 0, at, false
 		if s.stamp != nil && e != outcome.Stray {
-			if err := s.stamp.look(&s.reply); err != nil {
+			if err := s.stamp.handleReply(&s.reply); err != nil {
 				return err
 			}
 		}

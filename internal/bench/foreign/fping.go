@@ -224,7 +224,7 @@ func (r *fpings) chosen(odd *measurement) (*measurement, error) {
 	m.counts.Unparsed += odd.counts.Unparsed
 	m.remarks, m.odd = append(m.remarks, odd.remarks...), odd.odd
 	if t.s.line > 0 {
-		return m, m.settle(r.f, &t.s, int64(len(m.samples))+m.untimed, 0)
+		return m, m.setCounts(r.f, &t.s, int64(len(m.samples))+m.untimed, 0)
 	}
 	m.counts.Received = int64(len(m.samples)) + m.untimed
 	m.counts.Lost = max(m.counts.Sent-m.counts.Received, 0)

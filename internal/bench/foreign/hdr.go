@@ -27,7 +27,7 @@ func (f *file) stated() (factor float64, text string, err error) {
 	if u := unitComment.FindSubmatch(f.text); u != nil {
 		return units[strings.ToLower(string(u[1]))], strings.ToLower(string(u[1])) + " (by a comment in the file)", nil
 	}
-	return f.given()
+	return f.statedUnit()
 }
 
 // readLog reads an HdrHistogram log. Options.Series selects a tag.

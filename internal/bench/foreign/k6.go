@@ -46,7 +46,7 @@ func (f *file) k6(names []string, contains map[string]string) (*k6s, error) {
 		r.metric = report.Response
 	}
 	if kind, known := contains[r.name]; known && kind != "time" {
-		if r.factor, r.unit, err = f.given(); err != nil {
+		if r.factor, r.unit, err = f.statedUnit(); err != nil {
 			return nil, err
 		}
 	}

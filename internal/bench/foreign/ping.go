@@ -102,8 +102,8 @@ type probes struct {
 	bad     map[int64]bool // probes with a corrupt reply
 }
 
-// at returns the number of a probe: the printed numbers start again after 65535.
-func (p *probes) at(text string) int64 {
+// number returns the number of a probe: the printed numbers start again after 65535.
+func (p *probes) number(text string) int64 {
 	n, _ := strconv.ParseInt(text, 10, 64)
 	if n = min(n, 1<<40); n < 1<<16 && p.highest > 1<<15 {
 		n += p.highest >> 16 << 16
@@ -138,9 +138,9 @@ type sum struct {
 	lineOfRange                         int
 }
 
-// settle sets the counts of probes from a summary and the lines, and warns where they differ. answered is how many replies the lines have
+// setCounts sets the counts of probes from a summary and the lines, and warns where they differ. answered is how many replies the lines have
 // that the tool counts as received.
-func (m *measurement) settle(f *file, s *sum, answered, duplicates int64) error {
+func (m *measurement) setCounts(f *file, s *sum, answered, duplicates int64) error {
 	c := &m.counts
 	c.Sent, c.Received = s.sent, int64(len(m.samples))+m.untimed
 	if len(m.samples) == 0 && m.untimed == 0 && c.Corrupt == 0 && s.received > 0 { // ping -q, -f
@@ -213,7 +213,7 @@ func readPing(f *file) (*measurement, error) {
 	m := r.measurement
 	m.counts.CorruptOnly = r.p.onlyBad()
 	if r.s.line > 0 {
-		return m, m.settle(f, &r.s, r.answers, r.copies)
+		return m, m.setCounts(f, &r.s, r.answers, r.copies)
 	}
 	c := &m.counts
 	c.Received = int64(len(m.samples)) + m.untimed
@@ -256,10 +256,10 @@ func (r *pings) line(n int, line string) error {
 	case pingRange.MatchString(line):
 		return r.s.extent(r.f, n, pingRange.FindStringSubmatch(line)[1:])
 	case pingLost.MatchString(line):
-		r.p.at(pingLost.FindStringSubmatch(line)[1])
+		r.p.number(pingLost.FindStringSubmatch(line)[1])
 	case pingError.MatchString(line):
 		s := pingError.FindStringSubmatch(line)
-		r.p.at(s[2])
+		r.p.number(s[2])
 		r.refused(n, s[3])
 	case pingOther.MatchString(line) && !pingTime.MatchString(line): // an ICMP error as BSD prints it
 		r.refused(n, pingOther.FindStringSubmatch(line)[1])
@@ -271,7 +271,7 @@ func (r *pings) line(n int, line string) error {
 		r.remark(n, "the clock was set while ping measured: "+line)
 	case pingWrong.MatchString(line):
 		r.dump = true
-		return r.takeBack(n, line)
+		return r.removeLast(n, line)
 	case dump && pingDump.MatchString(line):
 		r.dump = true
 	case pingNoise.MatchString(line):
@@ -295,7 +295,7 @@ func (r *pings) refused(n int, what string) {
 // reply reads a line of a reply.
 func (r *pings) reply(n int, s []string, moved bool) error {
 	before, from, rest := s[1], s[3], s[5]
-	at := r.p.at(s[4])
+	at := r.p.number(s[4])
 	switch {
 	case strings.Contains(rest, "(DUP!)"):
 		r.counts.Duplicates++
@@ -356,8 +356,8 @@ func (r *pings) corrupt(at int64, n int, what string) {
 	r.remark(n, what)
 }
 
-// takeBack removes the last reply, whose payload the line says to be wrong.
-func (r *pings) takeBack(n int, line string) error {
+// removeLast removes the last reply, whose payload the line says to be wrong.
+func (r *pings) removeLast(n int, line string) error {
 	if len(r.samples) == 0 || !r.p.good[r.last] {
 		return r.unparsed(r.f, n, line)
 	}
@@ -461,7 +461,7 @@ func readWindows(f *file) (*measurement, error) {
 		}
 	}
 	if s.line > 0 {
-		return m, m.settle(f, &s, int64(len(m.samples))+refused, 0)
+		return m, m.setCounts(f, &s, int64(len(m.samples))+refused, 0)
 	}
 	c := &m.counts
 	c.Received = int64(len(m.samples))

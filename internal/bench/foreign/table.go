@@ -139,7 +139,7 @@ func readTable(f *file) (*measurement, error) {
 	factor := 0.0
 	if u := columnUnit.FindStringSubmatch(t.names[column]); u != nil && f.Unit == "" {
 		factor, m.unit = units[strings.ToLower(u[1])], fmt.Sprintf("%s (by the column's name, %s)", u[1], t.names[column])
-	} else if factor, m.unit, err = f.given(); err != nil {
+	} else if factor, m.unit, err = f.statedUnit(); err != nil {
 		return nil, err
 	}
 	for {

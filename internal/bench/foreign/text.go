@@ -18,8 +18,8 @@ var units = map[string]float64{
 	"s": 1e9, "sec": 1e9, "second": 1e9, "seconds": 1e9,
 }
 
-// given returns the unit of Options, for a file that does not state one.
-func (f *file) given() (factor float64, text string, err error) {
+// statedUnit returns the unit of Options, for a file that does not state one.
+func (f *file) statedUnit() (factor float64, text string, err error) {
 	if f.Unit == "" {
 		return 0, "", fmt.Errorf("%s: %w", f.name, ErrUnit)
 	}
@@ -71,7 +71,7 @@ func isNumbers(f *file) bool { return isNumber(f.first()) || decimalComma.MatchS
 
 // readNumbers reads a file with one number per line, in chronological order.
 func readNumbers(f *file) (*measurement, error) {
-	factor, unit, err := f.given()
+	factor, unit, err := f.statedUnit()
 	if err != nil {
 		return nil, err
 	}

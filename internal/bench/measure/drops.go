@@ -63,7 +63,7 @@ func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 	} else {
 		u.Forward = min(st.LostThere, u.Measured)
 		back := min(st.LostBack, u.Measured-u.Forward)
-		ways(&c, u.Forward, back, u.Measured-u.Forward-back, c.Locate(u, drops))
+		divideByDirection(&c, u.Forward, back, u.Measured-u.Forward-back, c.Locate(u, drops))
 	}
 	if s.counters().Uncounted() { // only probes that did not reach the target were certainly lost
 		c.LostUncertain = max(c.LostUncertain, c.Lost-u.Forward)
@@ -95,9 +95,9 @@ func unanswered(t *engine.TLVAnswers) (n int64, counted bool) {
 	return max(int64(int32(received-sent)), 0), true
 }
 
-// ways divides the lost probes by direction. there, back and either are those without a reply, elsewhere how many of
+// divideByDirection divides the lost probes by direction. there, back and either are those without a reply, elsewhere how many of
 // them were dropped at one of the hosts.
-func ways(c *report.Counts, there, back, either int64, elsewhere map[report.Place]int64) {
+func divideByDirection(c *report.Counts, there, back, either int64, elsewhere map[report.Place]int64) {
 	for place, n := range elsewhere {
 		first := &there
 		if place == report.DroppedHere {

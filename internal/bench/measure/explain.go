@@ -15,9 +15,9 @@ import (
 // sampleSize is how many round trips are kept at random: enough for p99 of them.
 const sampleSize = 1 << 12
 
-// askTiming adds the Host Timing TLV to the probes if they have room for it and the target answers it. It does so once, because
+// requestTiming adds the Host Timing TLV to the probes if they have room for it and the target answers it. It does so once, because
 // all reports of a series must be of the same packets.
-func (s *Series) askTiming() {
+func (s *Series) requestTiming() {
 	if s.Proto != probe.STAMP || s.Message || !s.Explain || s.timingTried {
 		return
 	}
@@ -36,7 +36,7 @@ func (s *Series) askTiming() {
 		s.farUnknown = "probes with the request would exceed the MTU"
 		return
 	}
-	reply, err := s.ask(flow, 20)
+	reply, err := s.probeOnce(flow, 20)
 	switch {
 	case err != nil: // the measurement finds out why
 		s.farUnknown = "the target did not answer the request for its loop's times"
@@ -129,9 +129,9 @@ func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise)
 	return attribution.Explain(convert(slowest), convert(s.stream.Sample()), about, noise.causes(slowest, clock))
 }
 
-// ask sends a probe of a flow until it is answered, in another session than the measured one, and returns the reply. A late reply to an
+// exchange sends a probe of a flow until it is answered, in another session than the measured one, and returns the reply. A late reply to an
 // earlier probe does not suffice.
-func (s *Series) ask(flow probe.Flow, tries int) (r probe.Reply, err error) {
+func (s *Series) probeOnce(flow probe.Flow, tries int) (r probe.Reply, err error) {
 	flow.Test.SSID ^= 0xffff // a stateful reflector counts it separately
 	codec, err := probe.New(flow)
 	if err != nil {

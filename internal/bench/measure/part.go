@@ -5,7 +5,7 @@ import "github.com/rebound-nic/rebound/latency/report"
 // Part returns what the last run adds to an unfinished report. It is called once after each run.
 func (s *Series) Part(c Circumstances) report.Part {
 	run, recorded := s.rec.LastRun()
-	rep := s.told(c, false)
+	rep := s.newReport(c, false)
 	if c.Anonymous {
 		rep.Anonymize()
 	}

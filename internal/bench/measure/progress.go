@@ -103,13 +103,13 @@ func (p *progress) run(every time.Duration) {
 			p.bar.Describe(text)
 			_ = p.bar.Set(int(p.part(sent) * (steps - 1)))
 		} else if !p.quiet {
-			fmt.Fprintf(p.to, "%s, %s of %s done\n", text, latency.FormatShare(p.part(sent)), p.whole())
+			fmt.Fprintf(p.to, "%s, %s of %s done\n", text, latency.FormatShare(p.part(sent)), p.extent())
 		}
 	}
 }
 
-// whole is what is to be measured: "10 × 1 s". The time of a slice of variants varies around it.
-func (p *progress) whole() string {
+// total is what is to be measured: "10 × 1 s". The time of a slice of variants varies around it.
+func (p *progress) extent() string {
 	each := latency.FormatCount(p.limit.Count) + " probes"
 	if p.limit.Duration > 0 {
 		each = latency.FormatDuration(p.limit.Duration)

@@ -34,7 +34,7 @@ type Circumstances struct {
 
 // Report creates the report of the measurement.
 func (s *Series) Report(c Circumstances) *report.Report {
-	rep := s.told(c, true)
+	rep := s.newReport(c, true)
 	rep.Fill(s.rec.Recording())
 	rep.Series = dropEmpty(rep.Series)
 	if rep.STAMP != nil && !rep.STAMP.OneWay.Known() {
@@ -54,9 +54,9 @@ func (s *Series) Report(c Circumstances) *report.Report {
 	return rep
 }
 
-// told creates a report with everything except the recorded times. Before the end, it uses the error of this host's
+// newReport creates a report with everything except the recorded times. Before the end, it uses the error of this host's
 // clock at the start.
-func (s *Series) told(c Circumstances, end bool) *report.Report {
+func (s *Series) newReport(c Circumstances, end bool) *report.Report {
 	rep := report.New("bench", report.RoundTrip)
 	rep.Label = s.Label()
 	rep.Session = c.Session

@@ -181,7 +181,7 @@ type Recording struct {
 
 // Prepare creates a new stream and recorder for a rate in probes per second, 0 for a closed loop.
 func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error {
-	s.askTiming()
+	s.requestTiming()
 	codec, err := probe.New(s.flow)
 	if err != nil {
 		return process.Usagef("%w", err)
@@ -335,7 +335,7 @@ func icmpError(code uint16, v6 bool) string {
 // Answered waits until the target answers a probe that is sent now and not counted. A late reply to an earlier probe
 // does not suffice.
 func (s *Series) Answered() error {
-	_, err := s.ask(s.flow, 100)
+	_, err := s.probeOnce(s.flow, 100)
 	if errors.Is(err, errNoReply) {
 		return fmt.Errorf("%s does not answer", s.Label())
 	}

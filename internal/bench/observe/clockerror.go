@@ -31,8 +31,8 @@ func Read(stated time.Duration, iface string) (Bound, error) {
 	if stated > 0 {
 		return Bound{stated, "stated by -clock-error"}, nil
 	}
-	chrony, noChrony := askChrony()
-	ptp, noPTP := askPTP(ptp4lSocket, readPHC)
+	chrony, noChrony := queryChrony()
+	ptp, noPTP := queryPTP(ptp4lSocket, readPHC)
 	switch {
 	case noChrony == nil && (noPTP != nil || chrony.Error <= ptp.Error):
 		return chrony, nil
@@ -87,7 +87,7 @@ func fromKernel(state int, t *unix.Timex, err error) (Bound, error) {
 	return Bound{time.Duration(t.Maxerror) * time.Microsecond, "the kernel (adjtimex: maxerror)"}, nil
 }
 
-func askChrony() (Bound, error) {
+func queryChrony() (Bound, error) {
 	path, err := exec.LookPath("chronyc")
 	if err != nil {
 		return Bound{}, errors.New("chronyc not found")

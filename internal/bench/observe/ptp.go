@@ -79,8 +79,8 @@ func (p *ptp) bound(h hardwareClock) (Bound, error) {
 	return Bound{sum + accuracies[i], fmt.Sprintf("%s; grandmaster accurate to %v)", source, accuracies[i])}, nil
 }
 
-// askPTP queries ptp4l at a socket, and reads the PHC that it disciplines.
-func askPTP(socket string, phc func(iface string) (hardwareClock, error)) (Bound, error) {
+// queryPTP queries ptp4l at a socket, and reads the PHC that it disciplines.
+func queryPTP(socket string, phc func(iface string) (hardwareClock, error)) (Bound, error) {
 	if _, err := os.Stat(socket); err != nil {
 		return Bound{}, fmt.Errorf("no ptp4l at %s", socket)
 	}

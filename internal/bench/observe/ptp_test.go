@@ -129,7 +129,7 @@ func TestPTP(t *testing.T) {
 			if c.f != nil {
 				c.f(f)
 			}
-			b, err := askPTP(f.serve(t), func(iface string) (hardwareClock, error) {
+			b, err := queryPTP(f.serve(t), func(iface string) (hardwareClock, error) {
 				if iface != "tpv1" {
 					t.Errorf("the clock of %q was asked for", iface)
 				}
@@ -142,9 +142,9 @@ func TestPTP(t *testing.T) {
 			}
 		})
 	}
-	check.Fails(t, "no socket", check.Err(askPTP(filepath.Join(t.TempDir(), "none"), nil)), nil, "no ptp4l")
+	check.Fails(t, "no socket", check.Err(queryPTP(filepath.Join(t.TempDir(), "none"), nil)), nil, "no ptp4l")
 	noPHC := func(string) (hardwareClock, error) { return phc, errNoPHC }
-	check.Fails(t, "no PHC", check.Err(askPTP(newFake(t).hardware().serve(t), noPHC)), errNoPHC)
+	check.Fails(t, "no PHC", check.Err(queryPTP(newFake(t).hardware().serve(t), noPHC)), errNoPHC)
 }
 
 func TestNearest(t *testing.T) {
@@ -218,7 +218,7 @@ func TestPTP4L(t *testing.T) {
 		var b Bound
 		var err error
 		await.Holds(func() bool {
-			b, err = askPTP(filepath.Join(dir, c.ns), readPHC)
+			b, err = queryPTP(filepath.Join(dir, c.ns), readPHC)
 			return err == nil
 		})
 		if err != nil || b.Error < c.least || c.ns == far && b.Error != c.least || !strings.Contains(b.Source, "grandmaster accurate to 250ns") {

@@ -142,8 +142,8 @@ func (n *Neighbour) nd(kind, flags uint8, to [6]byte, toIP, target []byte, optio
 	return b
 }
 
-// askOne is question to one host only (RFC 1122 §2.3.2.1, RFC 4861 §7.2.2).
-func (n *Neighbour) askOne(next netip.Addr, mac [6]byte) []byte {
+// solicitUnicast is question to one host only (RFC 1122 §2.3.2.1, RFC 4861 §7.2.2).
+func (n *Neighbour) solicitUnicast(next netip.Addr, mac [6]byte) []byte {
 	if next.Is4() {
 		target := next.As4()
 		return n.arp(arpRequest, mac, [6]byte{}, target[:])

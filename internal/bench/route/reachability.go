@@ -45,7 +45,7 @@ func (r *Reachability) Ask(mac [6]byte, now time.Time) []byte {
 	}
 	r.last = now
 	if r.asked++; r.asked <= unicasts {
-		return r.by.askOne(r.next, mac)
+		return r.by.solicitUnicast(r.next, mac)
 	}
 	return r.by.question(r.next)
 }

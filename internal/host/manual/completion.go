@@ -54,7 +54,7 @@ func (p *Program) Complete(w io.Writer, words []string) error {
 
 type candidate struct{ word, doc string }
 
-func plain(words []string) (list []candidate) {
+func candidates(words []string) (list []candidate) {
 	for _, w := range words {
 		list = append(list, candidate{word: w})
 	}
@@ -96,7 +96,7 @@ func (p *Program) candidates(before []string, cur string) (list []candidate, kin
 		}
 		return append(list, candidate{dashes + "h", "show help"}), ""
 	case command.Words != nil:
-		return plain(command.Words), ""
+		return candidates(command.Words), ""
 	case command.Folders:
 		return nil, "folder"
 	}
@@ -111,9 +111,9 @@ func (p *Program) values(f *flag.Flag, cur string) (list []candidate, kind strin
 	case f.Name == "set" && p.Settings != nil:
 		return p.setting(cur)
 	case p.Values[f.Name] != nil:
-		return plain(p.Values[f.Name]), ""
+		return candidates(p.Values[f.Name]), ""
 	case chooser != nil && len(chooser.Choices()) > 0:
-		return plain(chooser.Choices()), ""
+		return candidates(chooser.Choices()), ""
 	}
 	switch strings.ToUpper(placeholder) {
 	case "FILE", "PATH":
@@ -121,7 +121,7 @@ func (p *Program) values(f *flag.Flag, cur string) (list []candidate, kind strin
 	case "FOLDER":
 		return nil, "folder"
 	case "INTERFACE":
-		return plain(interfaces()), ""
+		return candidates(interfaces()), ""
 	}
 	return nil, ""
 }

@@ -114,7 +114,7 @@ func (w *Watcher) start(cpus []int) (*Watcher, error) {
 			case <-w.stop:
 				return
 			case <-t.C:
-				w.look()
+				w.readEvents()
 			}
 		}
 	})
@@ -166,7 +166,7 @@ func (w *Watcher) Close() {
 	}
 	close(w.stop)
 	w.over.Wait()
-	w.look()
+	w.readEvents()
 	for _, c := range w.cores {
 		if c.counters != nil {
 			c.counters.Close()
@@ -192,8 +192,8 @@ func (w *Watcher) Lost() (n uint64) {
 	return n
 }
 
-// look reads the ring and the counters.
-func (w *Watcher) look() {
+// readEvents reads the ring and the counters.
+func (w *Watcher) readEvents() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.drain()

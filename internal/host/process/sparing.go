@@ -34,7 +34,7 @@ type budget struct {
 }
 
 func (s *sparing) Handle(ctx context.Context, r slog.Record) error {
-	dropped, ok := s.take(r.Message, r.Time)
+	dropped, ok := s.allow(r.Message, r.Time)
 	if !ok {
 		return nil
 	}
@@ -45,8 +45,8 @@ func (s *sparing) Handle(ctx context.Context, r slog.Record) error {
 	return s.Handler.Handle(ctx, r)
 }
 
-// take reports whether a message may be logged, and how many were not since the last one.
-func (s *budgets) take(message string, now time.Time) (dropped int, ok bool) {
+// allow reports whether a message may be logged, and how many were not since the last one.
+func (s *budgets) allow(message string, now time.Time) (dropped int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.left[message]

@@ -160,7 +160,7 @@ func decodeValue(text string) (any, bool) {
 func (s *Setting) mismatch(value any) (element int, problem string) {
 	kind, list := s.Kind.elem()
 	if !list {
-		if !kind.takes(value) {
+		if !kind.accepts(value) {
 			return -1, fmt.Sprintf("is %s, must be %v", article(value), s.Kind)
 		}
 		return -1, ""
@@ -170,14 +170,14 @@ func (s *Setting) mismatch(value any) (element int, problem string) {
 		return -1, fmt.Sprintf("is %s, must be %v", article(value), s.Kind)
 	}
 	for i, e := range elements {
-		if !kind.takes(e) {
+		if !kind.accepts(e) {
 			return i, fmt.Sprintf("has %s, must be %v", article(e), s.Kind)
 		}
 	}
 	return -1, ""
 }
 
-func (k Kind) takes(value any) (ok bool) {
+func (k Kind) accepts(value any) (ok bool) {
 	switch k {
 	case Text:
 		_, ok = value.(string)
@@ -186,7 +186,7 @@ func (k Kind) takes(value any) (ok bool) {
 	case Boolean:
 		_, ok = value.(bool)
 	case item:
-		return Text.takes(value) || Integer.takes(value)
+		return Text.accepts(value) || Integer.accepts(value)
 	}
 	return ok
 }

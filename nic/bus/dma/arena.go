@@ -47,7 +47,7 @@ func (a *Arena) Grow(size int) error {
 	if a.closed {
 		return fmt.Errorf("dma: %w", errClosed)
 	}
-	mp := kept(a.mapper).take(size)
+	mp := kept(a.mapper).reuse(size)
 	if mp == nil {
 		var err error
 		if mp, err = newMapping(size, nodeOf(a.mapper)); err != nil {

@@ -14,9 +14,9 @@ func kept(m Mapper) *Pool {
 	return nil
 }
 
-// take returns the first mapping with room for size bytes but at most twice that, or nil. It still has its previous content:
+// reuse returns the first mapping with room for size bytes but at most twice that, or nil. It still has its previous content:
 // Alloc zeroes what it returns.
-func (p *Pool) take(size int) *mapping {
+func (p *Pool) reuse(size int) *mapping {
 	if p == nil {
 		return nil
 	}

@@ -182,7 +182,7 @@ func (h *host) restore(f Found) error {
 	if now := linkName(filepath.Join(dir, "driver")); now == f.Driver {
 		return h.write(filepath.Join(dir, "driver_override"), "\n")
 	}
-	return h.giveBack(f.Address, f.Driver)
+	return h.rebindTo(f.Address, f.Driver)
 }
 
 func (h *host) unbind(addr string) error {
@@ -207,14 +207,14 @@ func (h *host) unbind(addr string) error {
 			return fmt.Errorf("pci: %s: unbind it from %s: %w", f.Address, f.Driver, err)
 		}
 	}
-	if err := h.giveBack(f.Address, h.remembered(f.Address)); err != nil {
+	if err := h.rebindTo(f.Address, h.remembered(f.Address)); err != nil {
 		return err
 	}
 	return h.forget(f.Address)
 }
 
-// giveBack lets the kernel choose a driver again. If the result is not driver, it binds that.
-func (h *host) giveBack(addr, driver string) error {
+// rebind lets the kernel choose a driver again. If the result is not driver, it binds that.
+func (h *host) rebindTo(addr, driver string) error {
 	dir := h.device(addr)
 	if err := h.write(filepath.Join(dir, "driver_override"), "\n"); err != nil {
 		return fmt.Errorf("pci: %s: driver_override: %w", addr, err)

@@ -36,8 +36,8 @@ func newIOVAs(usable []span) iovas {
 	return iovas{usable: usable}
 }
 
-// take returns the lowest free address for size bytes: low addresses suit the width of every device and IOMMU.
-func (v *iovas) take(size uint64) (uint64, error) {
+// allocate returns the lowest free address for size bytes: low addresses suit the width of every device and IOMMU.
+func (v *iovas) allocate(size uint64) (uint64, error) {
 	align := uint64(superpage)
 	if size >= 1<<30 {
 		align = 1 << 30
@@ -126,7 +126,7 @@ func (f *vfioFunction) Map(m dma.Memory) (uint64, error) {
 	if size == 0 {
 		return 0, fmt.Errorf("pci: %s: nothing to map", f.addr)
 	}
-	iova, err := f.take(size)
+	iova, err := f.allocate(size)
 	if err != nil {
 		return 0, fmt.Errorf("pci: %s: %w", f.addr, err)
 	}

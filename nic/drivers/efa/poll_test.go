@@ -327,11 +327,11 @@ func TestSendRecv(t *testing.T) {
 func TestPollIsAHotLoop(t *testing.T) {
 	const pkg = "github.com/rebound-nic/rebound/nic/drivers/efa"
 	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 60)
-	nictest.StackAccesses(t, pkg, "(*Queue).take", 0)
+	nictest.StackAccesses(t, pkg, "(*Queue).complete", 0)
 	nictest.StackAccesses(t, pkg, "(*Queue).transmit", 36)
-	nictest.HotLoop(t, pkg, "(*Queue).Poll", "efa.(*Queue).take", "efa.(*Queue).transmit", "efa.(*Queue).ring", "efa.(*Queue).reclaim",
+	nictest.HotLoop(t, pkg, "(*Queue).Poll", "efa.(*Queue).complete", "efa.(*Queue).transmit", "efa.(*Queue).ring", "efa.(*Queue).reclaim",
 		"efa.(*Queue).bad", "efa.(*Queue).park", "efa.(*Queue).unpark", "efa.(*Queue).reflect", "efa.(*Queue).unsettled")
-	nictest.HotLoop(t, pkg, "(*Queue).take")
+	nictest.HotLoop(t, pkg, "(*Queue).complete")
 	nictest.HotLoop(t, pkg, "(*Queue).transmit", "efa.(*Queue).ring", "mmio.CopyWC")
 	nictest.HotLoop(t, pkg, "(*Queue).ring", "mmio.FenceWC", "mmio.Store32")
 	nictest.HotLoop(t, pkg, "(*Queue).reclaim", "efa.(*Queue).sent", "efa.(*Queue).refill", "mmio.Store32")

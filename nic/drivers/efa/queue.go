@@ -134,7 +134,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 				break
 			}
 			slot, from := uint32(w&0xFFFF), d.from
-			p := q.take(slot, uint32(w>>cqPair)&0xFFFF)
+			p := q.complete(slot, uint32(w>>cqPair)&0xFFFF)
 			if p == nil {
 				break
 			}
@@ -153,7 +153,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 				continue
 			case p.stamp:
 				if m = q.reflect(r, slot, m, sender, imm); m == 0 {
-					q.give(p, slot)
+					q.recycle(p, slot)
 					continue
 				}
 			case r.Message(sender, imm):
@@ -164,7 +164,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			}
 			if !q.transmit(p, slot, m, sender, reply) {
 				q.txFull.Add(1)
-				q.give(p, slot)
+				q.recycle(p, slot)
 				continue
 			}
 			n++
@@ -186,9 +186,9 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 
 func (q *Queue) slotWord(slot uint32) *uint32 { return (*uint32)(unsafe.Add(q.word, slot*4)) }
 
-// take checks a receive completion's request ID and takes the buffer back from the device. It returns the queue pair,
+// complete checks a receive completion's request ID and takes the buffer back from the device. It returns the queue pair,
 // or nil if the device does not have such a buffer.
-func (q *Queue) take(slot, number uint32) *pair {
+func (q *Queue) complete(slot, number uint32) *pair {
 	if slot < q.slots { // before there is a pointer to its word, because the garbage collector checks pointers
 		p, word := &q.pairs[slot>>(q.pairShift&31)&(maxPairs-1)], q.slotWord(slot)
 		if *word&slotState == slotPosted && p.number == number {
@@ -200,8 +200,8 @@ func (q *Queue) take(slot, number uint32) *pair {
 	return nil
 }
 
-// give adds a receive slot to those to be posted.
-func (q *Queue) give(p *pair, slot uint32) {
+// recycle adds a receive slot to those to be posted.
+func (q *Queue) recycle(p *pair, slot uint32) {
 	*(*uint16)(unsafe.Add(p.free, p.frees*2)) = uint16(slot)
 	p.frees++
 }
@@ -217,7 +217,7 @@ func (q *Queue) bad(r *fastpath.Responder, p *pair, slot uint32, w uint64) {
 	case uint8(w>>cqStatus) == statusOK && r != nil:
 		r.RefuseFor(fastpath.RefusedMessage)
 	}
-	q.give(p, slot)
+	q.recycle(p, slot)
 }
 
 // message is the start of a slot's message.
@@ -333,7 +333,7 @@ func (q *Queue) sent(w uint64) bool {
 	polling.Publish(q.slotWord(slot), *q.slotWord(slot)&^slotState)
 	polling.Publish(&p.done, p.done+1)
 	if slot < q.slots {
-		q.give(p, slot)
+		q.recycle(p, slot)
 	} else {
 		*(*uint16)(unsafe.Add(p.sendFree, p.sends*2)) = uint16(slot)
 		p.sends++
@@ -371,7 +371,7 @@ func (q *Queue) reset() {
 		p := &q.pairs[i]
 		p.posted, p.done, p.rung, p.rxTail, p.frees, p.sends = 0, 0, 0, 0, 0, 0
 		for n := range uint32(1) << q.pairShift {
-			q.give(p, i<<q.pairShift+n)
+			q.recycle(p, i<<q.pairShift+n)
 		}
 		for n := range uint32(sendSlots) {
 			*(*uint16)(unsafe.Add(p.sendFree, n*2)) = uint16(q.slots + i*sendSlots + n)
@@ -416,7 +416,7 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 			}
 			at = int64(polling.TSC())
 			slot := uint32(w & 0xFFFF)
-			p := q.take(slot, uint32(w>>cqPair)&0xFFFF)
+			p := q.complete(slot, uint32(w>>cqPair)&0xFFFF)
 			if p == nil {
 				break
 			}
@@ -432,7 +432,7 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 			if d.from&0xFFFF == noHandle { // the completion has a GID then
 				q.received.gid = d.gid
 			}
-			q.give(p, slot)
+			q.recycle(p, slot)
 			q.reclaim()
 			if m > 0 {
 				return int(m), at

@@ -52,7 +52,7 @@ func (q *Queue) park(r *fastpath.Responder, p *pair, slot, m uint32, from uint64
 		s.asked.Store(n + 1)
 		return
 	}
-	q.give(p, slot)
+	q.recycle(p, slot)
 }
 
 // unpark answers the messages whose senders are now known, as Poll would have.
@@ -67,11 +67,11 @@ func (q *Queue) unpark(r *fastpath.Responder) {
 		switch {
 		case !e.reachable:
 			r.RefuseFor(fastpath.RefusedSender)
-			q.give(e.pair, e.slot)
+			q.recycle(e.pair, e.slot)
 			continue
 		case e.pair.stamp:
 			if m = q.reflect(r, e.slot, m, e.to, e.imm); m == 0 {
-				q.give(e.pair, e.slot)
+				q.recycle(e.pair, e.slot)
 				continue
 			}
 		case r.Message(e.to, e.imm):
@@ -84,7 +84,7 @@ func (q *Queue) unpark(r *fastpath.Responder) {
 		}
 		if !q.transmit(e.pair, e.slot, m, e.to, reply) {
 			q.txFull.Add(1)
-			q.give(e.pair, e.slot)
+			q.recycle(e.pair, e.slot)
 			continue
 		}
 		pushed = true
@@ -100,12 +100,12 @@ func (q *Queue) unpark(r *fastpath.Responder) {
 //go:noinline
 func (q *Queue) unsettled(r *fastpath.Responder, p *pair, slot, m uint32, sender uint64, imm uint32) int {
 	if !r.Unsettled(sender, imm) {
-		q.give(p, slot)
+		q.recycle(p, slot)
 		return 0
 	}
 	if !q.transmit(p, slot, m, sender, reply) {
 		q.txFull.Add(1)
-		q.give(p, slot)
+		q.recycle(p, slot)
 		return 0
 	}
 	return 1

@@ -73,7 +73,7 @@ func (d *Device) abandon(i int, q *Queue) {
 		for _, h := range d.peers.age {
 			if h.number.Load() == word>>16 {
 				d.card.Log.Warn("a peer has not taken a message: giving it up", "gid", h.gid, "for", peerPatience)
-				if err := d.giveUp(h); err != nil {
+				if err := d.reclaim(h); err != nil {
 					d.card.Log.Warn("a peer cannot be given up", "gid", h.gid, "err", err)
 				}
 				break

@@ -12,7 +12,7 @@ func (d *Device) setLLQ() error {
 	if d.own.Push == "off" {
 		return nil
 	}
-	l, why, err := d.offeredLLQ()
+	l, why, err := d.readLLQ()
 	if err != nil {
 		return err
 	}
@@ -29,8 +29,8 @@ func (d *Device) setLLQ() error {
 	return d.withoutLLQ(why)
 }
 
-// offeredLLQ reads the device's low-latency queue feature, and returns the reason if it cannot be used.
-func (d *Device) offeredLLQ() (l llqFeature, why string, err error) {
+// readLLQ reads the device's low-latency queue feature, and returns the reason if it cannot be used.
+func (d *Device) readLLQ() (l llqFeature, why string, err error) {
 	switch {
 	case d.refusedLLQ != "":
 		return l, d.refusedLLQ, nil

@@ -101,15 +101,15 @@ func TestPushedEntry(t *testing.T) {
 func TestPollIsAHotLoop(t *testing.T) {
 	const pkg = "github.com/rebound-nic/rebound/nic/drivers/ena"
 	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 58)
-	nictest.StackAccesses(t, pkg, "(*Queue).take", 0)
+	nictest.StackAccesses(t, pkg, "(*Queue).complete", 0)
 	nictest.StackAccesses(t, pkg, "(*Queue).transmit", 24)
-	nictest.HotLoop(t, pkg, "(*Queue).Poll", "ena.(*Queue).take", "ena.(*Queue).give", "ena.(*Queue).transmit", "ena.(*Queue).ring",
+	nictest.HotLoop(t, pkg, "(*Queue).Poll", "ena.(*Queue).complete", "ena.(*Queue).recycle", "ena.(*Queue).transmit", "ena.(*Queue).ring",
 		"ena.(*Queue).reclaim", "ena.(*Queue).countErrors", "runtime.panicunsafeslicelen")
-	nictest.HotLoop(t, pkg, "(*Queue).take")
-	nictest.HotLoop(t, pkg, "(*Queue).give")
-	nictest.HotLoop(t, pkg, "(*Queue).transmit", "ena.(*Queue).ring", "ena.(*Queue).give", "mmio.CopyWC")
+	nictest.HotLoop(t, pkg, "(*Queue).complete")
+	nictest.HotLoop(t, pkg, "(*Queue).recycle")
+	nictest.HotLoop(t, pkg, "(*Queue).transmit", "ena.(*Queue).ring", "ena.(*Queue).recycle", "mmio.CopyWC")
 	nictest.HotLoop(t, pkg, "(*Queue).ring", "mmio.FenceWC", "mmio.Store32")
-	nictest.HotLoop(t, pkg, "(*Queue).reclaim", "ena.(*Queue).give", "ena.(*Queue).refill", "mmio.Store32")
+	nictest.HotLoop(t, pkg, "(*Queue).reclaim", "ena.(*Queue).recycle", "ena.(*Queue).refill", "mmio.Store32")
 	nictest.HotLoop(t, pkg, "(*Queue).refill", "mmio.Store32")
 }
 

@@ -90,7 +90,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 			break
 		}
 		slot, length := uint32(c.id), uint32(c.length)
-		if !q.take(slot, c.offset) {
+		if !q.complete(slot, c.offset) {
 			break
 		}
 		if status&(rxL3Err|rxL4Err) != 0 {
@@ -98,7 +98,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		}
 		if status&(rxFirst|rxLast) != rxFirst|rxLast || length < minFrame || length > q.size {
 			q.badRx.Add(1)
-			q.give(slot)
+			q.recycle(slot)
 			continue
 		}
 		h, m := (*[64]byte)(unsafe.Add(q.buf, slot*q.stride+room)), int(length)
@@ -107,14 +107,14 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		}
 		if !r.Reply(h, m) {
 			if m = r.Slow(h, m); m == 0 {
-				q.give(slot)
+				q.recycle(slot)
 				continue
 			}
 		}
 		r.Departing() // the frame may be copied, whole or its head
 		if !q.transmit(slot, uint32(m)) {
 			q.txFull.Add(1)
-			q.give(slot)
+			q.recycle(slot)
 			continue
 		}
 		n++
@@ -132,8 +132,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 func (q *Queue) isPosted(slot uint32) *bool { return (*bool)(unsafe.Add(q.posted, slot)) }
 func (q *Queue) held(id uint32) *uint16     { return (*uint16)(unsafe.Add(q.txHeld, id*2)) }
 
-// take checks a receive completion's request ID and takes the buffer back from the device.
-func (q *Queue) take(slot uint32, offset uint8) bool {
+// complete checks a receive completion's request ID and takes the buffer back from the device.
+func (q *Queue) complete(slot uint32, offset uint8) bool {
 	if slot > q.mask || !*q.isPosted(slot) || offset != 0 {
 		q.fault.Store(resetInvalidRxID + 1)
 		return false
@@ -142,8 +142,8 @@ func (q *Queue) take(slot uint32, offset uint8) bool {
 	return true
 }
 
-// give adds a buffer to those to be posted.
-func (q *Queue) give(slot uint32) {
+// recycle adds a buffer to those to be posted.
+func (q *Queue) recycle(slot uint32) {
 	*(*uint16)(unsafe.Add(q.free, q.frees*2)) = uint16(slot)
 	q.frees++
 }
@@ -197,7 +197,7 @@ func (q *Queue) transmit(slot, m uint32) bool {
 	*q.held(id) = held
 	polling.Publish(&q.txTail, q.txTail+1)
 	if held == idOnly {
-		q.give(slot)
+		q.recycle(slot)
 	}
 	return true
 }
@@ -228,7 +228,7 @@ func (q *Queue) reclaim() {
 			q.txErrors.Add(1)
 		}
 		if held := *q.held(id); held != idOnly {
-			q.give(uint32(held) - 1)
+			q.recycle(uint32(held) - 1)
 		}
 		*q.held(id) = idFree
 		polling.Publish(&q.txHead, q.txHead+1)
@@ -267,7 +267,7 @@ func (q *Queue) reset() {
 	q.rxHead, q.rxTail, q.txHead, q.txTail, q.txRung = 0, 0, 0, 0, 0
 	q.frees, q.lot = 0, min(maxBatch, depth/16)
 	for n := range q.mask { // one buffer fewer than entries
-		q.give(n)
+		q.recycle(n)
 	}
 	clear(unsafe.Slice((*bool)(q.posted), depth))
 	clear(unsafe.Slice((*uint16)(q.txHeld), txDepth))
@@ -308,7 +308,7 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 		}
 		at = int64(polling.TSC())
 		slot, length := uint32(c.id), uint32(c.length)
-		if !q.take(slot, c.offset) {
+		if !q.complete(slot, c.offset) {
 			break
 		}
 		q.rxHead++
@@ -319,7 +319,7 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 			n = int(length)
 			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride+room)), length))
 		}
-		q.give(slot)
+		q.recycle(slot)
 		q.reclaim()
 		if !bad {
 			return n, at

@@ -38,10 +38,10 @@ func (d *Device) checkEEPROM() error {
 	words := uint32(1) << 14 // range of EERD
 	if d.family == x540 {
 		words = 1 << (eec>>eecSizeLSB&0xF + 6)
-		if err := d.take(syncNVM); err != nil {
+		if err := d.acquireSync(syncNVM); err != nil {
 			return err
 		}
-		defer d.give(syncNVM)
+		defer d.releaseSync(syncNVM)
 	}
 	var sum uint16
 	add := func(from, n uint16) error {

@@ -13,10 +13,10 @@ func (d *Device) evidence() {
 		return
 	}
 	own := d.phySync()
-	if d.take(own) != nil {
+	if d.acquireSync(own) != nil {
 		return
 	}
-	defer d.give(own)
+	defer d.releaseSync(own)
 	if d.findPHY() != nil {
 		return
 	}

@@ -128,12 +128,12 @@ func (d *Device) startReset() error {
 		return nil
 	}
 	own := d.phySync()
-	if err := d.take(own); err != nil {
+	if err := d.acquireSync(own); err != nil {
 		return err
 	}
 	d.set(regCTRL, ctrlRST)
 	d.read(regSTATUS) // the write has arrived
-	d.give(own)
+	d.releaseSync(own)
 	return nil
 }
 

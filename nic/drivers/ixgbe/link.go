@@ -58,10 +58,10 @@ func (d *Device) startLink() error {
 // configureLink writes the link mode and, for a module, its settings, and starts the link.
 func (d *Device) configureLink(autoc uint32) error {
 	lms := autoc & autocLMSMask >> autocLMSLSB
-	if err := d.take(syncMAC); err != nil {
+	if err := d.acquireSync(syncMAC); err != nil {
 		return err
 	}
-	defer d.give(syncMAC)
+	defer d.releaseSync(syncMAC)
 	if d.cage != none {
 		d.write(regAUTOC2, d.read(regAUTOC2)&^(autoc2SerialMask|autoc2Disable)|autoc2SFI)
 	}

@@ -49,9 +49,9 @@ func (m module) kinds() (all []string) {
 	return all
 }
 
-// whole reports whether the checksum is right. Some modules return zeros after a transfer's first byte (Linux, sfp_id_needs_byte_io).
+// checksumRight reports whether the checksum is right. Some modules return zeros after a transfer's first byte (Linux, sfp_id_needs_byte_io).
 // The identifier of a module is not 0, so that zeros alone are wrong, too.
-func (m module) whole() bool {
+func (m module) checksumRight() bool {
 	var sum byte
 	for _, v := range m[:sffSum] {
 		sum += v
@@ -97,7 +97,7 @@ func (d *Device) findModule(tries int) error {
 		if try > 0 {
 			time.Sleep(100 * time.Millisecond)
 		}
-		if err := d.take(own); err != nil {
+		if err := d.acquireSync(own); err != nil {
 			return err
 		}
 		began := time.Now()
@@ -107,7 +107,7 @@ func (d *Device) findModule(tries int) error {
 			e.Err = failed.Error()
 		}
 		d.card.Trace.Add(e)
-		d.give(own)
+		d.releaseSync(own)
 		if failed == nil || d.gone() {
 			break
 		}
@@ -285,7 +285,7 @@ func (d *Device) readModule() (module, error) {
 	if err := b.read(0, m); err != nil {
 		return nil, err
 	}
-	if m.whole() {
+	if m.checksumRight() {
 		return m, nil
 	}
 	for at := range m {

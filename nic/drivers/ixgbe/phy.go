@@ -37,10 +37,10 @@ const (
 // training takes seconds.
 func (d *Device) startPHY() error {
 	own := d.phySync()
-	if err := d.take(own); err != nil {
+	if err := d.acquireSync(own); err != nil {
 		return err
 	}
-	defer d.give(own)
+	defer d.releaseSync(own)
 	if err := d.findPHY(); err != nil {
 		return err
 	}

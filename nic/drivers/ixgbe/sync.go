@@ -8,9 +8,9 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// take acquires resources that the driver of the other port and the device's firmware use as well: bits of SW_FW_SYNC
+// acquireSync acquires resources that the driver of the other port and the device's firmware use as well: bits of SW_FW_SYNC
 // (§10.5.4). An owner that does not release them within a second counts as dead, as the datasheet advises.
-func (d *Device) take(own uint32) error {
+func (d *Device) acquireSync(own uint32) error {
 	others := own | own<<syncFirmware
 	if own&syncNVM != 0 && d.family == x540 {
 		others |= syncFlash
@@ -29,7 +29,7 @@ func (d *Device) take(own uint32) error {
 	}
 }
 
-func (d *Device) give(own uint32) {
+func (d *Device) releaseSync(own uint32) {
 	if d.lockSync() == nil {
 		d.clear(regSWFWSYNC, own)
 		d.unlockSync()

@@ -248,7 +248,7 @@ func (q *DatagramQueue) post(p unsafe.Pointer, n uint32) bool {
 	if !q.fits(blocks) {
 		return false
 	}
-	q.head.flags = q.ask(blocks) &^ flagNoICRC // on InfiniBand that bit requests an event at the receiver
+	q.head.flags = q.requestCompletion(blocks) &^ flagNoICRC // on InfiniBand that bit requests an event at the receiver
 	q.head.control = q.control((txbb + n + (blocks-1)*4 + 15) >> 4)
 	mmio.PushHeaded(&q.wq, q.txTail, blocks, unsafe.Pointer(&q.head), p, n, q.window())
 	q.advance(blocks)
@@ -261,7 +261,7 @@ func (q *DatagramQueue) point(iova uint64, n uint32) bool {
 	if !q.fits(2) {
 		return false
 	}
-	q.head.flags = q.ask(2) &^ flagNoICRC
+	q.head.flags = q.requestCompletion(2) &^ flagNoICRC
 	q.head.control = q.control(5)
 	b, d := q.block(q.txTail), q.block(q.txTail+1)
 	h := (*[8]uint64)(unsafe.Pointer(&q.head))

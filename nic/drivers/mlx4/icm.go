@@ -177,9 +177,9 @@ func (d *Device) memory(pages uint64) (blocks []dma.Block, err error) {
 	return blocks, nil
 }
 
-// give passes memory to the device: MAP_FA, MAP_ICM_AUX, or MAP_ICM from a virtual address on, which must have the
+// mapMemory passes memory to the device: MAP_FA, MAP_ICM_AUX, or MAP_ICM from a virtual address on, which must have the
 // alignment of the pieces.
-func (d *Device) give(op opcode, blocks []dma.Block, virtual uint64) error {
+func (d *Device) mapMemory(op opcode, blocks []dma.Block, virtual uint64) error {
 	const each = 16
 	in := mailbox{}
 	flush := func() error {
@@ -223,7 +223,7 @@ func (d *Device) mapContext(what string, base, entry, used uint64) ([]dma.Block,
 	if err != nil {
 		return nil, err
 	}
-	if err := d.give(opMapICM, blocks, base); err != nil {
+	if err := d.mapMemory(opMapICM, blocks, base); err != nil {
 		return nil, fmt.Errorf("context memory for %s: %w", what, err)
 	}
 	d.steps.Done(opUnmapICM.String(), func() error { // the firmware takes powers of two, aligned to their size
@@ -259,7 +259,7 @@ func (d *Device) contexts() error {
 	if err != nil {
 		return err
 	}
-	if err := d.give(opMapICMAux, blocks, 0); err != nil {
+	if err := d.mapMemory(opMapICMAux, blocks, 0); err != nil {
 		return err
 	}
 	d.steps.Done(opUnmapICMAux.String(), func() error { return d.commands.run(command{op: opUnmapICMAux}) })

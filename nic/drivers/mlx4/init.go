@@ -71,7 +71,7 @@ func (d *Device) claim() error {
 			return d.card.Errorf("%w: the ownership register (%#x) reads %#x although it was given back, expected 0: another function of the card has "+
 				"a driver (release it, or power the host off and on)", nic.ErrBusy, uint64(regOwner), v)
 		}
-		d.giveBack()
+		d.releaseOwnership()
 	}
 	if err != nil {
 		return err
@@ -100,9 +100,9 @@ func (d *Device) readOwner() (uint32, error) {
 	}
 }
 
-// giveBack releases the ownership register. Linux then waits for a second before it does anything else
+// releaseOwnership releases the ownership register. Linux then waits for a second before it does anything else
 // (mlx4_free_ownership).
-func (d *Device) giveBack() {
+func (d *Device) releaseOwnership() {
 	d.commands.write(regOwner, 0)
 	time.Sleep(ownerPause)
 	d.owned = false
@@ -232,7 +232,7 @@ func (d *Device) runFirmware() error {
 	if err != nil {
 		return err
 	}
-	if err := d.give(opMapFA, blocks, 0); err != nil {
+	if err := d.mapMemory(opMapFA, blocks, 0); err != nil {
 		return err
 	}
 	d.steps.Done(opUnmapFA.String(), func() error { return d.commands.run(command{op: opUnmapFA}) })
@@ -482,7 +482,7 @@ func (d *Device) release() error {
 		}
 	}
 	if d.owned && !pci.Gone(d.card.Fn) {
-		d.giveBack()
+		d.releaseOwnership()
 	}
 	return errors.Join(append(errs, d.card.Deallocate())...)
 }

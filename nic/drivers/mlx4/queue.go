@@ -164,8 +164,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 // fits reports whether that many blocks are free in the send queue, without the headroom.
 func (q *Queue) fits(blocks uint32) bool { return q.txTail+blocks-q.txDone <= q.txRoom }
 
-// ask returns the WQE's request for a completion, set after every askEvery blocks.
-func (q *Queue) ask(blocks uint32) uint64 {
+// requestCompletion returns the WQE's request for a completion, set after every askEvery blocks.
+func (q *Queue) requestCompletion(blocks uint32) uint64 {
 	end := q.txTail + blocks
 	if end-q.txAsked < q.askEvery {
 		return flagNoICRC
@@ -223,7 +223,7 @@ func (q *Queue) post(h unsafe.Pointer, l uint32) bool {
 	if !q.fits(blocks) {
 		return false
 	}
-	flags := q.ask(blocks)
+	flags := q.requestCompletion(blocks)
 	c := q.control((16 + l + blocks*4 + 15) >> 4) // each block's segment has a header
 	mmio.PushInline(&q.wq, q.txTail, blocks, h, l, c, flags, q.window())
 	q.advance(blocks)
@@ -250,7 +250,7 @@ func (q *Queue) point(iova uint64, l uint32) bool {
 		return false
 	}
 	b := q.block(q.txTail)
-	b[1] = q.ask(1)
+	b[1] = q.requestCompletion(1)
 	b[2], b[3] = mlxkit.NewData(l, q.lkey, iova).Words()
 	q.hand(b, q.control(2))
 	q.pointed.Add(1)

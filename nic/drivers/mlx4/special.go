@@ -174,7 +174,7 @@ func (g *specialQP) flush() error {
 
 // complete polls for the completion of the pending send.
 func (g *specialQP) complete() error {
-	c, ok := g.sends.take()
+	c, ok := g.sends.pop()
 	if !ok {
 		return nil
 	}
@@ -213,7 +213,7 @@ func (g *specialQP) recv(limit time.Duration) ([]byte, error) {
 // mad.
 func (g *specialQP) next() (mad []byte, c cqe, err error) {
 	for {
-		c, ok := g.receives.take()
+		c, ok := g.receives.pop()
 		if !ok {
 			return nil, c, nil
 		}
@@ -239,8 +239,8 @@ type slowCQ struct {
 	next uint32
 }
 
-// take takes the next completion.
-func (q *slowCQ) take() (c cqe, ok bool) {
+// next takes the next completion.
+func (q *slowCQ) pop() (c cqe, ok bool) {
 	e := (*cqe)(unsafe.Add(q.mem, q.next%gsiCQ*cqeSize))
 	last := atomic.LoadUint64(&e.last) // nic/memory-order.md: done, then the rest
 	if uint32(last>>cqeOwner)&1 != q.next/gsiCQ&1 {

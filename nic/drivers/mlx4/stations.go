@@ -347,7 +347,7 @@ func (s *subnet) resolve(again bool) {
 		return
 	}
 	now := s.last
-	c := s.ask(&now, saTimeout, saTries)
+	c := s.newClient(&now, saTimeout, saTries)
 	for _, w := range wanted {
 		var to destination
 		var mac [6]byte

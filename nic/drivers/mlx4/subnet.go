@@ -126,7 +126,7 @@ func (s *subnet) changed(rejoin bool) {
 
 func (s *subnet) run() {
 	for {
-		again := s.look()
+		again := s.check()
 		select {
 		case <-s.halt:
 			return
@@ -150,8 +150,8 @@ func (s *subnet) wait(what string, args ...any) time.Duration {
 	return subnetTick
 }
 
-// look checks the port and does what is due. It returns the time until the next check.
-func (s *subnet) look() time.Duration {
+// check checks the port and does what is due. It returns the time until the next check.
+func (s *subnet) check() time.Duration {
 	now, err := s.read()
 	if err != nil {
 		return s.wait("the port does not tell its state", "err", err)
@@ -252,8 +252,8 @@ func (s *subnet) read() (now subnetState, err error) {
 	return now, err
 }
 
-// ask returns a client of subnet administration for the current state of the port.
-func (s *subnet) ask(now *subnetState, timeout time.Duration, tries int) *ib.Client {
+// client returns a client of subnet administration for the current state of the port.
+func (s *subnet) newClient(now *subnetState, timeout time.Duration, tries int) *ib.Client {
 	c := &s.client
 	c.Port, c.PKey, c.Timeout, c.Tries = now.gid, now.pkey, timeout, tries
 	to := ib.Datagram{SLID: now.info.LID, DLID: now.info.SMLID, SL: now.info.SMSL, PKey: now.pkey, SrcQP: ib.GSIQP, DstQ: ib.GSIQP, QKey: ib.GSIQKey}
@@ -266,7 +266,7 @@ func (s *subnet) ask(now *subnetState, timeout time.Duration, tries int) *ib.Cli
 // to the groups.
 func (s *subnet) join(now *subnetState) error {
 	d, q := s.d, s.d.datagrams
-	c := s.ask(now, saTimeout, saTries)
+	c := s.newClient(now, saTimeout, saTries)
 	mgid := ib.BroadcastGroup(ib.ScopeLink, now.pkey)
 	g, err := c.Join(mgid)
 	if err != nil {
@@ -342,7 +342,7 @@ func (s *subnet) listening() (groups []netip.Addr) {
 func (s *subnet) leave() {
 	s.halt = make(chan struct{})
 	defer func() { s.halt = nil }()
-	c := s.ask(&s.last, leaveWithin, 1)
+	c := s.newClient(&s.last, leaveWithin, 1)
 	for mgid := range s.attached {
 		if err := c.Leave(mgid); err != nil {
 			s.d.card.Log.Debug("a group was not left", "err", err)

@@ -38,8 +38,8 @@ type pagePool struct {
 	function uint32 // the function's ID in page commands
 }
 
-// take returns n pages and grows the arena if there are too few.
-func (p *pagePool) take(n int) ([]uint64, error) {
+// allocate returns n pages and grows the arena if there are too few.
+func (p *pagePool) allocate(n int) ([]uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.limit != 0 && len(p.given)+n > p.limit {
@@ -117,7 +117,7 @@ func (d *Device) startupPages(which uint32) error {
 func (d *Device) givePages(function uint32, n int) error {
 	for ; n > 0; n -= pagesAtOnce {
 		some := min(n, pagesAtOnce)
-		pages, err := d.pages.take(some)
+		pages, err := d.pages.allocate(some)
 		if err != nil {
 			return errors.Join(d.card.Errorf("%d pages for firmware: %w", n, err), d.cantGive(function))
 		}

@@ -160,8 +160,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 // fits reports whether the send queue has room for this many blocks.
 func (q *Queue) fits(blocks uint32) bool { return q.txTail+blocks-q.txDone <= q.txMask+1 }
 
-// ask returns the completion request of a WQE of this many blocks at the tail: set once per askEvery blocks.
-func (q *Queue) ask(blocks uint32) uint64 {
+// requestCompletion returns the completion request of a WQE of this many blocks at the tail: set once per askEvery blocks.
+func (q *Queue) requestCompletion(blocks uint32) uint64 {
 	end := q.txTail + blocks
 	if end-q.txAsked < q.askEvery {
 		return 0
@@ -180,7 +180,7 @@ func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
 	if !q.fits(blocks) {
 		return false
 	}
-	ce := q.ask(blocks)
+	ce := q.requestCompletion(blocks)
 	word := control(wqeSend, tail, q.sqn, ds)
 	head := (*[4]uint64)(w)
 	// Stores whole words because the block copy loads whole words, which store forwarding requires. The last word ends with the
@@ -231,7 +231,7 @@ func (q *Queue) pointOnce(at unsafe.Pointer, low, high uint64) bool {
 	if !q.fits(1) {
 		return false
 	}
-	ce := q.ask(1)
+	ce := q.requestCompletion(1)
 	q.doorWord = control(wqeSend, q.txTail, q.sqn, wqebb/16)
 	frame := unsafe.Add(at, room)
 	w := (*[8]uint64)(unsafe.Add(q.wq.Base, q.txTail&q.txMask*wqebb))

@@ -129,20 +129,20 @@ func (s *shared) exec(in message, outLen int) (message, error) {
 	var err error
 	switch in.opcode() {
 	case opModifySQ:
-		err = s.of(object{opDestroySQ, in.get(0x08, 23, 0)}, s.ctx.Modify, in, out)
+		err = s.onObject(object{opDestroySQ, in.get(0x08, 23, 0)}, s.ctx.Modify, in, out)
 	case opModifyRQ:
-		err = s.of(object{opDestroyRQ, in.get(0x08, 23, 0)}, s.ctx.Modify, in, out)
+		err = s.onObject(object{opDestroyRQ, in.get(0x08, 23, 0)}, s.ctx.Modify, in, out)
 	case opQuerySQ:
-		err = s.of(object{opDestroySQ, in.get(0x08, 23, 0)}, s.ctx.Ask, in, out)
+		err = s.onObject(object{opDestroySQ, in.get(0x08, 23, 0)}, s.ctx.Ask, in, out)
 	case opQueryQCounter:
-		err = s.of(object{opDeallocQCounter, in.get(0x1C, 7, 0)}, s.ctx.Ask, in, out)
+		err = s.onObject(object{opDeallocQCounter, in.get(0x1C, 7, 0)}, s.ctx.Ask, in, out)
 	default:
 		err = s.ctx.Query(in, out)
 	}
 	return out, s.passed(in, out, began, err)
 }
 
-func (s *shared) of(o object, pass func(handle uint32, in, out []byte) error, in, out message) error {
+func (s *shared) onObject(o object, pass func(handle uint32, in, out []byte) error, in, out message) error {
 	handle, ok := s.objects[o]
 	if !ok {
 		return fmt.Errorf("%v of an object that was not created: %d", in.opcode(), o.number)

@@ -80,7 +80,7 @@ func (d *Device) open() (err error) {
 	d.groups, d.allMulticast = netif.Groups(d.card.Options)
 	if err := d.card.Stages(
 		kit.Stage{Name: "negotiate features", Do: d.negotiate}, // the number and length of the queues depends on it
-		d.card.Evidence(d.evidence), kit.Learned, kit.Stage{Name: "size the queues", Do: d.settleSizes},
+		d.card.Evidence(d.evidence), kit.Learned, kit.Stage{Name: "size the queues", Do: d.negotiateSizes},
 		kit.Stage{Name: "allocate queues", Do: d.allocate}); err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (d *Device) open() (err error) {
 
 // choose selects the features, the MTU and the MAC address from the device's offer and o.
 func (d *Device) choose() error {
-	offered, queues, o := d.offered(), d.card.Options.Queues, &d.card.Options
+	offered, queues, o := d.readFeatures(), d.card.Options.Queues, &d.card.Options
 	if d.gone() {
 		return d.card.Gone("device_status")
 	}
@@ -174,8 +174,8 @@ type sizes struct {
 	controlIndex, controlEntries int // no entries without a control queue
 }
 
-// settleSizes agrees with the device on the sizes of its rings.
-func (d *Device) settleSizes() (err error) {
+// negotiateSizes agrees with the device on the sizes of its rings.
+func (d *Device) negotiateSizes() (err error) {
 	d.sizes = sizes{}
 	if d.sizes.entries, err = d.entries(2 * d.card.Options.Queues); err != nil || !d.has(featCtrlVQ) {
 		return err
@@ -189,7 +189,7 @@ func (d *Device) settleSizes() (err error) {
 		return d.card.Errorf("%w: the control queue, virtqueue %d, has %d entries, 2 are needed", nic.ErrHardware, index, n)
 	}
 	n = powerOfTwo(n)
-	if got := d.settle(uint32(index), n); got != n {
+	if got := d.writeSize(uint32(index), n); got != n {
 		if got < 2 || got > maxRing || got != powerOfTwo(got) {
 			return d.card.Errorf("%w: the control queue, virtqueue %d, keeps its %d entries", nic.ErrHardware, index, got)
 		}
@@ -262,22 +262,22 @@ func (d *Device) entries(n int) (int, error) {
 	if size == 0 {
 		size = min(most, defaultRing)
 	}
-	return d.settled(n, size)
+	return d.negotiateSize(n, size)
 }
 
-// settle writes the size of a virtqueue and returns the size that the device then has.
-func (d *Device) settle(index uint32, size int) int {
+// writeSize writes the size of a virtqueue and returns the size that the device then has.
+func (d *Device) writeSize(index uint32, size int) int {
 	d.write16(regQueueSelect, uint16(index))
 	d.write16(regQueueSize, uint16(size))
 	return int(d.read16(regQueueSize))
 }
 
-// settled writes the size of the first n virtqueues. A device may keep its own sizes: DPDK and others never write them. Then these
+// negotiateSize writes the size of the first n virtqueues. A device may keep its own sizes: DPDK and others never write them. Then these
 // are used, if they are the same for all queues and fit the driver.
-func (d *Device) settled(n, size int) (int, error) {
-	own := d.settle(0, size)
+func (d *Device) negotiateSize(n, size int) (int, error) {
+	own := d.writeSize(0, size)
 	for i := range uint32(n) {
-		if got := d.settle(i, size); got != own {
+		if got := d.writeSize(i, size); got != own {
 			return 0, d.card.Errorf("%w: queue_size of virtqueues 0 and %d is %d and %d, %d was written", nic.ErrHardware, i, own, got, size)
 		}
 	}

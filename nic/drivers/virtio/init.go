@@ -56,8 +56,8 @@ func (d *Device) reset() error {
 	}
 }
 
-// offered reads the device's features (§2.2).
-func (d *Device) offered() feature {
+// readFeatures reads the device's features (§2.2).
+func (d *Device) readFeatures() feature {
 	d.write32(regDeviceFeatureSelect, 0)
 	f := feature(d.read32(regDeviceFeature))
 	d.write32(regDeviceFeatureSelect, 1)
@@ -78,7 +78,7 @@ func (d *Device) negotiate() error {
 		return d.card.Gone("device_status")
 	case s&statusFeaturesOK == 0:
 		return d.card.Errorf("%w: the device refuses features %#x of its %#x: device_status is %#02x, FEATURES_OK should be set",
-			nic.ErrHardware, uint64(d.features), uint64(d.offered()), s)
+			nic.ErrHardware, uint64(d.features), uint64(d.readFeatures()), s)
 	}
 	return nil
 }

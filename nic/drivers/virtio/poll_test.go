@@ -365,11 +365,11 @@ func TestPollIsAHotLoop(t *testing.T) {
 	const pkg = "github.com/rebound-nic/rebound/nic/drivers/virtio"
 	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 76)
 	nictest.StackAccesses(t, pkg, "(*Queue).post", 8)
-	nictest.HotLoop(t, pkg, "(*Queue).Poll", "virtio.(*Queue).post", "virtio.(*Queue).reclaim", "virtio.(*Queue).arm", "virtio.(*Queue).give",
+	nictest.HotLoop(t, pkg, "(*Queue).Poll", "virtio.(*Queue).post", "virtio.(*Queue).reclaim", "virtio.(*Queue).arm", "virtio.(*Queue).publish",
 		"virtio.(*Queue).distrust", "mmio.Store64")
 	nictest.HotLoop(t, pkg, "(*Queue).post", "virtio.(*ring).notify", "mmio.Store32")
 	nictest.HotLoop(t, pkg, "(*Queue).reclaim", "virtio.(*Queue).arm", "virtio.(*Queue).distrust")
 	nictest.HotLoop(t, pkg, "(*Queue).arm", "mmio.Store64")
-	nictest.HotLoop(t, pkg, "(*Queue).give", "virtio.(*ring).notify", "mmio.Store32")
+	nictest.HotLoop(t, pkg, "(*Queue).publish", "virtio.(*ring).notify", "mmio.Store32")
 	nictest.HotLoop(t, pkg, "(*ring).notify", "mmio.Store16", "mmio.Store32")
 }

@@ -178,7 +178,7 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		q.reclaim()
 	}
 	if q.rx.next-q.posted >= refillBatch {
-		q.give()
+		q.publish()
 	}
 	return int(replies)
 }
@@ -243,8 +243,8 @@ func (q *Queue) arm(id uint32) {
 	r.next++
 }
 
-// give makes the posted buffers visible to the device.
-func (q *Queue) give() {
+// publish makes the posted buffers visible to the device.
+func (q *Queue) publish() {
 	q.posted = q.rx.next
 	if !q.rx.packed {
 		q.rx.publish()
@@ -323,7 +323,7 @@ func (q *Queue) recv(buf []byte) (int, int64) {
 			q.reclaim()
 		}
 		if q.rx.next-q.posted >= refillBatch {
-			q.give()
+			q.publish()
 		}
 		next := q.rx.seen
 		var id, length uint32

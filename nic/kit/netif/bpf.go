@@ -15,7 +15,7 @@ import (
 func (i *Interface) ExplainBPF(what string, err error) error {
 	// Which error the kernel returns without CAP_PERFMON depends on what the verifier comes upon first.
 	lacks := MissingForXDP()
-	err = plain(err)
+	err = plainError(err)
 	switch {
 	case lacks != "":
 		return fmt.Errorf("interface %s: %s: %w: the process lacks %s (run as root; afpacket needs CAP_NET_RAW only): %w", i.Name, what, nic.ErrRights, lacks, err)
@@ -30,9 +30,9 @@ func (i *Interface) ExplainBPF(what string, err error) error {
 	return fmt.Errorf("interface %s: %s: %w", i.Name, what, err)
 }
 
-// plain returns an error of bpf(2) without the eBPF library's advice, which is about the library, and without its wrong guess "not supported"
+// plainError returns an error of bpf(2) without the eBPF library's advice, which is about the library, and without its wrong guess "not supported"
 // if there are no file descriptors left for its own tests.
-func plain(err error) error {
+func plainError(err error) error {
 	fd, e := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	switch {
 	case e == unix.EMFILE, e == unix.ENFILE:

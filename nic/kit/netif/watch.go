@@ -66,7 +66,7 @@ func (i *Interface) Watch(o Following) (*Watch, error) {
 	}
 	w := &Watch{i: i, file: os.NewFile(uintptr(fd), "netlink"), done: make(chan struct{}), o: o, mac: make(chan [6]byte, 1), last: i.MAC,
 		impaired: map[string]string{}}
-	w.ask() // for changes between Lookup and here
+	w.readState() // for changes between Lookup and here
 	go w.follow()
 	return w, nil
 }
@@ -143,11 +143,11 @@ func (w *Watch) follow() {
 		n, err := w.file.Read(b)
 		switch {
 		case errors.Is(err, unix.ENOBUFS): // messages were lost
-			w.ask()
+			w.readState()
 		case err != nil:
 			return
 		case w.concerned(b[:n]):
-			w.ask()
+			w.readState()
 		}
 	}
 }
@@ -174,8 +174,8 @@ func (w *Watch) concerned(b []byte) bool {
 	return false
 }
 
-// ask reads the interface's state.
-func (w *Watch) ask() {
+// readState reads the interface's state.
+func (w *Watch) readState() {
 	l, err := w.i.nl.LinkByIndex(w.i.Index)
 	w.mu.Lock()
 	defer w.mu.Unlock()
