@@ -149,7 +149,7 @@ func printDiagnostics(w io.Writer, rep *report.Report) {
 		}
 		printSummary(w, s.Name, &s.Summary)
 	}
-	for _, line := range rep.Tail.Lines() {
+	for _, line := range rep.TailLines() {
 		fmt.Fprintln(w, line)
 	}
 	if o := rep.Order; o != nil && o.LossPeriods > 0 {

@@ -48,6 +48,17 @@ func TestAttributedPage(t *testing.T) {
 			t.Errorf("the page lacks %q", want)
 		}
 	}
+	// What was observed around the slowest is the weaker of two answers to one question: it is only shown without the attribution.
+	r.Tail = &report.Tail{Probes: 1000, Causes: []report.Cause{{What: "softirq NET_RX", Probes: 500}}}
+	for _, attributed := range []bool{true, false} {
+		if !attributed {
+			r.Attribution = nil
+		}
+		if strings.Contains(show(t, Report, r), "of the slowest 1,000: softirq NET_RX") == attributed {
+			t.Errorf("attributed %v: the page has both answers, or none", attributed)
+		}
+	}
+	r = tailed()
 	bands := bandPlot(r.Attribution)[0]
 	for _, want := range []string{"p50: usual path", "p99.9\tresponder&#39;s host\t", "p99.9\tthis host\t", "p99.9\tunknown\t"} {
 		if !strings.Contains(string(bands.SVG), want) {

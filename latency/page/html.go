@@ -168,7 +168,7 @@ func alerts(rep *report.Report) []string {
 	if text := attributionText(rep.Attribution); text != "" {
 		lines = append(lines, text)
 	}
-	lines = append(append(lines, rep.Tail.Lines()...), rep.Warnings...)
+	lines = append(append(lines, rep.TailLines()...), rep.Warnings...)
 	for i, text := range lines {
 		lines[i] = upperFirst(text) + "."
 	}

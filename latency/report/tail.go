@@ -34,6 +34,14 @@ type Cause struct {
 	Base *float64 `json:"base,omitempty"`
 }
 
+// TailLines are the lines of Tail; none if the slowest round trips are attributed, because Attribution says more.
+func (r *Report) TailLines() []string {
+	if r.Attribution != nil && r.Attribution.Probes > 0 {
+		return nil
+	}
+	return r.Tail.Lines()
+}
+
 // Lines describes what was observed around the slowest, which hints at a cause; none for a nil Tail. Causes that are as frequent
 // elsewhere, or explain almost nothing, are left out.
 func (t *Tail) Lines() []string {
