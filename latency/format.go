@@ -9,8 +9,8 @@ import (
 
 // This file has the one way in which the commands write each kind of number. proof/numbers finds others in their output.
 
-// FormatNS returns nanoseconds with four significant digits in a suitable unit: "812 ns", "3.412 µs", "1.208 s". NaN
-// (unknown) becomes a dash.
+// FormatNS returns nanoseconds with four significant digits in a suitable unit: "812 ns", "3.412 µs", "1.208 s".
+// From 1,000 s on it has no fraction. NaN (unknown) becomes a dash.
 func FormatNS(ns float64) string {
 	if math.IsNaN(ns) {
 		return "–"
@@ -28,6 +28,8 @@ func FormatNS(ns float64) string {
 	switch a := math.Abs(v); {
 	case unit == "ns" && (a >= 100 || v == math.Trunc(v)):
 		return fmt.Sprintf("%.0f %s", v, unit)
+	case a >= 1000: // seconds
+		return FormatCount(int64(math.Round(v))) + " " + unit
 	case a >= 100:
 		return fmt.Sprintf("%.1f %s", v, unit)
 	case a >= 10:

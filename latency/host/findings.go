@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 func (c *collector) virtualisation() {
@@ -94,7 +95,7 @@ func (c *collector) mitigations() {
 		}
 	}
 	if len(c.Mitigations) > 0 {
-		c.find("mitigations", Note, fmt.Sprintf("%d mitigations of CPU vulnerabilities are active: each entry to the kernel costs more, which socket drivers feel and drivers on the device itself do not", len(c.Mitigations)),
+		c.find("mitigations", Note, sanitize.Count(len(c.Mitigations), "active mitigation")+" of CPU vulnerabilities: each entry to the kernel costs more, which slows down socket drivers but not drivers on the device itself",
 			"on a machine that runs nothing foreign, boot with mitigations=off; else compare only with hosts that have the same")
 	}
 }

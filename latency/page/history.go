@@ -58,7 +58,7 @@ func (h *History) answer() string {
 	n, l, s := h.steps()
 	switch {
 	case n == 0 && len(h.Lines) == 0 && len(h.Lost) > 0:
-		return fmt.Sprintf("no probe of %s was answered", sanitize.Count(len(h.Lost), "report"))
+		return "no probe of " + sanitize.All(len(h.Lost), "report") + " was answered"
 	case n == 0 && len(h.Lines) == 0:
 		return "no report has samples"
 	case n == 0 && h.reports() < 2*compare.FewestValues:

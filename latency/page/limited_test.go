@@ -19,7 +19,7 @@ func TestHeadlineNamesThisHost(t *testing.T) {
 	}
 	late := all[2]
 	late.Warnings = append(late.Warnings, report.NotOffered+": a run ended 1.2 s behind its schedule")
-	if text := SweepAnswer(all); !strings.HasPrefix(text, "this host limited 1 of 4 points (") || strings.Contains(text, "doubles") || !strings.Contains(text, "no loss up to 10,000/s") {
+	if text := SweepAnswer(all); !strings.HasPrefix(text, "this host limited 1 of 4 points (100000/s, 60), which is left out here; p50 from ") || strings.Contains(text, "doubles") || !strings.Contains(text, "no loss up to 10,000/s") {
 		t.Errorf("one point limited: %s", text)
 	}
 	if text := answer(late); !strings.HasPrefix(text, "this host could not keep 100,000/s; at what it sent: round trip p50 ") {
@@ -31,8 +31,18 @@ func TestHeadlineNamesThisHost(t *testing.T) {
 	for _, r := range all {
 		r.Warnings = []string{report.NotOffered}
 	}
-	if text := SweepAnswer(all); !strings.HasPrefix(text, "this host limited all of 4 points") || strings.Contains(text, "p50") {
+	if text := SweepAnswer(all); !strings.HasPrefix(text, "this host limited all 4 points, so the result says nothing about the target: ") || strings.Contains(text, "p50") {
 		t.Errorf("all points limited: %s", text)
+	}
+	if text := SweepAnswer(all[:2]); !strings.HasPrefix(text, "this host limited both points, so ") {
+		t.Errorf("both points limited: %s", text)
+	}
+	silent := &report.Report{Label: "silent"}
+	if text := SweepAnswer([]*report.Report{all[0], silent}); !strings.HasPrefix(text, "this host limited the only point with replies, so ") {
+		t.Errorf("one point limited, one without replies: %s", text)
+	}
+	if text := SweepAnswer([]*report.Report{silent, silent}); text != "no reply at any point" {
+		t.Errorf("no replies: %s", text)
 	}
 	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 20, Rate: 500, Runs: 10}.Report(), synthetic.Link{Seed: 2, Median: 9000, Seconds: 20, Rate: 500, Runs: 10}.Report()
 	a.Label, b.Label = "a", "b"

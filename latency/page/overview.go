@@ -126,8 +126,12 @@ func OverviewAnswer(all []Item) string {
 	}
 	var parts []string
 	if least != nil {
-		parts = append(parts, fmt.Sprintf("of %s, %s has the lowest p50 (%s) and %s the highest (%s); %d lost probes", sanitize.Count(len(all)-models, "measurement"),
-			sanitize.Text(least.Name), latency.FormatNS(least.R.Quantile(0.5)), sanitize.Text(most.Name), latency.FormatNS(most.R.Quantile(0.5)), lossy))
+		what := fmt.Sprintf("of %s, %s has the lowest p50 (%s) and %s the highest (%s); %d lost probes", sanitize.Count(len(all)-models, "measurement"),
+			sanitize.Text(least.Name), latency.FormatNS(least.R.Quantile(0.5)), sanitize.Text(most.Name), latency.FormatNS(most.R.Quantile(0.5)), lossy)
+		if least == most {
+			what = fmt.Sprintf("%s has a p50 of %s; %d of %s lost probes", sanitize.Text(least.Name), latency.FormatNS(least.R.Quantile(0.5)), lossy, sanitize.Count(len(all)-models, "measurement"))
+		}
+		parts = append(parts, what)
 	}
 	if models > 0 {
 		parts = append(parts, sanitize.Count(models, "report")+" of device models, which say what a reply costs on the bus and nothing about a card's latency")

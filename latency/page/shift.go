@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // shiftFunction plots how far B's runs are above A's at percentiles across the whole distribution, with the band of
@@ -113,7 +114,7 @@ func timesFigure(all []*report.Report, names []legend, unit string) []plot {
 			f.x.lo, f.x.hi = min(f.x.lo, offset+st.start), max(f.x.hi, offset+st.end)
 		}
 		for _, o := range outages(r, r.Main()) {
-			f.outages = append(f.outages, shade{offset + o[0], offset + o[1], fmt.Sprintf("%s: no replies from %.1f s to %.1f s", r.Name(), offset+o[0], offset+o[1])})
+			f.outages = append(f.outages, shade{offset + o[0], offset + o[1], r.Name() + ": " + noReplies(offset+o[0], offset+o[1])})
 			f.x.hi = max(f.x.hi, offset+o[1])
 		}
 		f.curves = append(f.curves, lines...)
@@ -132,6 +133,6 @@ func timesFigure(all []*report.Report, names []legend, unit string) []plot {
 	if len(f.outages) > 0 {
 		caption += " In the shaded parts one of them had no replies."
 	}
-	f.alt = fmt.Sprintf("Latency of %d reports over time, between %s and %s.", len(legends), latency.FormatNS(lo), latency.FormatNS(hi))
+	f.alt = fmt.Sprintf("Latency of %s over time, between %s and %s.", sanitize.Count(len(legends), "report"), latency.FormatNS(lo), latency.FormatNS(hi))
 	return []plot{{"Over time", caption, legends, f.svg()}}
 }

@@ -52,7 +52,11 @@ func SweepAnswer(all []*report.Report) string {
 	own := limited(answered(all))
 	measured := slices.DeleteFunc(answered(all), hostLimited)
 	if len(own) > 0 && len(measured) == 0 {
-		return fmt.Sprintf("this host limited all of %s, so that none says anything about the target: measure at lower rates, or on an idle host (-core, -isolate)", sanitize.Count(len(own), "point"))
+		what := sanitize.All(len(own), "point")
+		if len(own) < len(all) {
+			what += " with replies"
+		}
+		return "this host limited " + what + ", so the result says nothing about the target: measure at lower rates, or on an idle host (-core, -isolate)"
 	}
 	var least, most *report.Report
 	lossy, perhaps := 0, 0
@@ -72,14 +76,24 @@ func SweepAnswer(all []*report.Report) string {
 		}
 	}
 	if least == nil {
-		return fmt.Sprintf("no reply at any of %s", sanitize.Count(len(all), "point"))
+		return "no reply at any point"
 	}
 	before := ""
 	if len(own) > 0 {
-		before = fmt.Sprintf("this host limited %s of %s (%s), which are left out here; ", latency.FormatCount(len(own)), sanitize.Count(len(all), "point"), sanitize.Text(strings.Join(own, ", ")))
+		left := "which is left out"
+		if len(own) > 1 {
+			left = "which are left out"
+		}
+		before = fmt.Sprintf("this host limited %s of %s (%s), "+left+" here; ", latency.FormatCount(len(own)), sanitize.Count(len(all), "point"), sanitize.Text(strings.Join(own, ", ")))
 	}
-	text := before + fmt.Sprintf("p50 from %s (%s) to %s (%s); %d of %s lost probes", Quantile(least, 0.5), sanitize.Text(least.Label),
-		Quantile(most, 0.5), sanitize.Text(most.Label), lossy, sanitize.Count(len(all), "point"))
+	text := before + fmt.Sprintf("p50 from %s (%s) to %s (%s)", Quantile(least, 0.5), sanitize.Text(least.Label), Quantile(most, 0.5), sanitize.Text(most.Label))
+	switch {
+	case len(measured) == 1:
+		text = before + fmt.Sprintf("p50 %s (%s)", Quantile(least, 0.5), sanitize.Text(least.Label))
+	case least == most:
+		text = before + fmt.Sprintf("p50 %s at %s", Quantile(least, 0.5), sanitize.All(len(measured), "point"))
+	}
+	text += fmt.Sprintf("; %d of %s lost probes", lossy, sanitize.Count(len(all), "point"))
 	if perhaps > 0 {
 		text += fmt.Sprintf(", %d more may have", perhaps)
 	}

@@ -62,6 +62,11 @@ func TestSweepPage(t *testing.T) {
 			t.Errorf("%s: %d curves, want %d", c.name, n, c.curves)
 		}
 	}
+	one := point(100, 60, 4000)
+	one.Label = "100/s"
+	want := "p50 " + Quantile(one, 0.5)
+	check.Equal(t, SweepAnswer([]*report.Report{one}), want+" (100/s); 0 of 1 point lost probes", "%q")
+	check.Equal(t, SweepAnswer([]*report.Report{one, one}), want+" at both points; 0 of 2 points lost probes", "%q")
 	var slope float64
 	if _, err := fmt.Sscanf(perByte(sizeSweep()), "%g ns per byte", &slope); err != nil || math.Abs(slope-1) > 0.2 {
 		t.Errorf("%v: %s, want about 1", err, perByte(sizeSweep()))

@@ -110,6 +110,15 @@ func stoppedAt(r *report.Report) (at float64, ok bool) {
 	return last[0], last[1] == float64(r.Runs[len(r.Runs)-1].End)/1e9
 }
 
+// noReplies describes an outage by its start and end, in s since the start of the figure or report.
+func noReplies(from, to float64) string {
+	length := latency.FormatNS(1e9 * (to - from))
+	if from <= 0 {
+		return "no replies for the first " + length
+	}
+	return fmt.Sprintf("no replies for %s, %s after the start", length, latency.FormatNS(1e9*from))
+}
+
 // outageAlerts describes the longest outages, in chronological order.
 func outageAlerts(all [][2]float64) (out []string) {
 	const most = 3
@@ -118,7 +127,7 @@ func outageAlerts(all [][2]float64) (out []string) {
 	longest = longest[:min(len(longest), most)]
 	slices.SortFunc(longest, func(a, b [2]float64) int { return cmp.Compare(a[0], b[0]) })
 	for _, o := range longest {
-		out = append(out, fmt.Sprintf("No replies for %s, from %s after the start.", latency.FormatNS(1e9*(o[1]-o[0])), latency.FormatNS(1e9*o[0])))
+		out = append(out, upperFirst(noReplies(o[0], o[1]))+".")
 	}
 	if n := len(all) - len(longest); n > 0 {
 		out = append(out, sanitize.Count(n, "shorter outage")+".")
@@ -171,14 +180,14 @@ func timeFigure(r *report.Report, s *latency.Series, unit string) template.HTML 
 		}
 		if len(all) <= 80 {
 			at := (st.start + st.end) / 2
-			top.marks = append(top.marks, mark{at, float64(st.Max), fmt.Sprintf("max %s at %.1f s", latency.FormatNS(float64(st.Max)), at)})
+			top.marks = append(top.marks, mark{at, float64(st.Max), fmt.Sprintf("max %s at %s", latency.FormatNS(float64(st.Max)), latency.FormatNS(1e9*at))})
 		}
 	}
 	f := figure{y: valueAxis(unit, lo, hi), x: secondsAxis(r, all), curves: []curve{top, p99, p50}}
 	f.alt = fmt.Sprintf("Latency over time: median, p99 and maximum of %d stretches, between %s and %s.", len(all), latency.FormatNS(lo), latency.FormatNS(hi))
 	for _, o := range outages(r, s) {
-		f.outages = append(f.outages, shade{o[0], o[1], fmt.Sprintf("no replies from %.1f s to %.1f s", o[0], o[1])})
-		f.alt += fmt.Sprintf(" No replies from %.1f s to %.1f s.", o[0], o[1])
+		f.outages = append(f.outages, shade{o[0], o[1], noReplies(o[0], o[1])})
+		f.alt += " " + upperFirst(noReplies(o[0], o[1])) + "."
 	}
 	return f.svg()
 }
@@ -196,7 +205,7 @@ func heatFigure(r *report.Report, s *latency.Series, unit string) template.HTML 
 	}
 	f := figure{y: valueAxis(unit, lo, hi), x: secondsAxis(r, all)}
 	for _, o := range outages(r, s) {
-		f.outages = append(f.outages, shade{o[0], o[1], fmt.Sprintf("no replies from %.1f s to %.1f s", o[0], o[1])})
+		f.outages = append(f.outages, shade{o[0], o[1], noReplies(o[0], o[1])})
 	}
 	row := func(v float64) int { return int(f.y.share(v) * (heatRows - 1e-9)) }
 	edge := func(k int) float64 { return f.y.lo * math.Pow(f.y.hi/f.y.lo, float64(k)/heatRows) }
@@ -302,6 +311,6 @@ func shiftFigure(r compare.Row) template.HTML {
 		f.shades = []shade{{r.Lo, r.Hi, "interval: " + formatInterval(r, "%s to %s")}}
 	}
 	f.rules = []mark{{x: 0, text: "no difference"}}
-	f.alt = fmt.Sprintf("Histogram of the %d differences of %s: their median, the shift, is %s.", len(r.Diffs), r.Stat, latency.FormatSigned(r.Shift))
+	f.alt = fmt.Sprintf("Histogram of %s of %s: the median, which is the shift, is %s.", sanitize.Count(len(r.Diffs), "difference"), r.Stat, latency.FormatSigned(r.Shift))
 	return f.svg()
 }

@@ -78,7 +78,7 @@ func TestOutagesAreShownOverTime(t *testing.T) {
 	if a := secondsAxis(rep, timeline(rep, s, maxColumns)); a.lo != 0 || a.hi != 20 {
 		t.Errorf("the axis spans %v to %v, want 0 to 20", a.lo, a.hi)
 	}
-	check.Contains(t, show(t, Report, rep), "<title>no replies from 12.0 s to 20.0 s</title>", "No replies for 1.000 s, from 1.000 s after the start.")
+	check.Contains(t, show(t, Report, rep), "<title>no replies for 8.000 s, 12.00 s after the start</title>", "No replies for 1.000 s, 1.000 s after the start.")
 	if text := show(t, PrintReport, rep); !strings.HasPrefix(text, "the target stopped answering 12.00 s after the start") {
 		t.Error(text)
 	}
@@ -86,6 +86,29 @@ func TestOutagesAreShownOverTime(t *testing.T) {
 	p50 := svg[strings.Index(svg, `data-name="p50"`):]
 	if d := p50[strings.Index(p50, ` d="`)+4:]; strings.Count(d[:strings.Index(d, `"`)], "M") != 3 {
 		t.Errorf("a line crosses the outage: %s", d[:strings.Index(d, `"`)])
+	}
+}
+
+// An outage at the start has no time "0 ns after the start", and a short one has no two equal ends.
+func TestOutageTexts(t *testing.T) {
+	for _, c := range []struct {
+		from, to float64
+		want     string
+	}{
+		{0, 0.02, "No replies for the first 20.00 ms."},
+		{0.01, 0.03, "No replies for 20.00 ms, 10.00 ms after the start."},
+		{3600.01, 3600.03, "No replies for 20.00 ms, 3,600 s after the start."},
+	} {
+		check.Equal(t, strings.Join(outageAlerts([][2]float64{{c.from, c.to}}), "\n"), c.want, "%q")
+	}
+	rep, s := cut()
+	s.Intervals = s.Intervals[1:] // nothing in the first second
+	rep.Counts.Sent = 5001
+	s.Sum()
+	page := show(t, Report, rep)
+	check.Contains(t, page, "<title>no replies for the first 1.000 s</title>", "No replies for the first 1.000 s.")
+	if strings.Contains(page, "0 ns after the start") || strings.Contains(page, "0.0 s") {
+		t.Error("an outage starts 0 ns after the start")
 	}
 }
 

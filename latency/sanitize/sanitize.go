@@ -63,6 +63,17 @@ func Count[T int | int64](n T, thing string) string {
 	return latency.FormatCount(n) + " " + thing + "s"
 }
 
+// All names all n of something: "the only point", "both points", "all 12 points".
+func All[T int | int64](n T, thing string) string {
+	switch n {
+	case 1:
+		return "the only " + thing
+	case 2:
+		return "both " + strings.TrimPrefix(Count(n, thing), "2 ")
+	}
+	return "all " + Count(n, thing)
+}
+
 // Writer writes text to a terminal, or to a file that may be shown on one, escaped as in Text except for newlines and
 // tabs. It is the last line of defence: text that must stay on one line has to go through Text. It is safe for
 // concurrent use.

@@ -1,7 +1,6 @@
 package foreign
 
 import (
-	"fmt"
 	"maps"
 	"math"
 	"regexp"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 var (
@@ -97,7 +97,7 @@ func readCloudprober(f *file) (*measurement, error) {
 	if means {
 		m.limits = append(m.limits, "the mean of each interval: single latencies are unknown, and percentiles are of means (set latency_distribution in the probe's configuration)")
 	} else {
-		m.limits = append(m.limits, fmt.Sprintf("values are the upper ends of the %d buckets of latency_distribution", len(before.counts)))
+		m.limits = append(m.limits, "values are the upper ends of the "+sanitize.Count(len(before.counts), "bucket")+" of latency_distribution")
 	}
 	return m, nil
 }

@@ -199,7 +199,7 @@ func readHyperfine(f *file) (*measurement, error) {
 		}
 	}
 	if failed > 0 {
-		m.warnings = append(m.warnings, fmt.Sprintf("%d of %d runs ended with an error, and are in the percentiles", failed, len(r.Times)))
+		m.warnings = append(m.warnings, fmt.Sprintf("%d of %s ended with an error; the percentiles include them", failed, sanitize.Count(len(r.Times), "run")))
 	}
 	return m, nil
 }
