@@ -107,11 +107,15 @@ func printVerdict(w io.Writer, v suspects.Verdict) error {
 		b.WriteString(sanitize.Count(len(v.Suspects), "suspect"))
 	}
 	if v.Unexplained > 0 {
-		fmt.Fprintf(&b, ", %d unexplained", v.Unexplained)
+		fmt.Fprintf(&b, ", %s unexplained", latency.FormatCount(v.Unexplained))
 	}
 	b.WriteByte('\n')
 	for _, s := range v.Suspects {
-		fmt.Fprintf(&b, "  %s: %s; explains %s; %d of these paths work\n", sanitize.Text(s.String()), s.Fault(), sanitize.Count(s.Failing, "failure"), s.Working)
+		work := "work"
+		if s.Working == 1 {
+			work = "works"
+		}
+		fmt.Fprintf(&b, "  %s: %s; explains %s; %s of these paths %s\n", sanitize.Text(s.String()), s.Fault(), sanitize.Count(s.Failing, "failure"), latency.FormatCount(s.Working), work)
 	}
 	if len(v.Alternatives) > 0 {
 		b.WriteString("other explanations of the same measurements:\n")

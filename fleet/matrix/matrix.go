@@ -182,10 +182,10 @@ func Write(w io.Writer, m *Matrix) error {
 	}
 	p.Changed, p.Lossy = rows(changed), rows(lossy)
 	if slower > 0 {
-		p.Alerts = append(p.Alerts, fmt.Sprintf("%d of %d paths are slower than the baseline.", slower, len(m.Cells)))
+		p.Alerts = append(p.Alerts, fmt.Sprintf("Slower than the baseline: %s of %s.", latency.FormatCount(slower), sanitize.Count(len(m.Cells), "path")))
 	}
 	if silent > 0 {
-		p.Alerts = append(p.Alerts, fmt.Sprintf("%d of %d paths returned no replies.", silent, len(m.Cells)))
+		p.Alerts = append(p.Alerts, fmt.Sprintf("Without replies: %s of %s.", latency.FormatCount(silent), sanitize.Count(len(m.Cells), "path")))
 	}
 	middle := func(v []float64) string {
 		if len(v) == 0 {
@@ -314,12 +314,13 @@ func (m *Matrix) answer() string {
 			}
 		}
 	}
-	text := fmt.Sprintf("of %s, %d slower than the baseline, %d with loss, %d without replies", sanitize.Count(len(m.Cells), "path"), slower, lossy, silent)
+	n := latency.FormatCount[int]
+	text := fmt.Sprintf("of %s, %s slower than the baseline, %s with loss, %s without replies", sanitize.Count(len(m.Cells), "path"), n(slower), n(lossy), n(silent))
 	if perhaps > 0 {
-		text += fmt.Sprintf(", %d perhaps with loss", perhaps)
+		text += fmt.Sprintf(", %s perhaps with loss", n(perhaps))
 	}
 	if empty > 0 {
-		text += fmt.Sprintf(", %d without data", empty)
+		text += fmt.Sprintf(", %s without data", n(empty))
 	}
 	if slowest > 0 {
 		text += fmt.Sprintf("; the slowest is %s to %s, p50 %s", at.From, at.To, latency.FormatNS(slowest))
@@ -354,7 +355,8 @@ func Print(w io.Writer, m *Matrix) error {
 	for _, l := range lines {
 		fmt.Fprintln(&b, l)
 	}
-	fmt.Fprintf(&b, "%s: %d slower, %d faster, %d with no change seen, %d without a verdict\n", sanitize.Count(len(m.Cells), "path"), counts[compare.Slower], counts[compare.Faster], counts[compare.Noise], counts[compare.Unknown])
+	of := func(v compare.Verdict) string { return latency.FormatCount(counts[v]) }
+	fmt.Fprintf(&b, "%s: %s slower, %s faster, %s with no change seen, %s without a verdict\n", sanitize.Count(len(m.Cells), "path"), of(compare.Slower), of(compare.Faster), of(compare.Noise), of(compare.Unknown))
 	for _, n := range m.Notes {
 		fmt.Fprintf(&b, "note: %s\n", n)
 	}

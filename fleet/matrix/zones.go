@@ -42,10 +42,10 @@ type zonePair struct {
 func (p *zonePair) Summary() string {
 	s := fmt.Sprintf("%s to %s: %s, worst p99 %s, loss %s", p.FromText, p.ToText, sanitize.Count(p.Paths, "path"), p.P99, p.Loss)
 	if p.Slower > 0 {
-		s += fmt.Sprintf(", %d slower", p.Slower)
+		s += fmt.Sprintf(", %s slower", latency.FormatCount(p.Slower))
 	}
 	if p.Silent > 0 {
-		s += fmt.Sprintf(", %d without replies", p.Silent)
+		s += fmt.Sprintf(", %s without replies", latency.FormatCount(p.Silent))
 	}
 	return s
 }

@@ -171,7 +171,7 @@ func TestMatrix(t *testing.T) {
 	var html, text bytes.Buffer
 	must.OK(t, matrix.Write(&html, m))
 	must.OK(t, matrix.Print(&text, m))
-	check.Contains(t, html.String(), "1 of 6 paths are slower", "1 of 6 paths returned no replies", "a → icmp:c", "b → icmp:a", "100 %",
+	check.Contains(t, html.String(), "Slower than the baseline: 1 of 6 paths.", "Without replies: 1 of 6 paths.", "a → icmp:c", "b → icmp:a", "100 %",
 		"at most 5 % of matrices of this size",
 		`<th scope="col">not sent</th><th scope="col">dropped here</th><th scope="col">late</th>`, "between 0 and 3")
 	for _, bad := range []string{"http://", "https://", "src=", "@import", "ZgotmplZ"} {

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rebound-nic/rebound/fleet/trace"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 	"github.com/rebound-nic/rebound/nic"
 )
 
@@ -195,7 +196,7 @@ func (s *state) pathLines() (lines []string) {
 		}
 	}
 	if more > 0 {
-		lines = append(lines, fmt.Sprintf("and %d more source ports", more))
+		lines = append(lines, "and "+sanitize.Count(more, "more source port"))
 	}
 	return lines
 }

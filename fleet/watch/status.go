@@ -85,7 +85,7 @@ func (w *watch) status(now time.Time) *page.Status {
 	var parts []string
 	for _, name := range order {
 		if counts[name] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", counts[name], name))
+			parts = append(parts, latency.FormatCount(counts[name])+" "+name)
 		}
 	}
 	s.Answer = strings.Join(parts, ", ")
@@ -115,8 +115,17 @@ func (c *change) detail() string {
 		if key == "target" {
 			continue
 		}
-		if t, ok := value.(time.Time); ok {
-			value = t.UTC().Format("15:04:05")
+		switch v := value.(type) {
+		case time.Time:
+			value = v.UTC().Format("15:04:05")
+		case time.Duration:
+			value = latency.FormatDuration(v)
+		case int:
+			value = latency.FormatCount(v)
+		case int64:
+			value = latency.FormatCount(v)
+		case float64:
+			value = fmt.Sprintf("%.3g", v)
 		}
 		parts = append(parts, strings.ReplaceAll(key, "_", " ")+" "+sanitize.Text(fmt.Sprint(value)))
 	}

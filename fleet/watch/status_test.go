@@ -1,21 +1,27 @@
 package watch
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/proof/browser"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/numbers"
 )
 
 // stepped is a watch whose loop is replaced by the test, which sends events at chosen times.
@@ -126,6 +132,40 @@ func TestStatus(t *testing.T) {
 		if got := h.Header().Get("Refresh"); got != "" || h.Code != http.StatusOK {
 			t.Errorf("%q: %d, Refresh %q", every, h.Code, got)
 		}
+	}
+}
+
+// The status page and the log write numbers in one way, also those of a large fleet and of changes.
+func TestStatusNumbers(t *testing.T) {
+	s := newStepped(t)
+	log := new(bytes.Buffer)
+	s.archive = newArchive(time.Minute, nil, 0, noon, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	s.archive.timeout = time.Second
+	of := s.archive.target(target(t, "10.0.0.2"), noon)
+	s.archive.found(of, "")
+	for i := range 150 {
+		ns := int64(1500 + i)
+		if i >= 50 && i < 90 {
+			ns = 0
+		}
+		s.second(of, ns)
+		s.pass()
+	}
+	k := s.archive
+	k.report(of, &change{slog.LevelWarn, "probes cannot be sent", []any{"probes", 123_456, "packets", int64(1), "recovered_after", 90*time.Minute + 1500*time.Millisecond}})
+	k.report(of, &change{slog.LevelWarn, "slower than at this hour on previous days", []any{"shift", latency.FormatSigned(-3000), "days", 7, "p", 0.012_345_678}})
+	k.report(of, &change{slog.LevelWarn, "trace of the source port", []any{"source_port", uint16(49_152), "packets", 12}})
+	s.pass()
+	for i := range 12_000 {
+		k.target(target(t, fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)), noon)
+	}
+	var html bytes.Buffer
+	must.OK(t, page.WriteStatus(&html, s.status(s.now)))
+	check.Contains(t, html.String(), "12,000 not probed, 1 up", "probes 123,456, packets 1, recovered after 5,402 s", "p 0.0123", "source port 49152, packets 12", "recovered after 41.00 s")
+	check.Contains(t, log.String(), "target is up again", "probes=123456")
+	message := regexp.MustCompile(`msg=("[^"]*"|\S+)`)
+	for _, f := range append(numbers.Others(html.String(), nil), numbers.Others(strings.Join(message.FindAllString(log.String(), -1), "\n"), nil)...) {
+		t.Error(f)
 	}
 }
 
