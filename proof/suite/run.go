@@ -153,7 +153,7 @@ func (r *runner) ended(_, test string, o outcome, seconds float64) {
 	fmt.Fprintf(r.out, "%-4s    %-38s %6.1fs\n", words[o], test, seconds)
 }
 
-// failure prints the output of a failed test, with few of its stacks if it was killed.
+// failure prints the output of a failed test. If it was killed, the first line says so, and few of its stacks follow.
 func (r *runner) failure(pkg, test, output string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,6 +164,9 @@ func (r *runner) failure(pkg, test, output string) {
 			file = err.Error()
 		}
 		output += "all stacks: " + file + "\n"
+	}
+	if m := timedOut.FindStringSubmatch(full); m != nil && !strings.HasPrefix(full, killedBy) {
+		output = fmt.Sprintf("%s %s (go test -timeout)\n%s", killedBy, m[1], output)
 	}
 	fmt.Fprintf(r.out, "--- FAIL: %s\n%s", testName(pkg, test), output)
 	if !strings.HasSuffix(output, "\n") {
@@ -286,7 +289,7 @@ func wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration, killing func(
 		case <-tick.C:
 			load, _ := os.ReadFile("/proc/loadavg")
 			if left -= time.Duration(float64(step) * share(string(load), runtime.NumCPU())); left <= 0 {
-				why = fmt.Errorf("killed by its limit of %v, after %v on a loaded machine", limit, time.Since(start).Round(step))
+				why = fmt.Errorf("%s %v, after %v on a loaded machine", killedBy, limit, time.Since(start).Round(step))
 				killing(why)
 				syscall.Kill(group, syscall.SIGQUIT)
 			}
@@ -330,5 +333,9 @@ func brief(output string) string {
 	}
 	return b.String()
 }
+
+const killedBy = "killed by its limit of"
+
+var timedOut = regexp.MustCompile(`(?m)^panic: test timed out after (\S+)`)
 
 var dump = regexp.MustCompile(`(?m)^(SIGQUIT: quit|panic: test timed out after ).*$`)

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -238,6 +240,33 @@ func TestKilledJobSaysSo(t *testing.T) {
 	hang.test, hang.limit = true, time.Second
 	out, _ := run(t, 1, hang)
 	check.Contains(t, out, "--- FAIL: p TestA\nkilled by its limit of 1s, after ", "\nbefore")
+}
+
+// Of the stacks that a killed test's processes print, a few lines follow the first line; a file has all. go test's own timeout is such a
+// limit, too.
+func TestKilledJobPrintsFewStacks(t *testing.T) {
+	dir := t.TempDir()
+	stacks := "said before\n%s\n\n" + strings.Repeat("goroutine 8 [running]:\nruntime.park()\n\t/go/proc.go:1 +0x2\n\n", 275) + "goroutine 7 [select]:\nm.TestA(0x1)\n\t/m/a_test.go:5 +0x1\n"
+	for name, c := range map[string]struct{ first, script, want string }{
+		"limit":   {"SIGQUIT: quit", `trap 'cat dump; exit 2' QUIT; while :; do sleep 0.05; done`, "killed by its limit of 1s, after "},
+		"timeout": {"panic: test timed out after 15m0s", `cat dump; exit 2`, "killed by its limit of 15m0s (go test -timeout)\n"},
+	} {
+		events := `{"Action":"run","Package":"p","Test":"TestA"}` + "\n"
+		for line := range strings.Lines(fmt.Sprintf(stacks, c.first)) {
+			events += string(must.Get(json.Marshal(event{Action: "output", Package: "p", Test: "TestA", Output: line}))(t)) + "\n"
+		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, "dump"), []byte(events), 0o600))
+		j := shell(name, c.script)
+		j.dir, j.test, j.limit = dir, true, time.Second
+		var out strings.Builder
+		r := &runner{out: &out, cores: 1, stacks: filepath.Join(dir, "stacks")}
+		r.run(t.Context(), []job{j})
+		check.Contains(t, out.String(), "--- FAIL: p TestA\n"+c.want, "m.TestA(0x1)", "all stacks: ")
+		if n := strings.Count(out.String(), "\n"); n > 20 {
+			t.Errorf("%s: %d lines", name, n)
+		}
+		check.Contains(t, string(must.Get(os.ReadFile(filepath.Join(dir, "stacks", "p-TestA.stacks")))(t)), "runtime.park()")
+	}
 }
 
 func TestLimitCountsLessOnALoadedMachine(t *testing.T) {
