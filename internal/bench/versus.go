@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rebound-nic/rebound/internal/bench/measure"
 	"github.com/rebound-nic/rebound/internal/host/command"
 	"github.com/rebound-nic/rebound/internal/host/process"
@@ -47,8 +49,9 @@ const versusHelp = "usage: rebound-bench versus A B [flags]\n\nAnswers which of 
 // versusProtocols are what both targets are measured with.
 var versusProtocols = []string{"icmp", "udp"}
 
-// versusFlags is the line of rebound-bench run that measures both targets with each protocol. echoes reports whether a target answers on a UDP port: without, every slice would wait for -timeout.
-func versusFlags(e *command.Env, args []string, echoes func(target string, port int) bool) (o *runOptions, targets []string, err error) {
+// versusFlags is the line of rebound-bench run that measures both targets with each protocol. silent says why a target does not echo on a
+// UDP port, "" if it does: without an echo, every slice would wait for -timeout. only says why UDP is left out, "" if it is not.
+func versusFlags(e *command.Env, args []string, silent func(target string, port int) string) (o *runOptions, targets []string, only string, err error) {
 	o, err = flagsOf(e, args, "versus", versusHelp, versusShortHelp, func(o *runOptions, c *runLine) error {
 		targets = c.targets
 		for _, name := range []string{"target", "ab", "lossless", "under", "json"} {
@@ -73,8 +76,9 @@ func versusFlags(e *command.Env, args []string, echoes func(target string, port 
 		if !c.given["driver"] && !c.given["iface"] { // which may reach what this host's sockets do not
 			port := cmp.Or(int(o.base.Port), 7)
 			for _, target := range targets {
-				if !echoes(target, port) {
-					e.Log.Warn("nothing echoes UDP there: comparing with ICMP only (-port, or a responder)", "target", target, "port", port)
+				if why := silent(target, port); why != "" {
+					only = fmt.Sprintf("%s does not echo UDP, %s", target, why)
+					e.Log.Warn("only ICMP is compared: "+only+" (set -port, or start a responder there)", "target", target)
 					protocols = []string{"icmp"}
 					break
 				}
@@ -85,11 +89,11 @@ func versusFlags(e *command.Env, args []string, echoes func(target string, port 
 		}
 		return nil
 	})
-	return o, targets, err
+	return o, targets, only, err
 }
 
 func versusCommand(e *command.Env, args []string) error {
-	o, targets, err := versusFlags(e, args, echoesUDP)
+	o, targets, only, err := versusFlags(e, args, silentUDP)
 	if err != nil {
 		return err
 	}
@@ -104,15 +108,16 @@ func versusCommand(e *command.Env, args []string) error {
 	if result == nil {
 		return err
 	}
-	return errors.Join(err, printVersus(e, targets, result.Reports, o.verbose))
+	return errors.Join(err, printVersus(e, targets, only, result.Reports, o.verbose))
 }
 
-// echoesUDP asks three times.
-func echoesUDP(target string, port int) bool {
+// silentUDP asks three times. It returns why a target does not echo, "" if it does.
+func silentUDP(target string, port int) string {
 	c, err := net.Dial("udp", net.JoinHostPort(target, strconv.Itoa(port)))
 	if err != nil {
-		return false
+		return err.Error()
 	}
+	why := fmt.Sprintf("nothing answers on port %d", port)
 	defer c.Close()
 	b := make([]byte, 64)
 	for range 3 {
@@ -120,16 +125,19 @@ func echoesUDP(target string, port int) bool {
 			continue // the refusal of the one before
 		}
 		c.SetReadDeadline(time.Now().Add(time.Second))
-		if n, err := c.Read(b); err == nil && n > 0 {
-			return true
+		switch n, err := c.Read(b); {
+		case err == nil && n > 0:
+			return ""
+		case errors.Is(err, unix.ECONNREFUSED):
+			why = fmt.Sprintf("its port %d is closed", port)
 		}
 	}
-	return false
+	return why
 }
 
-// printVersus prints the answer and writes the page. all are the reports of both targets with one protocol, then with the next.
-func printVersus(e *command.Env, targets []string, all []*report.Report, verbose bool) (failed error) {
-	v := page.Versus{A: targets[0], B: targets[1]}
+// printVersus prints the answer and writes the page. only says why UDP was left out; all are the reports of both targets with one protocol, then with the next.
+func printVersus(e *command.Env, targets []string, only string, all []*report.Report, verbose bool) (failed error) {
+	v := page.Versus{A: targets[0], B: targets[1], OnlyICMP: only}
 	for i := 0; i+1 < len(all); i += 2 {
 		part := page.VersusPart{Name: strings.ToUpper(all[i].Traffic.Protocol), C: compare.Reports(all[i], all[i+1])}
 		for _, r := range all[i : i+2] {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -29,7 +30,12 @@ func TestVersusFlags(t *testing.T) {
 		"10.0.0.2 10.0.0.3 -runs 8 -duration 4s -json": "-json cannot be combined with versus",
 	} {
 		e := &command.Env{Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
-		o, targets, err := versusFlags(e, strings.Fields(args), func(target string, port int) bool { return target == "10.0.0.2" || port == 7 })
+		o, targets, only, err := versusFlags(e, strings.Fields(args), func(target string, port int) string {
+			if target == "10.0.0.2" || port == 7 {
+				return ""
+			}
+			return "its port is closed"
+		})
 		if err != nil {
 			check.Contains(t, err.Error(), want)
 			continue
@@ -50,11 +56,12 @@ func TestVersusFlags(t *testing.T) {
 		}
 		check.Equal(t, strings.Join(names, ","), want, args+": %s")
 		check.Equal(t, len(targets), 2, "%d targets")
+		check.Equal(t, only != "", args == "-port 9 10.0.0.2 10.0.0.3", args+": %v that only ICMP is compared")
 		check.Equal(t, o.Paired, true, "paired %v")
 	}
 }
 
-func TestEchoesUDP(t *testing.T) {
+func TestSilentUDP(t *testing.T) {
 	c := must.Get(net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	port := c.LocalAddr().(*net.UDPAddr).Port
 	over := make(chan struct{})
@@ -69,8 +76,8 @@ func TestEchoesUDP(t *testing.T) {
 			c.WriteToUDP(b[:n], from)
 		}
 	}()
-	check.Equal(t, echoesUDP("127.0.0.1", port), true, "an echo is %v")
+	check.Equal(t, silentUDP("127.0.0.1", port), "", "an echo: %q")
 	c.Close()
 	<-over
-	check.Equal(t, echoesUDP("127.0.0.1", port), false, "a closed port is %v")
+	check.Equal(t, silentUDP("127.0.0.1", port), fmt.Sprintf("its port %d is closed", port), "a closed port: %q")
 }

@@ -12,8 +12,9 @@ import (
 
 // Versus is the comparison of two targets, in parts that may differ, such as protocols.
 type Versus struct {
-	A, B  string
-	Parts []VersusPart
+	A, B     string
+	OnlyICMP string // why only ICMP was compared, such as "10.0.0.2 does not echo UDP, its port 7 is closed"; empty if UDP was, too
+	Parts    []VersusPart
 }
 
 // VersusPart is one of them: C compares B's report with A's.
@@ -90,6 +91,9 @@ func (v *Versus) Answer() string {
 		said = fmt.Sprintf("no difference seen between %s and %s", v.A, v.B)
 	default:
 		said = fmt.Sprintf("cannot tell which of %s and %s is better", v.A, v.B)
+	}
+	if v.OnlyICMP != "" {
+		said += " (by ICMP only: " + v.OnlyICMP + ")"
 	}
 	return said + ": " + strings.Join(parts, "; ")
 }

@@ -38,6 +38,8 @@ func TestVersusAnswer(t *testing.T) {
 		if c.name == "neither" && strings.Contains(v.Answer(), "better than") {
 			t.Errorf("equal targets: %s", v.Answer())
 		}
+		v.OnlyICMP = "A does not echo UDP, its port 7 is closed"
+		check.Contains(t, v.Answer(), " (by ICMP only: A does not echo UDP, its port 7 is closed): ")
 		var page bytes.Buffer
 		must.OK(t, v.Write(&page))
 		h1, _, _ := strings.Cut(page.String(), "</h1>")

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
@@ -245,4 +247,22 @@ func TestAutoEnds(t *testing.T) {
 			t.Errorf("%d slices, %+v", len(rep.Runs), s)
 		}
 	}
+}
+
+// Two kernels that answer pings and have no UDP echo are compared by ICMP only; the answer, on its first line and on the page, says so and why.
+func TestVersusWithoutUDP(t *testing.T) {
+	n := newNetwork(t)
+	const other4 = "10.98.0.3"
+	n.link(n.far, farIface, func(l netlink.Link) error { return address(l, other4+"/24") })
+	dir := filepath.Join(t.TempDir(), "r")
+	r := n.bench(append([]string{"versus", far4, other4}, quick("-count", "120", "-slice", "10ms", "-out", dir)[1:]...)...)
+	first, _, _ := strings.Cut(r.out, "\n")
+	const why = "(by ICMP only: " + far4 + " does not echo UDP, its port 7 is closed): "
+	check.Contains(t, first, why)
+	check.Contains(t, r.out, "\nICMP\n")
+	if strings.Contains(r.out, "\nUDP\n") {
+		t.Errorf("UDP is compared, too:\n%s", r.out)
+	}
+	html := strings.ReplaceAll(string(must.Get(os.ReadFile(filepath.Join(dir, "index.html")))(t)), "\u00a0", " ")
+	check.Contains(t, html, why)
 }
