@@ -24,7 +24,7 @@ func TestAnswerIsHot(t *testing.T) {
 	StackAccesses(t, p, "(*Responder).long", 32)
 	HotLoop(t, p, "(*Responder).long", "cksum.Blocks", "fastpath.(*limiter).moveHome")
 	HotLoop(t, p, "(*Responder).depart", "polling.TSC", "fastpath.(*Responder).timed")
-	HotLoop(t, p, "(*Responder).timed", "fastpath.(*Responder).looked")
+	HotLoop(t, p, "(*Responder).timed", "fastpath.(*Responder).timingFields")
 }
 
 func TestHotLoopRefuses(t *testing.T) {

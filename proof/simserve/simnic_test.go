@@ -83,6 +83,20 @@ func (p *program) stop(t *testing.T) int {
 	}
 }
 
+// A simulator without a problem prints its ready lines and, when it ends, its counters. It logs nothing.
+func TestQuietStart(t *testing.T) {
+	s, a, b := startPair(t)
+	p, q := openPort(t, a), openPort(t, b)
+	p.send(frame)
+	if got := q.receive(); !bytes.Equal(got, frame) {
+		t.Errorf("received %x", got)
+	}
+	p.close()
+	q.close()
+	check.Equal(t, s.stop(t), 0, "exit %d")
+	check.Equal(t, s.stderr.String(), "", "stderr %q")
+}
+
 var frame = bytes.Repeat([]byte{1, 2, 3, 4}, 30)
 
 // port sends and receives one frame on a toy device.

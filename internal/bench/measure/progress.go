@@ -108,9 +108,9 @@ func (p *progress) run(every time.Duration) {
 	}
 }
 
-// total is what is to be measured: "10 × 1 s". The time of a slice of variants varies around it.
+// extent is what is to be measured: "10 × 1 s". The time of a slice of variants varies around it.
 func (p *progress) extent() string {
-	each := latency.FormatCount(p.limit.Count) + " probes"
+	each := sanitize.Count(p.limit.Count, "probe")
 	if p.limit.Duration > 0 {
 		each = latency.FormatDuration(p.limit.Duration)
 	}
