@@ -104,7 +104,7 @@ var knobs = map[string]string{
 	"- a register's value":                                         "ixgbesim.Model.Core",
 	"- a version of the firmware: nic/drivers/ena's tests":         "enasim.Options.Overruns enasim.Options.Lasting enasim.Options.WideDepth enasim.Options.ShortCQ enasim.Options.Parts",
 	"- a kind of device: nic/drivers/virtio's tests":               "virtiosim.Options.Fixed",
-	"- a setting of the firmware: nic/drivers/mlx5's tests":        "mlx5sim.Options.NoUCTX mlx5sim.Options.ICMP",
+	"- a setting of the firmware: nic/drivers/mlx5's tests":        "mlx5sim.Options.NoUCTX mlx5sim.Options.ICMP mlx5sim.Options.NoIPVersion",
 	"- a start: nic/drivers/mlx4's tests": `
 		mlx4sim.Options.InterfaceRev mlx4sim.Options.Owned mlx4sim.Options.SemaphoreHeld mlx4sim.Options.BootReads mlx4sim.Options.Abandoned
 		mlx4sim.Options.NoICM`,

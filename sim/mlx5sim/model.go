@@ -42,6 +42,8 @@ type Options struct {
 	// NoUCTX turns off the user contexts that a ConnectX-5 and later cards have (mlxconfig UCTX_EN=0). ICMP enables a parser
 	// that knows type and code of ICMP and ICMPv6 (FLEX_PARSER_PROFILE_ENABLE=2).
 	NoUCTX, ICMP bool
+	// NoIPVersion is older firmware, whose flow groups match the EtherType and not the IP version.
+	NoIPVersion bool
 	// Module is the number of the port's module in its card: 1 for the second port.
 	Module uint8
 	// NoPages rejects the driver's pages, as firmware without resources does.

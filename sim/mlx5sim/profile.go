@@ -129,6 +129,10 @@ type amendment struct {
 	value uint32
 }
 
+// outerIPVersion is ft_field_support.outer_ip_version of NIC receive tables (Linux, mlx5_ifc.h). The recorded ConnectX-4 does not have it;
+// Linux matches the EtherType there.
+var outerIPVersion = parts.Field{Off: 0x60, Hi: 28, Lo: 28}
+
 // amendments returns the amendments of a profile (PRM, HCA Capabilities Layout).
 func (p *profile) amendments() (a []amendment) {
 	if p.noInline {
@@ -143,7 +147,8 @@ func (p *profile) amendments() (a []amendment) {
 			amendment{capEthernet, parts.Field{Off: 0x00, Hi: 23, Lo: 23}, 1}) // self_lb_en_modifiable
 	}
 	if p.later { // flow_modify_en, identified_miss_table_mode, flow_table_modify
-		a = append(a, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 28, Lo: 28}, 1}, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 26, Lo: 25}, 3})
+		a = append(a, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 28, Lo: 28}, 1}, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 26, Lo: 25}, 3},
+			amendment{capFlowTable, outerIPVersion, 1})
 	}
 	if p.umem { // umem_uid_0, log_max_umem
 		a = append(a, amendment{capGeneral, parts.Field{Off: 0x48, Hi: 13, Lo: 13}, 1}, amendment{capGeneral, parts.Field{Off: 0x8c, Hi: 20, Lo: 16}, 16})
@@ -164,6 +169,9 @@ func (o *Options) amendments() (a []amendment) {
 	if o.uctx() { // log_max_uctx, uctx_cap; log_max_umem
 		a = append(a, amendment{capGeneral, parts.Field{Off: 0x8c, Hi: 28, Lo: 24}, logMaxUCTX}, amendment{capGeneral, parts.Field{Off: 0xd4, Hi: 31, Lo: 0}, uctxRawTX},
 			amendment{capGeneral, parts.Field{Off: 0x8c, Hi: 20, Lo: 16}, 16})
+	}
+	if o.NoIPVersion {
+		a = append(a, amendment{capFlowTable, outerIPVersion, 0})
 	}
 	if o.ICMP { // flex_parser_protocols
 		a = append(a, amendment{capGeneral, parts.Field{Off: 0xa8, Hi: 31, Lo: 0}, parserICMP4 | parserICMP6})

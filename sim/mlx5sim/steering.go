@@ -227,6 +227,8 @@ func (m *Model) createGroup(c *call) *refusal {
 		return refuse(stBadParam, "match_criteria_enable is %#x, the model has outer headers (1), misc (2) and misc_3 (10h)", g.enable)
 	case g.enable&enableMisc3 != 0 && !m.opt.ICMP:
 		return refuse(stBadParam, "match_criteria_enable is %#x: misc_3 without flex_parser_protocols", g.enable)
+	case g.mask[0x12]&0x1e != 0 && be.Uint32(m.caps.cur[capFlowTable][outerIPVersion.Off:])&outerIPVersion.Mask() == 0:
+		return refuse(stBadParam, "match_criteria has ip_version, capability ft_field_support.outer_ip_version is 0")
 	case in.U("group_type") != 0:
 		return refuse(stBadParam, "group_type is %d", in.U("group_type"))
 	}

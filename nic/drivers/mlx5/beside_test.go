@@ -115,6 +115,23 @@ func (x *besideRig) answersAddedAddress() {
 	x.Close()
 }
 
+// Older firmware has no match on the IP version. Rules then match the EtherType, as Linux's do.
+func TestBesideEtherType(t *testing.T) {
+	for name, o := range map[string]mlx5sim.Options{"DEVX": withParser, "raw packets": withoutContexts} {
+		t.Run(name, func(t *testing.T) {
+			o.NoIPVersion = true
+			x := newBeside(t, o)
+			match := devrig.AnsweredBeside()
+			match.VLANs = []uint16{0, 5}
+			x.Open(nic.Options{Match: match})
+			tagged := append(append(append([]byte{}, datagram[:12]...), 0x81, 0, 0, 5), datagram[12:]...)
+			x.Expect("ours", map[string][]byte{"a datagram": datagram, "a tagged datagram": tagged})
+			x.Expect("kernel", map[string][]byte{"UDP to another port": devrig.UDP4(2, 9), "ARP": devrig.ARP()})
+			x.Close()
+		})
+	}
+}
+
 // A configured tag restricts the rules: frames of other VLANs stay with the kernel.
 func TestBesideVLAN(t *testing.T) {
 	x := newBesideICMP(t)

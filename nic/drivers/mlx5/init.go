@@ -165,6 +165,7 @@ func (d *Device) learn() error {
 		return err
 	}
 	need("flow_table_properties_nic_receive.ft_support", f.get(0x40, 31, 31) == 1)
+	d.caps.ipVersion = f.get(0x60, 28, 28) == 1
 	return err
 }
 
@@ -185,6 +186,7 @@ type capabilities struct {
 	rqTimestamps  uint32
 	userContexts  bool   // log_max_uctx
 	parser        uint32 // flex_parser_protocols
+	ipVersion     bool   // flow tables match the IP version (ft_field_support.outer_ip_version)
 	inlineMode    uint32 // which headers must be inline: inlineL2, inlineVport, inlineNone
 }
 

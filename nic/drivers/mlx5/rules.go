@@ -80,6 +80,17 @@ func newRule(what string, mac [6]byte, to netip.Addr, protocol uint32, vlan int,
 	return r
 }
 
+// byEtherType matches the EtherType instead of the IP version.
+func (r *rule) byEtherType() {
+	kind := uint32(etherTypeV4)
+	if r.v6 {
+		kind = etherTypeV6
+	}
+	r.with("ethertype", 0x04, 15, 0, kind)
+	r.mask.set("ip_version", 0x10, 12, 9, 0)
+	r.value.set("ip_version", 0x10, 12, 9, 0)
+}
+
 // from restricts a rule to frames from an address.
 func (r *rule) from(a netip.Addr) {
 	b := a.AsSlice()
@@ -193,6 +204,11 @@ func (s *shared) steer() error {
 	rules, err := s.rules()
 	if err != nil {
 		return err
+	}
+	if !s.caps.ipVersion { // unknown with queue pairs for raw packets
+		for _, r := range rules {
+			r.byEtherType()
+		}
 	}
 	var targets map[target]uint32
 	if s.raw == nil {
