@@ -202,7 +202,7 @@ func (d *Device) notes() []string {
 	}
 	notes = append(notes, fmt.Sprintf("frames up to %d bytes are pushed whole by %v; of longer ones the first %d", d.maxInline,
 		mmio.PushMethod(), d.maxInline))
-	return notes
+	return append(notes, d.notRecommended()...)
 }
 
 // Queue returns the rings of queue n, for benchmarks and stepped tests that call Poll themselves.

@@ -366,3 +366,25 @@ func TestAnswersOfSizes(t *testing.T) {
 	}
 	must.Close(t, x.dev)
 }
+
+// TestRecommended: a note says so if the entries are not of the size that the device recommends.
+func TestRecommended(t *testing.T) {
+	for _, c := range []struct {
+		wide bool
+		most int
+		says string
+	}{
+		{false, 0, "recommends LLQ entries of 128 bytes"},
+		{false, 96, ""},
+		{true, 0, ""},
+		{true, 96, "recommends LLQ entries of 256 bytes, 128 are used: nic.push_max is 96"},
+	} {
+		x := device(t, enasim.Options{PreferWide: c.wide})
+		x.dev = must.Get(ena.Open(x.fn, nic.Options{Log: slog.New(slog.DiscardHandler)}, ena.Options{MaxInline: c.most}))(t)
+		notes := strings.Join(x.dev.Info().Notes, "\n")
+		if strings.Contains(notes, "recommends") != (c.says != "") || !strings.Contains(notes, c.says) {
+			t.Errorf("%+v: notes %q", c, notes)
+		}
+		must.OK(t, x.dev.Close())
+	}
+}

@@ -1,6 +1,7 @@
 package ena
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 )
@@ -110,5 +111,22 @@ func (d *Device) withoutLLQ(why string) error {
 	}
 	d.noLLQ = why
 	d.card.FallBack("low-latency queues", "descriptors in host memory, which newer devices do not take", "%s", why)
+	return nil
+}
+
+// notRecommended is a note if the entries are not of the size that the device recommends: throughput may be the reason for a small size, and
+// a frame that is pushed whole the reason for the large one.
+func (d *Device) notRecommended() []string {
+	switch {
+	case d.llq.recommended == llqEntry128 && d.llq.entrySet == llqEntry256 && d.llq.entryHave&llqEntry128 != 0:
+		return []string{fmt.Sprintf("the device recommends LLQ entries of %d bytes, %d are used: they take frames up to %d bytes whole (nic.push_max = %d: as recommended)",
+			normalEntry, wideEntry, wideEntry-room, normalEntry-room)}
+	case d.llq.recommended == llqEntry256 && d.llq.entrySet == llqEntry128:
+		why := d.refusedWide
+		if d.own.MaxInline > 0 && d.own.MaxInline <= normalEntry-room {
+			why = fmt.Sprintf("nic.push_max is %d", d.own.MaxInline)
+		}
+		return []string{fmt.Sprintf("the device recommends LLQ entries of %d bytes, %d are used: %s", wideEntry, normalEntry, cmp.Or(why, "it does not take a ring of them"))}
+	}
 	return nil
 }
