@@ -80,8 +80,8 @@ func (w *windows) BAR(n int) (*mmio.Window, error) {
 
 // BARWC implements Function. The kernel offers write-combining only through the sysfs file resourceN_wc; vfio-pci maps a BAR
 // uncached. The file can be used beside vfio-pci while vfio-pci has not claimed the same BAR, if kernel lockdown allows it. On amd64 the
-// kernel's table of memory types must confirm it. arm64 has no such table: there the mapping counts as asked for, and only mlx5
-// measures whether it combines stores, by timing them (mmio.Timing).
+// kernel's table of memory types must confirm it. arm64 has no such table: there the mapping counts as asked for, and mlx5, ena
+// and efa measure whether it combines stores, by timing them (mmio.Timing).
 func (w *windows) BARWC(n int) (*mmio.Window, error) {
 	if err := w.check(n); err != nil {
 		return nil, err

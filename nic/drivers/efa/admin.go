@@ -64,11 +64,11 @@ func (a *admin) open() (err error) {
 func (a *admin) mapBARs() (err error) {
 	d := a.d
 	const entries = 2
-	if int(d.attr.doorbellBAR) == entries {
+	if d.besideDoorbells = int(d.attr.doorbellBAR) == entries; d.besideDoorbells {
 		if a.mem, err = d.card.Fn.BAR(entries); err == nil && !d.card.Fn.Simulated() {
 			d.card.FallBack("write combining in BAR 2", "uncached stores, one bus write for each 8 bytes", "the device has its doorbells in the same BAR")
 		}
-	} else if a.mem, err = d.card.Fn.BARWC(entries); err == nil {
+	} else if a.mem, err = d.card.Fn.BARWC(entries); err == nil && !kit.MeasurePush(d.card.Fn) {
 		d.card.FallBackToUncached(entries, a.mem)
 	}
 	if err != nil {

@@ -30,12 +30,14 @@ func (d *Device) startQueues() error {
 		d.missed = make([][maxPairs]kit.Progress, len(d.queues))
 	}
 	var endpoints []nic.Endpoint
+	d.trials = make([]trials, len(d.queues))
 	for i, q := range d.queues {
 		q.buf, q.iova = unsafe.Add(kit.Pointer(memory), i*slots*int(stride)), memory.IOVA+uint64(i*slots)*uint64(stride)
 		q.stride, q.size, q.key = stride, uint32(d.card.MTU), uint64(key)
 		if err := d.startQueue(q); err != nil {
 			return fmt.Errorf("queue %d: %w", i, err)
 		}
+		d.trials[i] = d.measure(q)
 		for j, s := range d.own.Services {
 			endpoints = append(endpoints, d.endpoint(i, s, q.pairs[j].number))
 		}

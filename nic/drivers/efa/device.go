@@ -98,11 +98,14 @@ type Device struct {
 	ended     chan struct{} // closed to end the goroutine that looks up unknown senders
 	looking   sync.WaitGroup
 
-	sends     [][]uint32 // for each queue: the words of its slots at the watchdog's last check
-	looks     [][]uint16 // and for how many checks they were being sent
-	missed    [][maxPairs]kit.Progress
-	counted   map[string]uint64 // by the device, before it was started
-	abandoned atomic.Uint64     // messages that their peers did not accept in time
+	sends           [][]uint32 // for each queue: the words of its slots at the watchdog's last check
+	looks           [][]uint16 // and for how many checks they were being sent
+	missed          [][maxPairs]kit.Progress
+	trials          []trials // of each queue
+	besideDoorbells bool     // the entries are in the doorbells' BAR
+	measured        kit.Measured
+	counted         map[string]uint64 // by the device, before it was started
+	abandoned       atomic.Uint64     // messages that their peers did not accept in time
 }
 
 var _ nic.Messenger = (*Device)(nil)
@@ -164,6 +167,9 @@ func (d *Device) notes() []string {
 	notes := slices.Clone(d.features)
 	notes = append(notes, fmt.Sprintf("messages up to %d bytes are pushed whole by %v; for longer ones, a pointer is pushed", d.queues[0].maxInline,
 		mmio.PushMethod()))
+	if d.measures() {
+		notes = append(notes, d.measured.Notes(2)...)
+	}
 	return notes
 }
 
@@ -183,6 +189,9 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 	t := r.Loop.Begin()
 	for !stop.Load() {
 		t = r.Loop.Pass(t, q.Poll(r))
+		if d.trials[queue].left > 0 {
+			d.forward(queue)
+		}
 		if d.card.Gate.Closed() {
 			if err := d.card.Gate.Park(); err != nil {
 				return err
@@ -213,7 +222,49 @@ func (d *Device) Send(from nic.Service, to nic.Peer, message []byte) error {
 	if handle == noHandle || !d.queues[0].send(&d.queues[0].pairs[pair], message, uint64(handle)|uint64(p.QPN)<<16) {
 		return nic.ErrFull
 	}
+	if d.trials[0].left > 0 {
+		d.forward(0)
+	}
 	return nil
+}
+
+// trials are those of a queue's send queues; left is how many are not over.
+type trials struct {
+	left int
+	of   [maxPairs]*kit.Trial
+}
+
+// measures reports whether there are trials: not if the entries are known to be uncached, beside the doorbells.
+func (d *Device) measures() bool { return !d.besideDoorbells && kit.MeasurePush(d.card.Fn) }
+
+// measure begins the trials of a queue.
+func (d *Device) measure(q *Queue) (t trials) {
+	if !d.measures() {
+		return t
+	}
+	for i := range q.npairs {
+		p := &q.pairs[i]
+		t.of[i] = kit.NewTrial(p.llq, p.sqDB, q.sqMask+1, q.entry)
+		p.llq, p.sqDB = t.of[i].Stand()
+	}
+	t.left = int(q.npairs)
+	return t
+}
+
+// forward continues the trials of a queue.
+func (d *Device) forward(queue int) {
+	t := &d.trials[queue]
+	for i, trial := range t.of {
+		if trial == nil {
+			continue
+		}
+		p := &d.queues[queue].pairs[i]
+		if llq, bell, timing := trial.Forward(p.rung); timing != nil {
+			p.llq, p.sqDB, t.of[i] = llq, bell, nil
+			t.left--
+			d.measured.Set(timing)
+		}
+	}
 }
 
 // Recv copies the next message of queue 0 into buf.

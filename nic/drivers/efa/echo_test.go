@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
@@ -273,5 +277,20 @@ func TestFrom(t *testing.T) {
 		if d := x.client.dev; !d.From(peers[0]) || d.From(peers[1]) || d.From(peers[2]) || d.From(99) {
 			t.Errorf("forget %v: from the responder %v, another queue pair %v, another host %v, no peer %v", forget, d.From(peers[0]), d.From(peers[1]), d.From(peers[2]), d.From(99))
 		}
+	}
+}
+
+// TestMeasuredPush: where the memory type of BAR 2 is unknown, the first replies are timed. They arrive as all others do.
+func TestMeasuredPush(t *testing.T) {
+	was := kit.MeasurePush
+	t.Cleanup(func() { kit.MeasurePush = was }) // after the loops have ended
+	t.Cleanup(mmio.PushToMemory())
+	kit.MeasurePush = func(pci.Function) bool { return true }
+	x := start(t, efasim.Options{}, nic.EchoUD).serve()
+	for range 40 {
+		x.until("echo", x.echo)
+	}
+	for _, d := range []*efa.Device{x.dev, x.client.dev} {
+		x.until("a result", func() bool { return strings.Contains(strings.Join(d.Info().Notes, " "), "measured: 64 bytes") })
 	}
 }

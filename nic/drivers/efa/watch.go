@@ -37,6 +37,7 @@ func refused(err error) bool {
 
 // check detects a device that is broken or silent, or that reports an error.
 func (d *Device) check(polled bool) (*kit.Symptom, error) {
+	d.measured.Check(&d.card, 2)
 	for i, q := range d.queues {
 		switch q.fault.Load() {
 		case faultRxID:

@@ -87,6 +87,8 @@ type Device struct {
 	features   []string // missing features, for Notes
 	linkSpeed  int
 	queues     []*Queue
+	trials     []*kit.Trial // of each queue's LLQ, nil when over
+	measured   kit.Measured
 	rxSQ       []uint16 // the receive SQs' indices, for RSS
 	regs       *amazonadmin.Regs
 	aq         *amazonadmin.Queue
@@ -202,6 +204,9 @@ func (d *Device) notes() []string {
 	}
 	notes = append(notes, fmt.Sprintf("frames up to %d bytes are pushed whole by %v; of longer ones the first %d", d.maxInline,
 		mmio.PushMethod(), d.maxInline))
+	if kit.MeasurePush(d.card.Fn) {
+		notes = append(notes, d.measured.Notes(2)...)
+	}
 	return append(notes, d.notRecommended()...)
 }
 
@@ -220,6 +225,9 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 		n := 0
 		if !d.suspended.Load() {
 			n = q.Poll(r)
+		}
+		if d.trials[queue] != nil {
+			d.forward(queue)
 		}
 		t = r.Loop.Pass(t, n)
 		if d.card.Gate.Closed() {
@@ -240,7 +248,21 @@ func (d *Device) Send(frame []byte) error {
 	if d.suspended.Load() || !d.queues[0].send(frame) {
 		return nic.ErrFull
 	}
+	if d.trials[0] != nil {
+		d.forward(0)
+	}
 	return nil
+}
+
+// forward continues the trial of a queue's LLQ.
+func (d *Device) forward(queue int) {
+	q := d.queues[queue]
+	llq, bell, timing := d.trials[queue].Forward(q.txRung)
+	if timing == nil {
+		return
+	}
+	q.llq, q.txDB, d.trials[queue] = llq, bell, nil
+	d.measured.Set(timing)
 }
 
 // Recv copies the next frame of queue 0 into buf.

@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/ena"
+	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
@@ -386,5 +389,25 @@ func TestRecommended(t *testing.T) {
 			t.Errorf("%+v: notes %q", c, notes)
 		}
 		must.OK(t, x.dev.Close())
+	}
+}
+
+// TestMeasuredPush: where the memory type of BAR 2 is unknown, the first replies are timed. They reach the wire as all others do.
+func TestMeasuredPush(t *testing.T) {
+	was := kit.MeasurePush
+	t.Cleanup(func() { kit.MeasurePush = was }) // after the loops have ended
+	t.Cleanup(mmio.PushToMemory())
+	kit.MeasurePush = func(pci.Function) bool { return true }
+	for _, o := range []enasim.Options{{}, {LLQSizes: 1}, {Burst: 512}} {
+		x := start(t, o)
+		for range 40 {
+			x.until("echo", x.echo)
+		}
+		x.until("a result", func() bool { return strings.Contains(strings.Join(x.dev.Info().Notes, " "), "measured: 64 bytes") })
+		x.m.Fail()
+		x.until("reset", x.resets(13))
+		for range 20 {
+			x.until("echo after the reset", x.echo)
+		}
 	}
 }

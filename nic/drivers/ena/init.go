@@ -260,10 +260,14 @@ func (d *Device) startQueues() error {
 	if err := d.allocate(); err != nil {
 		return err
 	}
-	d.rxSQ = nil
+	d.rxSQ, d.trials = nil, make([]*kit.Trial, len(d.queues))
 	for i, q := range d.queues {
 		if err := d.create(q); err != nil {
 			return fmt.Errorf("queue %d: %w", i, err)
+		}
+		if d.llq != nil && kit.MeasurePush(d.card.Fn) {
+			d.trials[i] = kit.NewTrial(q.llq, q.txDB, q.txMask+1, q.entry)
+			q.llq, q.txDB = d.trials[i].Stand()
 		}
 		q.reset()
 	}

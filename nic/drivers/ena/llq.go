@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"math/bits"
+
+	"github.com/rebound-nic/rebound/nic/kit"
 )
 
 // setLLQ chooses how frames reach the device: by the smallest LLQ entry that takes MaxInline bytes, or the largest that the device has;
@@ -96,7 +98,9 @@ func (d *Device) configureLLQ(l llqFeature, entry int) (why string, err error) {
 	d.llq = &l
 	d.maxInline = entry - room
 	d.txRing = min(d.txRing, 1<<(bits.Len32(depth)-1))
-	d.card.FallBackToUncached(2, d.mem)
+	if !kit.MeasurePush(d.card.Fn) {
+		d.card.FallBackToUncached(2, d.mem)
+	}
 	return "", nil
 }
 

@@ -69,6 +69,7 @@ func (w *watchdog) silent(now time.Time) time.Duration { return now.Sub(*w.last.
 
 // check handles the device's events, and detects a device that is broken, silent or reports a fault.
 func (d *Device) check(bool) (*kit.Symptom, error) {
+	d.measured.Check(&d.card, 2)
 	now := time.Now() // before the check: events that arrived while the watchdog was descheduled are no silence
 	d.eventMu.Lock()
 	d.serveEvents()
@@ -92,7 +93,7 @@ func (d *Device) check(bool) (*kit.Symptom, error) {
 		}
 		if stuck := d.missed[i].Waiting(&q.txHead, &q.txTail); limit.missingTx > 0 && stuck > limit.missingTx {
 			how := "low-latency queue"
-			if q.llq == nil {
+			if d.llq == nil {
 				how = "descriptors in host memory, which newer devices do not take: " + d.noLLQ
 			}
 			return symptom(resetMissedTx, "queue %d: no transmit was completed for %v (%s)", i, stuck, how), nil
