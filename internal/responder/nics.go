@@ -19,7 +19,7 @@ import (
 )
 
 // nicsCommand lists the interfaces of this network namespace and the network functions on the PCI bus, each with what
-// would drive it or why nothing does.
+// would drive it or why nothing does, and the kernels that each driver needs.
 func nicsCommand(args []string, stdout, _ io.Writer) error {
 	if len(args) > 0 {
 		return usageError(fmt.Sprintf("unexpected argument %q", args[0]))
@@ -36,7 +36,15 @@ func nicsCommand(args []string, stdout, _ io.Writer) error {
 	if err := listPorts(w, os.DirFS("/sys")); err != nil {
 		return err
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return err
+	}
+	fmt.Fprintln(stdout)
+	return cards.ListKernels(stdout, sanitize.Text(unix.ByteSliceToString(u.Release[:])))
 }
 
 func listInterfaces(w io.Writer) error {

@@ -12,22 +12,26 @@ import (
 
 var update = flag.Bool("update", false, "write the tables in docs that follow from the catalogue of cards")
 
-// The table of PCI IDs in docs/cards/drivers.md follows from internal/cards: go test -run TestDriverTable ./proof/house -update
+// The tables of PCI IDs and of kernels in docs/cards/drivers.md follow from internal/cards: go test -run TestDriverTable ./proof/house -update
 func TestDriverTable(t *testing.T) {
-	const page, begin, end = "docs/cards/drivers.md", "<!-- PCI IDs: written by go test -run TestDriverTable ./proof/house -update -->\n", "<!-- end -->\n"
-	text := read(t, page)
-	before, rest, ok := strings.Cut(text, begin)
-	table, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no %q and %q around the table", page, begin, end)
+	const page = "docs/cards/drivers.md"
+	for _, c := range []struct{ what, end, table string }{
+		{"PCI IDs", "<!-- end -->\n", cards.Table()},
+		{"kernels", "<!-- end of kernels -->\n", cards.KernelTable()},
+	} {
+		begin := "<!-- " + c.what + ": written by go test -run TestDriverTable ./proof/house -update -->\n"
+		before, rest, ok := strings.Cut(read(t, page), begin)
+		table, after, closed := strings.Cut(rest, c.end)
+		switch {
+		case !ok || !closed:
+			t.Fatalf("%s has no %q and %q around the table", page, begin, c.end)
+		case table == c.table:
+		case *update:
+			must.OK(t, os.WriteFile(page, []byte(before+begin+c.table+c.end+after), 0o644))
+		default:
+			t.Errorf("%s: the table of %s is not that of internal/cards: go test -run TestDriverTable ./proof/house -update", page, c.what)
+		}
 	}
-	if table == cards.Table() {
-		return
-	}
-	if !*update {
-		t.Fatalf("%s: the table of PCI IDs is not that of internal/cards: go test -run TestDriverTable ./proof/house -update", page)
-	}
-	must.OK(t, os.WriteFile(page, []byte(before+begin+cards.Table()+end+after), 0o644))
 }
 
 func TestBringUpPagesAreLinked(t *testing.T) {
