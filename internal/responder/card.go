@@ -13,6 +13,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/latency/host"
+	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
@@ -25,6 +26,7 @@ type cardHost struct {
 	locked  uint64 // RLIMIT_MEMLOCK in bytes
 	mayLock bool   // CAP_IPC_LOCK
 	noIOMMU bool   // nic.unsafe_no_iommu
+	page    int    // bytes of the kernel's pages
 	needed  map[string]string
 	beside  func(addr string) (how string, why error) // use beside the kernel's driver; nil if the driver does not do that
 }
@@ -48,7 +50,7 @@ func (f *cardFact) print(w io.Writer) {
 
 // thisCardHost is this machine's.
 func thisCardHost(s *settings) cardHost {
-	h := cardHost{root: "/", noIOMMU: s.nic.UnsafeNoIOMMU, mayLock: netif.Missing(unix.CAP_IPC_LOCK) == ""}
+	h := cardHost{root: "/", page: os.Getpagesize(), noIOMMU: s.nic.UnsafeNoIOMMU, mayLock: netif.Missing(unix.CAP_IPC_LOCK) == ""}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		h.release = unix.ByteSliceToString(u.Release[:])
@@ -218,7 +220,8 @@ func (h *cardHost) module(add adder, f pci.Found) {
 
 // memory is about huge pages and locked memory.
 func (h *cardHost) memory(add adder, f pci.Found, shared bool) {
-	const what, fix = "huge pages", "echo 64 > /proc/sys/vm/nr_hugepages"
+	const what = "huge pages"
+	fix := dma.ReserveHuge(h.page)
 	free := 0
 	for _, size := range []string{"hugepages-2048kB", "hugepages-1048576kB"} {
 		n, _ := strconv.Atoi(h.text("sys/kernel/mm/hugepages", size, "free_hugepages"))
@@ -233,11 +236,35 @@ func (h *cardHost) memory(add adder, f pci.Found, shared bool) {
 		add(what, host.Warning, fix, "none are free: the card's memory is in ordinary pages, which costs it address translations")
 	}
 	const enough = 64 << 20
+	h.groupLimits(add, free > 0, enough)
 	if h.locked < enough && !h.mayLock {
 		add("locked memory", host.Warning, "ulimit -l unlimited, LimitMEMLOCK=infinity in a unit, or CAP_IPC_LOCK", "limited to %d KiB: the card's memory and this program must be locked", h.locked>>10)
 		return
 	}
 	add("locked memory", inOrder, "", "enough")
+}
+
+// groupLimits is about limits of the process's cgroup and of those above it: of huge pages if some are free, else of memory. At the limit
+// the kernel refuses the card's memory, or kills the process.
+func (h *cardHost) groupLimits(add adder, huge bool, enough uint64) {
+	file, fix := "memory.max", "MemoryMax=infinity in a unit, a higher memory limit of a container"
+	if huge {
+		file, fix = "hugetlb.2MB.max", "raise it, or hugepages-2Mi of a pod"
+	}
+	_, group, ok := strings.Cut("\n"+h.text("proc/self/cgroup"), "\n0::/")
+	if !ok {
+		return // cgroup version 1
+	}
+	group, _, _ = strings.Cut(group, "\n")
+	for dir := filepath.Clean(group); ; dir = filepath.Dir(dir) {
+		if most, err := strconv.ParseUint(h.text("sys/fs/cgroup", dir, file), 10, 64); err == nil && most < enough {
+			add("cgroup", host.Warning, fix, "%s of %s is %d MiB, the card's memory may take %d", file, filepath.Join("/", dir), most>>20, enough>>20)
+			return
+		}
+		if dir == "." {
+			return
+		}
+	}
 }
 
 // link is about the cable and the slot.

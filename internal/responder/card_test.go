@@ -88,6 +88,15 @@ func TestCardFacts(t *testing.T) {
 		{name: "no module", change: map[string]string{dir + "driver": "->sys/bus/pci/drivers/ixgbe", "sys/bus/pci/drivers/vfio-pci/bind": "-"},
 			wrong: "kernel driver serious, vfio-pci warning, link note", says: "fix: modprobe vfio-pci"},
 		{name: "huge pages", change: map[string]string{"sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "0"}, wrong: "huge pages warning", says: "echo 64 > /proc/sys/vm/nr_hugepages"},
+		{name: "no huge pages of a kernel with pages of 64 KiB", change: map[string]string{"sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "0"},
+			on: func(h *cardHost) { h.page = 65536 }, wrong: "huge pages warning", says: "echo 64 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"},
+		{name: "few huge pages for a pod", change: map[string]string{"proc/self/cgroup": "0::/pods/one\n", "sys/fs/cgroup/pods/one/hugetlb.2MB.max": "max",
+			"sys/fs/cgroup/pods/hugetlb.2MB.max": "4194304", "sys/fs/cgroup/pods/one/memory.max": "1048576"},
+			wrong: "cgroup warning", says: "hugetlb.2MB.max of /pods is 4 MiB, the card's memory may take 64"},
+		{name: "little memory for a unit", change: map[string]string{"proc/self/cgroup": "1:name=systemd:/\n0::/system.slice/r.service\n",
+			"sys/fs/cgroup/system.slice/r.service/memory.max": "33554432", "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "0"},
+			wrong: "huge pages warning, cgroup warning", says: "fix: MemoryMax=infinity"},
+		{name: "no limits", change: map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max"}},
 		{name: "locked memory", on: func(h *cardHost) { h.locked = 8 << 20 }, wrong: "locked memory warning", says: "ulimit -l unlimited"},
 		{name: "CAP_IPC_LOCK", on: func(h *cardHost) { h.locked, h.mayLock = 8<<20, true }},
 		{name: "narrow", change: map[string]string{dir + "current_link_width": "4"}, wrong: "PCIe warning", says: "5.0 GT/s PCIe x4 of 5.0 GT/s PCIe x8"},
@@ -97,7 +106,7 @@ func TestCardFacts(t *testing.T) {
 			on: func(h *cardHost) { h.noIOMMU = true }, wrong: "IOMMU warning, lockdown serious", says: "Secure Boot"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := cardHost{root: cardTree(t, c.change), release: "6.12.0", locked: unix.RLIM_INFINITY}
+			h := cardHost{root: cardTree(t, c.change), release: "6.12.0", locked: unix.RLIM_INFINITY, page: 4096}
 			if c.on != nil {
 				c.on(&h)
 			}

@@ -35,6 +35,15 @@ var (
 	huge1G = kind{gib, unix.MFD_HUGETLB | unix.MFD_HUGE_1GB, "1 GiB pages"}
 )
 
+// ReserveHuge is the command that reserves 64 huge pages of 2 MiB, for a kernel with pages of page bytes. nr_hugepages counts pages of the
+// kernel's default size, which is 512 MiB where pages have 64 KiB.
+func ReserveHuge(page int) string {
+	if page == 4096 {
+		return "echo 64 > /proc/sys/vm/nr_hugepages"
+	}
+	return "echo 64 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+}
+
 // newMapping maps size bytes with the largest pages available, preferably on a NUMA node unless node is negative.
 func newMapping(size, node int) (*mapping, error) {
 	if size <= 0 || size > 1<<40 {
@@ -54,7 +63,7 @@ func newMapping(size, node int) (*mapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	note := "DMA memory in ordinary pages: no huge pages are free (echo 64 > /proc/sys/vm/nr_hugepages)"
+	note := "DMA memory in ordinary pages: no huge pages are free (" + ReserveHuge(os.Getpagesize()) + ")"
 	if err := unix.Mlock(mp.mem.Bytes); err != nil {
 		note += fmt.Sprintf("; they are not locked: %v (ulimit -l)", err)
 	}

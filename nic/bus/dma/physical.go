@@ -27,7 +27,7 @@ func UnsafeNoIOMMU() (*Physical, error) {
 // Map returns m's physical address, or errScattered if its pages are not contiguous in physical memory.
 func (p *Physical) Map(m Memory) (uint64, error) {
 	if m.Page < 2*mib {
-		return 0, errors.New("dma: physical addresses need huge pages: ordinary pages move (echo 64 > /proc/sys/vm/nr_hugepages)")
+		return 0, errors.New("dma: physical addresses need huge pages: ordinary pages move (" + ReserveHuge(os.Getpagesize()) + ")")
 	}
 	var first uint64
 	for off := 0; off < len(m.Bytes); off += m.Page {

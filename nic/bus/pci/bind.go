@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/nic/bus"
 )
 
 const vfioDriver = "vfio-pci"
@@ -76,6 +78,10 @@ func (h *host) rebind(f Found, to Target) error {
 			return err
 		}
 	}
+	if mode := h.lockdown(); to.NoDriver && mode != "" && !to.Force {
+		return fmt.Errorf("pci: %s: %w: kernel lockdown is on (%s, by Secure Boot or lockdown=), which forbids registers and configuration space to programs: bind it to vfio-pci, without -no-driver",
+			f.Address, bus.ErrRights, mode)
+	}
 	if !to.NoDriver {
 		if f.Group == "" && h.text(h.sys, noIOMMUParameter) != "Y" {
 			return fmt.Errorf("pci: %s: %w: enable it in the firmware (VT-d, AMD-Vi, SMMU) and boot with intel_iommu=on or amd_iommu=on; without one, bind -no-driver and set nic.unsafe_no_iommu, "+
@@ -96,6 +102,16 @@ func (h *host) rebind(f Found, to Target) error {
 		return errors.Join(err, h.restore(f))
 	}
 	return nil
+}
+
+// lockdown returns the kernel's lockdown mode (kernel_lockdown(7)), "" if it is off.
+func (h *host) lockdown() string {
+	_, rest, _ := strings.Cut(h.text(h.sys, "kernel/security/lockdown"), "[")
+	mode, _, _ := strings.Cut(rest, "]")
+	if mode == "none" {
+		return ""
+	}
+	return mode
 }
 
 // uppers returns an interface and all interfaces built on it: bonds, bridges, VLANs.

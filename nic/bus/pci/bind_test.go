@@ -179,6 +179,19 @@ func TestBindFails(t *testing.T) {
 	check.Fails(t, "no such function", k.bind("0000:09:00.0", Target{}), ErrNoDevice)
 }
 
+// Under kernel lockdown a function without a driver is of no use: only vfio-pci is.
+func TestBindLockedDown(t *testing.T) {
+	k := newKernel(t)
+	k.card(addr0, "ixgbe", "7", "eth1")
+	k.driverModule(vfioDriver)
+	k.file("sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
+	check.Fails(t, "no driver", k.bind(addr0, Target{NoDriver: true}), bus.ErrRights, "lockdown is on (integrity", "without -no-driver")
+	check.Equal(t, k.bound(addr0), "ixgbe", "driver %q afterwards")
+	must.OK(t, k.bind(addr0, Target{}))
+	k.file("sys/kernel/security/lockdown", "[none] integrity confidentiality\n")
+	must.OK(t, k.bind(addr0, Target{NoDriver: true}))
+}
+
 func TestWriteAttribute(t *testing.T) {
 	check.Fails(t, "an attribute that is not there", writeAttribute(t.TempDir()+"/none", "1"), os.ErrNotExist)
 	for _, is := range []error{bus.ErrRights, unix.EPERM} {
