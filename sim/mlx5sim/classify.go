@@ -154,6 +154,10 @@ func (m *Model) steer(id uint32, f *frame, p *[parsed]byte, hops int) (took, roo
 		if !matches(p, &t.groups[e.group].mask, &e.value) {
 			continue
 		}
+		for _, o := range e.counters {
+			o.packets++
+			o.octets += uint64(len(f.B))
+		}
 		if e.action&actionDrop != 0 {
 			return false, true
 		}

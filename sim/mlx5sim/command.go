@@ -41,7 +41,8 @@ type command struct {
 	in, out *parts.Layout
 	from    hcaState // lowest state in which it is permitted
 	run     func(m *Model, c *call) *refusal
-	tail    bool // input continues after the layout, as an array
+	tail    bool   // input continues after the layout, as an array
+	idle    string // what a card does then and the model does not: accepted with a warning
 }
 
 type call struct {
@@ -167,7 +168,11 @@ func (m *Model) dispatch(opcode uint16, in, out []byte) *refusal {
 		return r
 	}
 	defer func() { m.uid = 0 }()
-	return k.run(m, c)
+	r := k.run(m, c)
+	if r == nil && k.idle != "" {
+		m.host.Warnf("%s: accepted without effect: a card %s", m.opName(opcode), k.idle)
+	}
+	return r
 }
 
 // Inputs and outputs shared by many commands.
@@ -186,7 +191,7 @@ func newID(name string) *parts.Layout { return lay(16, "08.23:0 "+name) }
 
 func commandTable() map[uint16]*command {
 	t := map[uint16]*command{}
-	for _, part := range []map[uint16]*command{hcaCommands(), resourceCommands(), queueCommands(), steeringCommands(), vportCommands(), congestionCommands(), srqCommands(), qpCommands(), roceCommands(), umemCommands(), uctxCommands()} {
+	for _, part := range []map[uint16]*command{hcaCommands(), resourceCommands(), queueCommands(), steeringCommands(), vportCommands(), congestionCommands(), srqCommands(), qpCommands(), roceCommands(), umemCommands(), uctxCommands(), flowCounterCommands()} {
 		for op, c := range part {
 			t[op] = c
 		}

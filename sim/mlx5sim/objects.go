@@ -26,6 +26,7 @@ const (
 	kindQP
 	kindUMEM
 	kindUCTX
+	kindFlowCounter
 )
 
 // object is the common part of all objects: an id, the user context that it belongs to (0 for the driver), the number
@@ -138,6 +139,8 @@ type objects struct {
 	qps      set[*qp]
 	umems    set[*umem]
 	uctxs    set[*uctx]
+
+	flowCounters set[*flowCounter]
 }
 
 func newObjects(uars uint32, by *uint32) objects {
@@ -159,6 +162,8 @@ func newObjects(uars uint32, by *uint32) objects {
 		qps:      newSet[*qp](by, "QP", kindQP, 0x40000, 0x7fffff),
 		umems:    newSet[*umem](by, "umem", kindUMEM, 1, 0xffff),
 		uctxs:    newSet[*uctx](by, "user context", kindUCTX, 1, 1<<logMaxUCTX),
+
+		flowCounters: newSet[*flowCounter](by, "flow counter", kindFlowCounter, 1, 0xffffff),
 	}
 }
 
@@ -166,7 +171,7 @@ func newObjects(uars uint32, by *uint32) objects {
 func (o *objects) left() string {
 	var s []string
 	for _, l := range []string{o.uars.left(), o.pds.left(), o.tds.left(), o.counters.left(), o.eqs.left(), o.cqs.left(), o.mkeys.left(),
-		o.sqs.left(), o.rqs.left(), o.tiss.left(), o.tirs.left(), o.rqts.left(), o.xrcds.left(), o.srqs.left(), o.qps.left(), o.umems.left(), o.uctxs.left()} {
+		o.sqs.left(), o.rqs.left(), o.tiss.left(), o.tirs.left(), o.rqts.left(), o.xrcds.left(), o.srqs.left(), o.qps.left(), o.umems.left(), o.uctxs.left(), o.flowCounters.left()} {
 		if l != "" {
 			s = append(s, l)
 		}

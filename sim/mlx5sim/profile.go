@@ -146,8 +146,8 @@ func (p *profile) amendments() (a []amendment) {
 		a = append(a, amendment{capGeneral, parts.Field{Off: 0x7c, Hi: 30, Lo: 29}, 3}, // disable_local_lb_uc, disable_local_lb_mc
 			amendment{capEthernet, parts.Field{Off: 0x00, Hi: 23, Lo: 23}, 1}) // self_lb_en_modifiable
 	}
-	if p.later { // flow_modify_en, identified_miss_table_mode, flow_table_modify
-		a = append(a, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 28, Lo: 28}, 1}, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 26, Lo: 25}, 3},
+	if p.later { // flow_counter, flow_modify_en, identified_miss_table_mode, flow_table_modify
+		a = append(a, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 29, Lo: 29}, 1}, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 28, Lo: 28}, 1}, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 26, Lo: 25}, 3},
 			amendment{capFlowTable, outerIPVersion, 1})
 	}
 	if p.umem { // umem_uid_0, log_max_umem

@@ -52,6 +52,8 @@ type flowEntry struct {
 	action uint64
 	tag    uint32
 	dest   []destination
+
+	counters []*flowCounter
 }
 
 type destination struct {
@@ -299,8 +301,8 @@ func (m *Model) setEntry(c *call) *refusal {
 		return refuse(stBadResState, "flow_index %d is not set to be changed, or of another group or value", e.index)
 	case op == 0 && old != nil:
 		return refuse(stBadResState, "flow_index %d is set already", e.index)
-	case e.action&^(actionAllow|actionDrop|actionForward) != 0, in.Is("flow_counter_list_size"):
-		return refuse(stBadParam, "action is %#x: the model has allow (1), drop (2) and forward (4)", e.action)
+	case e.action&^(actionAllow|actionDrop|actionForward|actionCount) != 0:
+		return refuse(stBadParam, "action is %#x: the model has allow (1), drop (2), forward (4) and count (8)", e.action)
 	}
 	if old != nil {
 		return m.changeEntry(t, old, e, in)
@@ -310,7 +312,13 @@ func (m *Model) setEntry(c *call) *refusal {
 			return refuse(stBadParam, "match_value at %02xh: %02x, the group's mask is %02x", off, e.value[off], g.mask[off])
 		}
 	}
+	if r := m.counters(e, in, in.I("destination_list_size")); r != nil {
+		return r
+	}
 	if r := m.destinations(t, e, in); r != nil {
+		for _, o := range e.counters {
+			o.held--
+		}
 		return r
 	}
 	g.n++
@@ -329,6 +337,8 @@ func (m *Model) changeEntry(t *flowTable, old, e *flowEntry, in msg) *refusal {
 	}
 	if mask&modifyAction == 0 {
 		e.action = old.action
+	} else if (e.action^old.action)&actionCount != 0 {
+		return refuse(stBadParam, "action is %#x, before it was %#x: the model keeps an entry's flow counters", e.action, old.action)
 	}
 	if mask&modifyDestinations != 0 {
 		if r := m.destinations(t, e, in); r != nil {
@@ -418,6 +428,9 @@ func (m *Model) deleteEntry(c *call) *refusal {
 	}
 	for _, d := range e.dest {
 		m.holdDestination(d, -1)
+	}
+	for _, o := range e.counters {
+		o.held--
 	}
 	t.groups[e.group].n--
 	i := sort.Search(len(t.entries), func(i int) bool { return t.entries[i].index >= e.index })

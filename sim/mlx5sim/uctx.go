@@ -37,7 +37,7 @@ func (m *Model) enterUCTX(c *call) *refusal {
 		return refuse(stBadParam, "uid is %#x without capability log_max_uctx", uid)
 	case uid != sharedUID && m.obj.uctxs.m[uid] == nil:
 		return refuse(stBadRes, "user context %d does not exist", uid)
-	case c.opcode >= opFirstFlow && c.opcode <= opLastFlow:
+	case c.opcode >= opFirstFlow && c.opcode <= opLastFlow && (c.opcode < opAllocFlowCounter || c.opcode > opQueryFlowCounter):
 		return refuse(stBadOp, "the model has flow tables of the driver alone, the command is of user context %d", uid)
 	}
 	m.uid = uid
@@ -80,7 +80,7 @@ func (m *Model) rawTX() *refusal {
 func (o *objects) of(uid uint32) int {
 	return owned(&o.uars, uid) + owned(&o.pds, uid) + owned(&o.tds, uid) + owned(&o.counters, uid) + owned(&o.cqs, uid) + owned(&o.mkeys, uid) +
 		owned(&o.sqs, uid) + owned(&o.rqs, uid) + owned(&o.tiss, uid) + owned(&o.tirs, uid) + owned(&o.rqts, uid) + owned(&o.qps, uid) +
-		owned(&o.srqs, uid) + owned(&o.xrcds, uid) + owned(&o.umems, uid)
+		owned(&o.srqs, uid) + owned(&o.xrcds, uid) + owned(&o.umems, uid) + owned(&o.flowCounters, uid)
 }
 
 func owned[T interface{ base() *object }](s *set[T], uid uint32) (n int) {
