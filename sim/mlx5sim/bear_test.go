@@ -185,3 +185,19 @@ func TestPageOffset(t *testing.T) {
 		}
 	}
 }
+
+// Flow control is kept and does nothing, which is a warning as soon as it is on.
+func TestPauseHasNoEffect(t *testing.T) {
+	x := openRig(t, Options{})
+	pfcc := func(op, tx, rx uint32) []byte {
+		return x.do(dwords(48, 0, 0x805<<16, 4, op, 8, regPFCC, 16, 1<<16, 24, tx, 28, rx), 48)
+	}
+	pfcc(0, 0, 0)
+	pfcc(0, 1<<31, 1<<16)
+	x.ExpectWarning("PFCC: accepted without effect: a card with pptx")
+	if out := pfcc(1, 0, 0); w32(out, 24) != 1<<31 || w32(out, 28) != 1<<16 {
+		t.Errorf("PFCC reads %x", out[16:])
+	}
+	x.do(dwords(32, 0, 0x805<<16, 8, regHostEndianness, 16, 0x80<<24), 32)
+	x.ExpectWarning("HOST_ENDIANNESS: accepted without effect")
+}

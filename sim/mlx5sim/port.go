@@ -8,6 +8,7 @@ type port struct {
 	paused    bool // by a test
 	mtu       int  // admin_mtu: FCS included
 	node      string
+	pause     [4]uint64 // the fields pauses of PFCC
 }
 
 const maxMTU = 10240

@@ -48,14 +48,14 @@ type register struct {
 }
 
 var registers = map[uint32]*register{
-	regHostEndianness: {"HOST_ENDIANNESS", hostReg, nil, func(*Model, msg) *refusal { return nil }},
+	regHostEndianness: {"HOST_ENDIANNESS", hostReg, nil, (*Model).writeEndianness},
 	regNodeDesc:       {"NODE_DESC", nodeReg, (*Model).readNodeDesc, (*Model).writeNodeDesc},
 	regPMTU:           {"PMTU", pmtuReg, (*Model).readPMTU, (*Model).writePMTU},
 	regPAOS:           {"PAOS", paosReg, (*Model).readPAOS, (*Model).writePAOS},
 	regPTYS:           {"PTYS", ptysReg, (*Model).readPTYS, (*Model).writePTYS},
 	regPMLP:           {"PMLP", pmlpReg, (*Model).readPMLP, nil},
 	regMCIA:           {"MCIA", mciaReg, (*Model).readMCIA, nil},
-	regPFCC:           {"PFCC", pfccReg, func(*Model, msg) *refusal { return nil }, func(*Model, msg) *refusal { return nil }},
+	regPFCC:           {"PFCC", pfccReg, (*Model).readPFCC, (*Model).writePFCC},
 	regPPCNT:          {"PPCNT", ppcntReg, (*Model).readPPCNT, nil},
 	regPVLC:           {"PVLC", pvlcReg, func(*Model, msg) *refusal { return nil }, nil},
 }
@@ -102,6 +102,33 @@ func (m *Model) accessReg(c *call) *refusal {
 	}
 	if c.in.U("op_mod") == accessRead {
 		copy(c.out.B[min(16, len(c.out.B)):], data)
+	}
+	return nil
+}
+
+// pauses are the fields of PFCC that turn flow control on.
+var pauses = []string{"pptx", "pfctx", "pprx", "pfcrx"}
+
+func (m *Model) readPFCC(r msg) *refusal {
+	for i, name := range pauses {
+		r.Set(name, m.port.pause[i])
+	}
+	return nil
+}
+
+// writePFCC keeps what is written. The model sends no pause frames, and does not stop for one.
+func (m *Model) writePFCC(r msg) *refusal {
+	for i, name := range pauses {
+		if m.port.pause[i] = r.U(name); m.port.pause[i] != 0 {
+			m.host.Warnf("PFCC: accepted without effect: a card with %s sends or obeys pause frames", name)
+		}
+	}
+	return nil
+}
+
+func (m *Model) writeEndianness(r msg) *refusal {
+	if r.Is("he") {
+		m.host.Warnf("HOST_ENDIANNESS: accepted without effect: he is %#x, and the model is for little-endian hosts", r.U("he"))
 	}
 	return nil
 }
