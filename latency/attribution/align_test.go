@@ -1,8 +1,11 @@
 package attribution
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,49 +15,112 @@ import (
 
 const epoch = int64(1_700_000_000e9)
 
-// planted is a minute of a closed loop of ICMP probes in which the responder's loop stops, this host's loop stops, and the link delays,
-// each at random times. The responder's clock is ahead by offset, and drifts.
-func planted(offset int64, drift float64, far, here, network int) (*Result, *Loop, map[int64]Side) {
-	dice := rand.New(rand.NewPCG(1, uint64(offset)))
-	sides := map[int64]Side{}
-	l := &Loop{From: 5000, Start: epoch + offset - 1e9, End: epoch + offset + 61e9, How: "the kernel's tracepoints"}
-	there := func(t int64) int64 { return epoch + t + offset + int64(drift*float64(t)) }
+// plan is a minute of probes that one side at a time delays: the responder's loop stops, this host's loop stops, or the link delays.
+// The responder's clock is ahead by offset, and drifts. Times are in ns.
+type plan struct {
+	seed               uint64
+	offset             int64
+	drift              float64
+	far, here, network int
+	period, length     int64 // the responder's loop stops strictly periodically for that long; at random times for random times if zero
+	short              int   // gaps of up to 60 µs beside, which explain nothing
+	step, after        int64 // by the first the responder's clock is set forward, after the second
+	until              int64 // the responder's loop stops only until then
+	probes             int   // delayed by one gap, instead of one
+}
+
+const minute = int64(60e9)
+
+func (c plan) build() (*Result, *Loop, map[int64]Side) {
+	if c.until == 0 {
+		c.until = minute
+	}
+	dice := rand.New(rand.NewPCG(c.seed, uint64(c.offset)))
+	sides := map[int64]Side{} // by round trip, all of which differ
+	l := &Loop{From: 5000, Start: epoch + c.offset - 1e9, End: epoch + c.offset + minute + c.step + 1e9, How: "the kernel's tracepoints"}
+	there := func(t int64) int64 {
+		if t > c.after {
+			t += c.step
+		}
+		return epoch + t + c.offset + int64(c.drift*float64(t))
+	}
 	var slow []Probe
-	add := func(side Side, n int) {
-		for range n {
-			p := ordinary()
-			p.FarWait, p.Residence = -1, -1
-			p.Intended = dice.Int64N(60e9)
-			jitter := dice.Int64N(3000)
-			took := 20_000 + dice.Int64N(2_000_000)
-			p.Sent, p.Left = p.Intended, p.Intended+3000
-			p.Seen = p.Intended + 10_000 + jitter + took
-			p.Looked = p.Seen - 100
-			switch side {
-			case Responder:
-				// The loop stopped before the probe came, and was answered at the end of the gap.
-				end := there(p.Intended + 5000 + took)
-				g := Interval{Start: end - took - dice.Int64N(took/4+1), End: end, Core: 1}
-				l.Intervals = append(l.Intervals, g, Interval{Start: g.Start + 100, End: g.End - 100, Core: 1, Text: "polling thread descheduled on cpu 1", Name: "hog"})
-			case Here:
-				p.Looked = p.Intended + 3000
-			}
-			sides[p.RTT()] = side
-			slow = append(slow, p)
+	stop := func(from, to int64) {
+		g := Interval{Start: there(from), End: there(to), Core: 1}
+		l.Intervals = append(l.Intervals, g,
+			Interval{Start: g.Start + 100, End: g.End - 100, Core: 1, Text: "polling thread descheduled on cpu 1", Name: "hog"})
+	}
+	add := func(side Side, intended, took int64) {
+		p := ordinary()
+		p.FarWait, p.Residence = -1, -1
+		p.Intended, p.Sent, p.Left = intended, intended, intended+3000
+		p.Seen = intended + 10_000 + dice.Int64N(3000) + took
+		for ; sides[p.RTT()] != 0; p.Seen++ {
+		}
+		if p.Looked = p.Seen - 100; side == Here {
+			p.Looked = p.Left
+		}
+		sides[p.RTT()] = side
+		slow = append(slow, p)
+	}
+	for _, k := range dice.Perm(max(int(minute/max(c.period, 1e6)), c.far))[:c.far] {
+		// The loop stopped before the probe came, and answered it at the end of the gap.
+		at, took := dice.Int64N(c.until), 20_000+dice.Int64N(2_000_000)
+		from := at + 5000 - dice.Int64N(took/4+1)
+		if c.period != 0 {
+			from = int64(k)*c.period + 1e6
+			at = from + dice.Int64N(c.length/5) - 5000
+			took = from + c.length - at - 5000
+		} else {
+			stop(from, at+5000+took)
+		}
+		add(Responder, at, took)
+		for i := range c.probes { // they come while the loop is stopped
+			part := took * int64(i+1) / int64(c.probes+1) / 2
+			add(Responder, at+part, took-part)
 		}
 	}
-	add(Responder, far)
-	add(Here, here)
-	add(Network, network)
-	for range 20_000 { // ordinary gaps, which explain nothing
-		at := there(dice.Int64N(60e9))
+	for at := int64(1e6); c.period != 0 && at < minute; at += c.period {
+		stop(at, at+c.length)
+	}
+	for range c.here {
+		add(Here, dice.Int64N(minute), 20_000+dice.Int64N(2_000_000))
+	}
+	for range c.network {
+		add(Network, dice.Int64N(minute), 20_000+dice.Int64N(2_000_000))
+	}
+	for range 6000 { // ordinary gaps, which explain nothing
+		at := there(dice.Int64N(minute))
 		l.Intervals = append(l.Intervals, Interval{Start: at, End: at + 5000 + dice.Int64N(4000), Core: 1})
+	}
+	for range c.short {
+		at := there(dice.Int64N(minute))
+		l.Intervals = append(l.Intervals, Interval{Start: at, End: at + 5000 + dice.Int64N(55_000), Core: 1})
 	}
 	sample := sampleOf(1000)
 	for i := range sample {
 		sample[i].FarWait, sample[i].Residence = -1, -1
 	}
 	return Explain(slow, sample, About{Total: 100_000, Epoch: epoch, FarLoop: "ICMP", Direction: "ICMP"}, nil), l, sides
+}
+
+// judge counts the rows that are attributed to the planted side, to another one, and to none.
+func judge(r *Result, sides map[int64]Side) (right, wrong, none int) {
+	for i := range r.Rows {
+		switch row := &r.Rows[i]; row.Side {
+		case sides[row.RTT].String():
+			right++
+		case Unknown.String(), Elsewhere.String():
+			none++
+		default:
+			wrong++
+		}
+	}
+	return right, wrong, none
+}
+
+func planted(offset int64, drift float64, far, here, network int) (*Result, *Loop, map[int64]Side) {
+	return plan{seed: 1, offset: offset, drift: drift, far: far, here: here, network: network}.build()
 }
 
 // causesAgree checks that each cause counts the rows that have it.
@@ -83,20 +149,8 @@ func TestAddResponder(t *testing.T) {
 		for range 2 { // a second time changes nothing
 			must.OK(t, r.AddResponder(l, 100_000, -1))
 			causesAgree(t, r)
-			right, wrong := 0, 0
-			for i := range r.Rows {
-				row := &r.Rows[i]
-				if row.Parts.Sum() != row.RTT {
-					t.Fatalf("%+v adds up to %d", row, row.Parts.Sum())
-				}
-				switch row.Side {
-				case sides[row.RTT].String():
-					right++
-				case "unknown", "elsewhere":
-				default:
-					wrong++
-				}
-			}
+			addUp(t, r)
+			right, wrong, _ := judge(r, sides)
 			if n := len(r.Rows); right < 97*n/100 || wrong > n/100 {
 				t.Errorf("%+v: %d right and %d wrong of %d; %s; %+v", c, right, wrong, n, r.Aligned, r.Shares)
 			}
@@ -106,6 +160,16 @@ func TestAddResponder(t *testing.T) {
 			if text := strings.Join(r.Lines(), "\n"); !strings.Contains(text, "polling thread descheduled on cpu 1: hog ") {
 				t.Errorf("%+v: %s", c, text)
 			}
+		}
+	}
+}
+
+// addUp checks that the parts of each row add up to its round trip.
+func addUp(t *testing.T, r *Result) {
+	t.Helper()
+	for i := range r.Rows {
+		if row := &r.Rows[i]; row.Parts.Sum() != row.RTT {
+			t.Fatalf("%+v adds up to %d", row, row.Parts.Sum())
 		}
 	}
 }
@@ -146,5 +210,146 @@ func TestAddResponderRefuses(t *testing.T) {
 	}
 	if err := (*Result)(nil).AddResponder(l, 1, -1); !errors.Is(err, ErrNoRows) {
 		t.Error(err)
+	}
+}
+
+// Over many measurements, whatever the clocks, the mixture of causes, and however busy the responder's host, at least 95 % of the round
+// trips are attributed to the planted side and at most 1 % to another.
+func TestAlignedSides(t *testing.T) {
+	right, wrong, none, refused := 0, 0, 0, 0
+	for seed := range uint64(200) {
+		dice := rand.New(rand.NewPCG(seed, 7))
+		c := plan{seed: seed, offset: dice.Int64N(1_800_000_000) - 900_000_000, drift: (dice.Float64() - 0.5) * 180e-6}
+		c.far, c.here, c.network = 60+dice.IntN(300), dice.IntN(100), dice.IntN(150)
+		if seed%2 == 1 {
+			c.short = dice.IntN(20_000)
+		}
+		r, l, sides := c.build()
+		before := rowTotals(r)
+		if err := r.AddResponder(l, 100_000, -1); err != nil {
+			refused++
+			t.Logf("%+v: %v", c, err)
+		}
+		addUp(t, r)
+		check.Equal(t, rowTotals(r), before, "round trips add up to %d")
+		a, b, n := judge(r, sides)
+		right, wrong, none = right+a, wrong+b, none+n
+		if 20*b > a {
+			t.Errorf("%+v: %d right, %d wrong, %d to none; %s", c, a, b, n, r.Aligned)
+		}
+	}
+	all := right + wrong + none
+	t.Logf("%d right, %d wrong, %d to none, %d of 200 measurements refused", right, wrong, none, refused)
+	if 100*right < 95*all || 100*wrong > all {
+		t.Errorf("%d right, %d wrong and %d to none of %d", right, wrong, none, all)
+	}
+}
+
+// The clocks' true difference is within the stated bound, also where no round trip shows it.
+func TestAlignmentIsWithinItsBound(t *testing.T) {
+	for seed := range uint64(20) {
+		c := plan{seed: seed, offset: 123_456_789 * int64(seed%8), drift: float64(seed)*9e-6 - 90e-6, far: 100, network: 100, until: minute / int64(1+seed%3*4)}
+		r, l, _ := c.build()
+		var all []slow
+		for i := range r.Rows {
+			all = append(all, r.Rows[i].slow())
+		}
+		gaps := slices.Clone(l.Intervals)
+		gaps = slices.DeleteFunc(gaps, func(g Interval) bool { return g.Text != "" })
+		slices.SortFunc(gaps, func(a, b Interval) int { return cmp.Compare(a.End, b.End) })
+		a := must.Get(align(all, gaps, mostOffset, r.Usual.Path))(t)
+		for at := int64(0); at <= minute; at += minute / 20 {
+			off := a.far(epoch+at) - (epoch + at + c.offset + int64(c.drift*float64(at)))
+			if max(off, -off) > a.within(epoch+at) {
+				t.Errorf("%+v: %d ns off after %d s, the bound is %d", c, off, at/1e9, a.within(epoch+at))
+			}
+		}
+	}
+}
+
+// Strictly periodic gaps fit at many differences of the clocks, which is said with their number. Knowing the clocks better excludes all
+// but one.
+func TestPeriodicGaps(t *testing.T) {
+	for _, c := range []plan{
+		{period: 4e6, length: 100_000, far: 300, network: 100},
+		{period: 250e6, length: 2_000_000, far: 200, here: 50, network: 100},
+		{period: 250e6, length: 2_000_000, far: 200, drift: 30e-6, short: 5000},
+	} {
+		c.seed, c.offset = 3, 1_300_000
+		r, l, sides := c.build()
+		err := r.AddResponder(l, 100_000, -1)
+		if !errors.Is(err, errAmbiguous) {
+			t.Fatalf("%+v: %v; %s", c, err, r.Aligned)
+		}
+		t.Log(err)
+		n := 0
+		if _, err := fmt.Sscanf(err.Error(), errAmbiguous.Error()+": %d differences", &n); err != nil || n < int(mostOffset/c.period) {
+			t.Errorf("%+v: %d differences: %v", c, n, err)
+		}
+		if right, wrong, _ := judge(r, sides); wrong > 0 || right > c.here {
+			t.Errorf("%+v: attributed by clocks that are not aligned: %d right, %d wrong", c, right, wrong)
+		}
+		must.OK(t, r.AddResponder(l, 100_000, c.period/2-200_000))
+		check.Contains(t, r.Aligned, "aligned by")
+		addUp(t, r)
+		right, wrong, none := judge(r, sides)
+		if all := right + wrong + none; 100*right < 95*all || 100*wrong > all {
+			t.Errorf("%+v: %d right, %d wrong, %d to none; %s", c, right, wrong, none, r.Aligned)
+		}
+	}
+}
+
+// The report of another host, or of another time of the same, explains nothing and is refused.
+func TestWrongReportIsRefused(t *testing.T) {
+	for seed := range uint64(40) {
+		c := plan{seed: seed, offset: int64(seed) * 1e6, far: 50 + int(seed)*3, network: 100, short: int(seed%10) * 2000}
+		r, _, _ := c.build()
+		before := rowTotals(r)
+		other := c
+		other.seed += 1000
+		_, l, _ := other.build()
+		if seed%2 == 1 { // the same host at another time, as a clock says that is far off
+			_, l, _ = c.build()
+			for i := range l.Intervals {
+				l.Intervals[i].Start, l.Intervals[i].End = l.Intervals[i].Start+7e9, l.Intervals[i].End+7e9
+			}
+		}
+		if err := r.AddResponder(l, 100_000, -1); err == nil {
+			t.Errorf("%+v: %s", c, r.Aligned)
+		}
+		check.Equal(t, rowTotals(r), before, "round trips add up to %d")
+	}
+	c := plan{period: 250e6, length: 2_000_000, far: 200}
+	r, _, _ := c.build()
+	c.period, c.seed = 200e6, 9
+	_, l, _ := c.build()
+	if err := r.AddResponder(l, 100_000, -1); err == nil {
+		t.Errorf("aligned by gaps of another period: %s", r.Aligned)
+	}
+}
+
+// A clock that was set during the measurement is found out.
+func TestClockThatWasSet(t *testing.T) {
+	for _, step := range []int64{700_000, 40_000_000, 900_000_000} {
+		for seed := range uint64(6) {
+			c := plan{seed: seed, far: 300, network: 100, step: step, after: minute * int64(2+seed) / 10}
+			r, l, _ := c.build()
+			if err := r.AddResponder(l, 100_000, -1); !errors.Is(err, errChanged) {
+				t.Errorf("%+v: %v; %s", c, err, r.Aligned)
+			}
+		}
+	}
+}
+
+// Round trips that waited for the same gap are one observation: three gaps that delayed hundreds of them align no clocks.
+func TestFewGapsOfManyRoundTrips(t *testing.T) {
+	r, l, _ := plan{far: 3, probes: 300}.build()
+	if err := r.AddResponder(l, 100_000, -1); !errors.Is(err, errNotShown) {
+		t.Errorf("%v; %s", err, r.Aligned)
+	}
+	r, l, sides := plan{far: 40, probes: 20}.build()
+	must.OK(t, r.AddResponder(l, 100_000, -1))
+	if right, wrong, none := judge(r, sides); 100*right < 95*len(r.Rows) {
+		t.Errorf("%d right, %d wrong, %d to none; %s", right, wrong, none, r.Aligned)
 	}
 }
