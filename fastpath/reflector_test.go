@@ -191,6 +191,12 @@ func randomTLVs(rnd *rand.Rand, seq uint32) (x []byte) {
 		for i := range v {
 			v[i] = byte(rnd.UintN(256)) >> rnd.IntN(8)
 		}
+		if rnd.IntN(6) == 0 { // the Host Timing TLV, most of them right
+			kind, v = TLVTiming, append([]byte("RBND"), make([]byte, TimingLength-4)...)
+			if rnd.IntN(4) == 0 {
+				v = v[:rnd.IntN(len(v))]
+			}
+		}
 		if kind == 2 {
 			for range rnd.IntN(4) {
 				sub := []int{1, 1, 4, 4, 7, 7, 2, 9}[rnd.IntN(8)]
@@ -234,6 +240,11 @@ func TestReflectorAgainstOracle(t *testing.T) {
 		"without TLVs":   func(c *Config) { c.Reflector.TLVs = false },
 		"hides, no DSCP": func(c *Config) { c.Reflector.HideLocation, c.Reflector.DSCPs, c.STAMPBase = true, 0, true },
 		"open":           func(c *Config) { c.Mode = Open },
+		"timing":         func(c *Config) { c.Reflector.Timing = true },
+		"timing, no key": func(c *Config) { c.Reflector.Timing, c.Reflector.Key, c.Reflector.AuthPorts = true, nil, nil },
+		"timing alone": func(c *Config) {
+			c.Reflector.Timing, c.Reflector.TLVs, c.Reflector.Key, c.Reflector.AuthPorts = true, false, nil, nil
+		},
 	}
 	for name, change := range variants {
 		t.Run(name, func(t *testing.T) {

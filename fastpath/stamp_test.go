@@ -134,7 +134,7 @@ func TestPartialChecksums(t *testing.T) {
 			if got := reply(t, &c, f); !bytes.Equal(got, whole) {
 				t.Errorf("%d tags, %s: completed\n%x, want\n%x", tags, q.name, got, whole)
 			}
-			c.PartialChecksums = false
+			c.PartialChecksums, c.ChecksumBytes = false, 9000
 			if r := responder(t, c); poll(r, f) != 0 || r.Stats()[RefusedChecksum] != 1 {
 				t.Errorf("%d tags, %s: answered without being told of partial checksums", tags, q.name)
 			}

@@ -48,13 +48,13 @@ func (r *Responder) place() (ahead uint16) {
 	return ahead
 }
 
-// timingFields returns the last fields of the TLV: the flags, and the time. It is relative to T2, which is that of tick seen, because T2
-// may be from an earlier relation of the clocks than c.
-func (r *Responder) timingFields(c *Clock, seen, t2 uint64) (flags uint8, at uint64) {
+// timingFields returns the fields of the TLV: the flags, how many packets were ahead, and the time. It is relative to T2, which is that of tick
+// seen, because T2 may be from an earlier relation of the clocks than c. Before the loop's first pass all are zero.
+func (r *Responder) timingFields(c *Clock, ahead uint16, seen, t2 uint64) (uint8, uint16, uint64) {
 	if r.Loop.Looked == 0 {
-		return 0, 0
+		return 0, 0, 0
 	}
-	return TimingLoop, t2 - (c.At(seen) - c.At(r.Loop.Looked))
+	return TimingLoop, ahead, t2 - (c.At(seen) - c.At(r.Loop.Looked))
 }
 
 // timed answers the TLV that follows the base of the test packet whose UDP checksum is at at, if it is there. sum is as
@@ -68,7 +68,7 @@ func (r *Responder) timed(at unsafe.Pointer, sum uint64, c *Clock) uint64 {
 	if *(*uint64)(x) != timingAsked {
 		return sum
 	}
-	flags, looked := r.timingFields(c, r.Loop.Start, bits.ReverseBytes64(*(*uint64)(unsafe.Add(at, 18))))
+	flags, ahead, looked := r.timingFields(c, ahead, r.Loop.Start, bits.ReverseBytes64(*(*uint64)(unsafe.Add(at, 18))))
 	words := [2]uint64{uint64(flags) | uint64(bits.ReverseBytes16(ahead))<<16, bits.ReverseBytes64(looked)} // the first has 4 bytes
 	if sum != 0 {
 		// As in Reply: old values are added, new ones subtracted.
@@ -97,7 +97,7 @@ func (r *Responder) timingFirst(x []byte, seen uint64, c *Clock) {
 }
 
 func (r *Responder) putTiming(v []byte, ahead uint16, seen uint64, c *Clock) {
-	flags, looked := r.timingFields(c, seen, c.At(seen))
+	flags, ahead, looked := r.timingFields(c, ahead, seen, c.At(seen))
 	v[4], v[5] = flags, 0
 	be.PutUint16(v[6:], ahead)
 	be.PutUint64(v[8:], looked)

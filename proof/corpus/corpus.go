@@ -119,6 +119,11 @@ func Solicit(src, dst, target netip.Addr, options ...byte) []byte {
 	return ICMPv6(src, dst, 255, append(m, options...))
 }
 
+// Timing is a test packet that asks for the Host Timing TLV: flag U, type 253 for private use, and a value of 16 bytes that begins with a mark.
+func Timing() []byte {
+	return append(TestPacket(44), "\x80\xfd\x00\x10RBND\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"...)
+}
+
 // TestPacket is a STAMP sender's test packet (RFC 8762 §4.2.1) of n bytes.
 func TestPacket(n int) []byte {
 	b := []byte{0, 0, 0, 42, 0xe8, 0xd4, 0xa5, 0x0f, 0x11, 0x22, 0x33, 0x44, 0x9f, 0x01}
@@ -173,6 +178,8 @@ func Requests(tags int) []Request {
 		{"ns of dad with nonce", Eth(groupMAC, TheirMAC, tags, 0x86dd, Solicit(netip.IPv6Unspecified(), group, Our6, nonce...)), "nd"},
 		{"stamp", e(0x0800, UDP(Their4, Our4, 40000, 862, TestPacket(44))), "stampv4"},
 		{"stamp long", e(0x0800, UDP(Their4, Our4, 40000, 862, TestPacket(71))), "stampv4"},
+		{"stamp timing", e(0x0800, UDP(Their4, Our4, 40000, 862, Timing())), "stampv4"},
+		{"stamp6 timing", e(0x86dd, UDP(Their6, Our6, 40000, 862, Timing())), "stampv6"},
 		{"twamp", e(0x0800, UDP(Their4, Our4, 40000, 862, TestPacket(41))), "stampv4"},
 		{"stamp6", e(0x86dd, UDP(Their6, Our6, 40000, 862, TestPacket(44))), "stampv6"},
 	}

@@ -38,6 +38,8 @@ func newJudge() (*judge, error) {
 		{"strict, tagged", func(c *fastpath.Config) { c.VLANs, c.ChecksumBytes = []uint16{10, 20, 100}, 0 }},
 		{"open", func(c *fastpath.Config) { c.Mode = fastpath.Open }},
 		{"open, vlan", func(c *fastpath.Config) { c.Mode, c.VLANs, c.STAMPBase = fastpath.Open, []uint16{0, 10, 20}, true }},
+		{"strict, timing", func(c *fastpath.Config) { c.Reflector.Timing = true }},
+		{"strict, timing and TLVs", func(c *fastpath.Config) { c.Reflector.Timing, c.Reflector.TLVs = true, true }},
 	} {
 		c := fastpath.Config{
 			MAC: corpus.OurMAC, Addresses: corpus.Addresses, UDPPorts: corpus.UDPPorts, STAMPPorts: corpus.STAMPPorts,
@@ -56,6 +58,7 @@ func newJudge() (*judge, error) {
 		r.oracle = oracle.Rules{
 			Open: c.Mode == fastpath.Open, MAC: c.MAC, Addresses: c.Addresses, UDPPorts: c.UDPPorts, STAMPPorts: c.STAMPPorts,
 			VLANs: c.VLANs, ChecksumBytes: c.ChecksumBytes, STAMPBase: c.STAMPBase, Time: now, ErrorEstimate: 0x8123,
+			Reflector:    oracle.Reflector{Timing: c.Reflector.Timing, TLVs: c.Reflector.TLVs},
 			ServicePorts: []uint16{1434, 1900, 3702, 5353, 5355, 11211},
 		}
 		j.rules = append(j.rules, r)

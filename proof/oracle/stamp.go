@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"slices"
@@ -15,12 +16,16 @@ type Reflector struct {
 	TLVs         bool
 	HideLocation bool
 	DSCPs        uint64
+	Timing       bool // of a loop that has not looked at its queue
 
 	sessions map[string]*counts
 }
 
 // counts are the packet counts of a session.
 type counts struct{ came, went uint32 }
+
+// asked is how the request for the Host Timing TLV begins: flag U, type 253 (private use), 16 bytes, the mark.
+var asked = []byte("\x80\xfd\x00\x10RBND")
 
 // digest is STAMP's HMAC of the parts (RFC 8762 §4.4).
 func (r *Reflector) digest(parts ...[]byte) []byte {
@@ -74,6 +79,10 @@ func (q *request) testPacket(s, hosts []byte, hops, tos byte, sealed bool) (repl
 			answer = append(slices.Clone(b[41:44]), answer...)
 		}
 		rest = answer
+	} else if r.Reflector.Timing && len(r.Reflector.Key) == 0 && !sealed && len(b) >= base+20 && bytes.Equal(b[base:base+8], asked) {
+		rest = slices.Clone(rest) // it comes first: nothing after it is looked at
+		rest[base-41] = 0
+		clear(rest[base-41+8:][:12])
 	}
 	now := be.AppendUint64(nil, r.Time)
 	ours := be.AppendUint16(nil, r.ErrorEstimate)
@@ -170,7 +179,7 @@ func (q *request) tlvs(b, came, goes, s, hosts []byte, tos byte, c *counts, seal
 			e.value[0] = malformed
 			break
 		}
-		if e.flags, tos = q.element(e.kind, e.value, s, hosts, tos, c); e.flags&malformed != 0 {
+		if e.flags, tos = q.element(e.kind, e.value, s, hosts, tos, c, at >= 0); e.flags&malformed != 0 {
 			break
 		}
 	}
@@ -183,7 +192,7 @@ func (q *request) tlvs(b, came, goes, s, hosts []byte, tos byte, c *counts, seal
 // lengths are the fixed value lengths by type.
 var lengths = map[byte]int{3: 4, 4: 4, 5: 12, 6: 4, 7: 16}
 
-func (q *request) element(kind byte, v, s, hosts []byte, tos byte, c *counts) (flags, newTOS byte) {
+func (q *request) element(kind byte, v, s, hosts []byte, tos byte, c *counts, proven bool) (flags, newTOS byte) {
 	r := q.rules
 	if n, fixed := lengths[kind]; fixed && n != len(v) {
 		if kind == 7 {
@@ -227,6 +236,14 @@ func (q *request) element(kind byte, v, s, hosts []byte, tos byte, c *counts) (f
 			be.PutUint64(v[4:], r.Time)
 			v[12] = 2
 		}
+	case 253:
+		switch {
+		case !r.Reflector.Timing || len(r.Reflector.Key) > 0 && !proven || len(v) < 4 || !bytes.Equal(v[:4], asked[4:]):
+			return unrecognized, tos
+		case len(v) != 16:
+			return malformed, tos
+		}
+		clear(v[4:])
 	default:
 		return unrecognized, tos
 	}

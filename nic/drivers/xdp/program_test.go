@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"unsafe"
@@ -216,6 +217,33 @@ func TestBase(t *testing.T) {
 			}
 		}
 		if s := p.fast.Stats(); s[fastpath.AnsweredSTAMPv4] < 27*3 || s[fastpath.AnsweredSTAMPv6] < 27*3 {
+			t.Errorf("%s: %v", p.name, s)
+		}
+	}
+}
+
+// The program has no loop of which the Host Timing TLV could tell. It answers a packet that asks as fastpath does without the setting: the TLV
+// comes back unchanged, with the flag U that the sender set (RFC 8972 §4), and only the base changes.
+func TestTimingIsNotAnswered(t *testing.T) {
+	for _, p := range pairs(t) {
+		for tags := range 3 {
+			for _, q := range corpus.Requests(tags) {
+				if !strings.HasSuffix(q.Name, " timing") {
+					continue
+				}
+				was := p.fast.Stats()
+				must.OK(t, p.judge(q.Frame))
+				if is := p.fast.Stats(); is.Answered() == was.Answered() {
+					continue // the configuration has neither its address nor its tags
+				}
+				tlv := q.Frame[len(q.Frame)-20:]
+				check.Equal(t, tlv[0], 0x80, "the sender's flags are %#x")
+				if got := p.run.DataOut[len(p.run.DataOut)-20:]; !bytes.Equal(got, tlv) {
+					t.Errorf("%s, %s: the TLV came back as %x", p.name, q.Name, got)
+				}
+			}
+		}
+		if s := p.fast.Stats(); s[fastpath.AnsweredSTAMPv4] == 0 {
 			t.Errorf("%s: %v", p.name, s)
 		}
 	}
