@@ -89,6 +89,7 @@ type watchSettings struct {
 		measure.Settings // the measurement settings that apply to each target
 		rate             float64
 		size             int
+		timing           bool
 		source, gateway  []netip.Addr
 	}
 	nic cards.Config
@@ -197,6 +198,8 @@ func newWatchSettings() *watchSettings {
 		probe("stamp_ssid", "The session identifier of STAMP's probes (RFC 8972 §3) to targets without the label __param_stamp_ssid, 1 to 65535; 0 is none."),
 		probe("stamp_key", "The FILE with the key (64 hexadecimal digits, readable only by its owner) of STAMP targets without the label "+
 			"__param_stamp_key; their probes use authenticated mode (RFC 8762 §4.2.2). Empty: unauthenticated."),
+		setting.Bool("probe.stamp_timing", &s.probe.timing, false, "Ask STAMP targets when their loop last ran before it saw the probe (a private TLV that rebound-responder answers; 20 bytes more): "+
+			"rebound_slow_seconds_total then divides slow round trips between the responder's host and the network. Other reflectors return the TLV unrecognized."),
 		setting.Range("probe.source_ports", &s.probe.Ports, 1, targets.MostSourcePorts, 0, "1", "UDP source ports to rotate through, for UDP and STAMP targets without the label "+
 			"__param_source_ports: equal-cost paths, which routers choose by a hash of the ports (ECMP), all get probes. Each port has its own counters; if the probes from some "+
 			"ports are lost and those from others are not, the log says which, and a trace with the same ports shows after which hop."),
@@ -295,7 +298,7 @@ func (s *watchSettings) options(e *command.Env) (*watch.Options, error) {
 		Probes: targets.Probes{Interval: time.Duration(float64(time.Second) / s.probe.rate), Size: s.probe.size, DSCP: s.probe.DSCP, SourcePorts: s.probe.Ports}}
 	o := &watch.Options{Sources: targets.Sources{Defaults: d, List: s.targets.file, FileSD: s.targets.fileSD, Refresh: s.targets.refresh},
 		Peers: s.targets.peers, Self: s.targets.self, Timeout: s.probe.Timeout, ECN: s.probe.ECN, TTL: s.probe.TTL,
-		Source: s.probe.source, Gateway: s.probe.gateway, Transport: s.probe.Transport, NIC: s.nic, Core: s.cpu.core, Idle: s.cpu.idle,
+		Source: s.probe.source, Gateway: s.probe.gateway, Transport: s.probe.Transport, Timing: s.probe.timing, NIC: s.nic, Core: s.cpu.core, Idle: s.cpu.idle,
 		Dir: s.keep.dir, Bound: s.keep.bytes, Interval: s.keep.interval, Days: s.change.days, Listen: s.stats.listen, Hosts: s.stats.hosts, Schema: int32(s.stats.schema)}
 	for i, text := range s.targets.list {
 		t, err := d.Parse(text)

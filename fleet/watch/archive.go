@@ -41,6 +41,7 @@ type state struct {
 	health    health
 	paths     *paths // nil if there is one source port
 	recent    recent
+	slow      slow
 
 	judged   time.Time // the hour of the verdicts
 	verdicts map[string]judgement
@@ -181,7 +182,7 @@ func (k *archive) record(e *event) {
 		}
 	}
 	if e.kind == duplicate && e.stamped {
-		s.pathDirection(e.path).duplicate(e.far)
+		s.pathDirection(e.path).duplicate(e.number)
 	}
 	if e.kind != answered && e.kind != late {
 		return
@@ -189,9 +190,10 @@ func (k *archive) record(e *event) {
 	if !e.untimed {
 		s.rtt.Record(e.ns)
 		s.now.Record(e.ns)
+		s.slow.count(e, k.now)
 	}
 	if e.stamped {
-		s.pathDirection(e.path).reply(e.seq, e.far, e.copied)
+		s.pathDirection(e.path).reply(e.seq, e.number, e.copied)
 	}
 }
 

@@ -353,13 +353,13 @@ func TestFloodSparesProbes(t *testing.T) {
 	l, f := loopOf(t), newFlow(0, codec, 8)
 	spoiled := spoil(codec.Build(0, 0))
 	for range 2 * len(l.events.buf) {
-		l.process(f, spoiled, polling.TSC(), false, outcome.None)
+		l.process(f, spoiled, polling.TSC(), 0, false, outcome.None)
 	}
 	seq := f.nextNumber()
 	reply := bytes.Clone(codec.Build(uint32(seq), 0))
 	f.slots[seq] = slot{seq: seq, sent: polling.TSC(), state: waiting}
 	l.events.put(event{flow: f.id, kind: sent})
-	l.process(f, reply, polling.TSC(), false, outcome.None)
+	l.process(f, reply, polling.TSC(), 0, false, outcome.None)
 	count := [kinds]int{}
 	l.events.drain(func(e *event) { count[e.kind]++ })
 	if count[sent] != 1 || count[answered] != 1 || count[corrupt] == 0 || uint64(count[corrupt])+l.events.dropped.Load() != uint64(2*len(l.events.buf)) {

@@ -3,6 +3,7 @@ package watch
 import (
 	"sync/atomic"
 
+	"github.com/rebound-nic/rebound/internal/bench/engine"
 	"github.com/rebound-nic/rebound/latency/outcome"
 )
 
@@ -28,11 +29,17 @@ type event struct {
 	reordered bool   // a later probe's reply came first
 	untimed   bool   // it arrived while the loop slept, so ns is meaningless
 	closed    bool   // refused: by the target, because nothing listens at the port
-	stamped   bool   // seq and far are set
+	stamped   bool   // seq, number and far are set
 	copied    bool   // STAMP: the reflector's number is the probe's own
 	path      uint8  // index of the probe's source port; 0 if there is only one
 	ns        int64  // answered, late: the round trip from the actual send; missed: the time since the timeout
-	seq, far  uint32 // STAMP: the probe's number, among those from its source port if there are several, and the reflector's own
+	seq       uint32 // STAMP: the probe's number, among those from its source port if there are several
+	number    uint32 // STAMP: the reflector's own
+
+	// For answered and late: how long this host took to send the probe, and the most that the reply can have waited for the loop, in ns;
+	// negative is unknown.
+	held, waited int64
+	far          engine.Far // the responder's part, as far as it reports it; without one-way delays
 
 	corrupt bool           // missed: a rejected reply came
 	wrong   outcome.Reason // corrupt

@@ -36,6 +36,7 @@ type flow struct {
 type slot struct {
 	seq     uint64
 	sent    uint64 // ticks
+	left    uint64 // ticks: after the device or the kernel had it
 	t1      uint64 // STAMP: the timestamp in the probe
 	state   progress
 	path    uint8  // index of its source port

@@ -48,6 +48,7 @@ type loop struct {
 	Gap, Lag polling.Histogram // from one poll to the next while a reply is awaited; delay of sent probes
 
 	plan    *plan
+	empty   []uint64 // of each of the plan's wires: the last look at its queue that found nothing; 0 for none
 	order   schedule
 	due     uint64 // when its probe is due
 	start   uint64 // start of the time slot that due is in
@@ -170,6 +171,7 @@ func (l *loop) adopt(p *plan, now uint64) {
 	l.head, l.tail = 0, uint64(copy(l.pending, kept))
 	changed := len(p.flows) != len(l.plan.flows)
 	l.plan = p
+	l.empty = make([]uint64, len(p.wires))
 	l.order.follow(p.flows, l.random)
 	if changed && len(p.flows) > 0 { // not at the same moment as other watches that were started together
 		l.start = now + l.random.Uint64()%p.slot
@@ -189,23 +191,25 @@ func (l *loop) receive(after bool) {
 			continue
 		}
 		for range burst {
+			looked := polling.TSC()
 			n, at, f, origin, err := w.recv(l.buf)
 			if err != nil {
 				w.fail(err)
 				break
 			}
 			if n == 0 {
+				l.empty[i] = looked
 				break
 			}
 			if f != nil {
-				l.process(f, l.buf[:n], uint64(at), after, origin)
+				l.process(f, l.buf[:n], uint64(at), l.empty[i], after, origin)
 			}
 		}
 	}
 }
 
-// receive processes a message. origin is not None if it did not come from the flow's target, and the codec cannot see that.
-func (l *loop) process(f *flow, b []byte, at uint64, after bool, origin outcome.Reason) {
+// process takes a message that was seen at the tick at; looked is the last look before that which found nothing, 0 if unknown. origin is not None if it did not come from the flow's target, and the codec cannot see that.
+func (l *loop) process(f *flow, b []byte, at, looked uint64, after bool, origin outcome.Reason) {
 	e := event{flow: f.id, untimed: after}
 	verdict := f.codec.Check(b, &l.reply)
 	if origin != outcome.None && (verdict == probe.Good || verdict == probe.Unsummed || verdict == probe.Corrupt && l.reply.Field != probe.Length) {
@@ -248,7 +252,7 @@ func (l *loop) process(f *flow, b []byte, at uint64, after bool, origin outcome.
 	case outcome.Stray, outcome.Duplicate: // for a forgotten probe nothing else is known
 		e.kind = duplicate
 		if e.stamped = f.stamp && s != nil; e.stamped {
-			e.path, e.far = s.path, l.reply.Stamped.Seq
+			e.path, e.number = s.path, l.reply.Stamped.Seq
 		}
 		l.events.put(e)
 		return
@@ -266,11 +270,16 @@ func (l *loop) process(f *flow, b []byte, at uint64, after bool, origin outcome.
 	f.missed[s.path] = 0
 	f.heard()
 	e.ns = l.clock.Between(s.sent, at)
+	e.held, e.waited, e.far.Residence, e.far.Wait = l.clock.Between(s.sent, s.left), -1, -1, -1
+	if looked != 0 {
+		e.waited = l.clock.Between(looked, at)
+	}
 	e.reordered = s.seq < f.high
 	f.high = max(f.high, s.seq+1)
 	if f.stamp {
-		e.stamped, e.seq, e.far = true, s.nth, l.reply.Stamped.Seq
-		e.copied = e.far == uint32(s.seq)
+		e.stamped, e.seq, e.number = true, s.nth, l.reply.Stamped.Seq
+		e.copied = e.number == uint32(s.seq)
+		e.far = engine.FarOf(&l.reply.Stamped, e.ns)
 	}
 	l.events.put(e)
 }
@@ -351,6 +360,7 @@ func (l *loop) send(now uint64) {
 	path := s.path
 	s.awaited = f.hopeful(path)
 	err := f.wire.send(f, path, frame)
+	s.left = polling.TSC()
 	f.rotate(s, err == nil)
 	l.events.put(event{flow: f.id, kind: sent, path: path})
 	if err != nil {

@@ -103,6 +103,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			registry.Count(ch, d.oneWay, uint64(there), "forward")
 			registry.Count(ch, d.oneWay, uint64(back), "backward")
 		}
+		for _, side := range s.sides() {
+			registry.Count(ch, d.slow, s.slow.probes[side], sideLabels[side])
+			ch <- prometheus.MustNewConstMetric(d.slowTime, prometheus.CounterValue, float64(s.slow.spent[side])/1e9, sideLabels[side])
+		}
 		s.collectPaths(d, func(d *prometheus.Desc, n int64, port string) { registry.Count(ch, d, uint64(n), port) }, gauge)
 		ch <- native(d.rtt, s.rtt.Histogram(), c.options.Schema, s.since)
 		for stat, j := range s.verdicts {
@@ -135,8 +139,8 @@ func native(d *prometheus.Desc, h *latency.Histogram, schema int32, since time.T
 
 // descs are the metrics of one target.
 type descs struct {
-	ready, up, probes, lost, uncertain, places, trouble, rejected, oneWay, rtt, change, shift *prometheus.Desc
-	pathUp, pathProbes, pathLost, lastHop                                                     *prometheus.Desc // with several source ports
+	ready, up, probes, lost, uncertain, places, trouble, rejected, oneWay, rtt, change, shift, slow, slowTime *prometheus.Desc
+	pathUp, pathProbes, pathLost, lastHop                                                                     *prometheus.Desc // with several source ports
 }
 
 func describe(t targets.Target) descs {
@@ -158,6 +162,10 @@ func describe(t targets.Target) descs {
 		rtt:       of("rebound_rtt_seconds", "Round trips, from the actual send."),
 		change:    of("rebound_change", "This hour against the same hour on previous days: 1 slower, -1 faster, 0 no change seen. At most 5 % of unchanged hours of a target show any 1 or -1.", "stat"),
 		shift:     of("rebound_change_shift_seconds", "By how much this hour exceeds the same hour on previous days.", "stat"),
+		slow: of("rebound_slow_total", "Round trips, from the actual send, of more than twice the usual one, by the side that caused more than half of what they took beyond that: "+
+			"this_host, responder, network, elsewhere (not this host, because the responder did not report when its loop ran), or unknown.", "side"),
+		slowTime: of("rebound_slow_seconds_total", "Time that the round trips of rebound_slow_total took beyond the usual one, by the side where it was spent. "+
+			"The shares of the sides are ratios of its rates.", "side"),
 
 		pathUp:     of("rebound_path_up", "0 while probes from this source port are lost and those from other ports are not, otherwise 1. Only with several source ports, like all rebound_path metrics.", "source_port"),
 		pathProbes: of("rebound_path_probes_total", "Of rebound_probes_total, the probes from this source port.", "source_port"),

@@ -241,6 +241,9 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 	test := probe.TestPacket{SSID: e.SSID, Key: e.Key.Bytes(), Authenticated: e.Key.Bytes() != nil}
 	more := 0
 	if e.Proto == probe.STAMP {
+		if o.Timing {
+			test = withTiming(test, e)
+		}
 		more = test.Extra()
 	}
 	size := max(e.Size, probe.MinSize(e.Proto, e.addr.Is6())+more)
@@ -303,6 +306,17 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 		e.known, e.ask = e.resolve(tables)
 	}
 	return nil
+}
+
+// withTiming adds the Host Timing TLV, unless the rest of a probe of this size would be too short for a padding TLV.
+func withTiming(test probe.TestPacket, e *entry) probe.TestPacket {
+	asking := test
+	asking.Ask = []probe.Ask{probe.AskTiming()}
+	const header = 4
+	if room := e.Size - probe.MinSize(e.Proto, e.addr.Is6()) - asking.Extra(); room > 0 && room < header {
+		return test
+	}
+	return asking
 }
 
 // hopOf returns the next hop of an entry.

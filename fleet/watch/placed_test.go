@@ -126,9 +126,9 @@ func TestCorruptReplyIsNoLoss(t *testing.T) {
 		reply := bytes.Clone(codec.Build(uint32(seq), 0))
 		s := &f.slots[seq]
 		*s = slot{seq: seq, sent: polling.TSC(), state: waiting}
-		l.process(f, spoil(reply), polling.TSC(), false, outcome.None)
+		l.process(f, spoil(reply), polling.TSC(), 0, false, outcome.None)
 		if good {
-			l.process(f, reply, polling.TSC(), false, outcome.None)
+			l.process(f, reply, polling.TSC(), 0, false, outcome.None)
 		} else {
 			l.giveUp(f, s, s.sent+l.timeout)
 		}

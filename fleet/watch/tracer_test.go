@@ -47,11 +47,11 @@ func TestReplyToATrace(t *testing.T) {
 			}
 			return b
 		}
-		l.process(f, reply(42), polling.TSC(), false, outcome.None)
+		l.process(f, reply(42), polling.TSC(), 0, false, outcome.None)
 		if n := events(); n != 1 || f.tracing.Load().reached.Load() {
 			t.Errorf("%v: %d events from a reply that is not to a trace", proto, n)
 		}
-		l.process(f, reply(traceSeq+7), polling.TSC(), false, outcome.None)
+		l.process(f, reply(traceSeq+7), polling.TSC(), 0, false, outcome.None)
 		if n := events(); n != 0 || !f.tracing.Load().reached.Load() {
 			t.Errorf("%v: %d events, reached %t", proto, n, f.tracing.Load().reached.Load())
 		}
@@ -73,7 +73,7 @@ func TestDeadPathIsNotPolledFor(t *testing.T) {
 	}
 	answered := func() {
 		_, seq := next()
-		l.process(f, bytes.Clone(f.codec.Build(uint32(seq), 0)), polling.TSC(), false, outcome.None)
+		l.process(f, bytes.Clone(f.codec.Build(uint32(seq), 0)), polling.TSC(), 0, false, outcome.None)
 	}
 	for range patience {
 		if !f.hopeful(0) || !f.hopeful(1) {

@@ -40,6 +40,7 @@ type Options struct {
 	Source    []netip.Addr // at most one of each family; the kernel need not have them
 	Gateway   []netip.Addr // at most one of each family
 	Transport string       // "raw" or "socket"
+	Timing    bool         // ask STAMP targets when their loop ran
 	NIC       cards.Config
 
 	Core int    // -1 for the last CPU available to this process

@@ -237,32 +237,45 @@ func (s *stampState) record(stream *Stream, slot *slot, at uint64) Far {
 	ptp := r.ErrorEstimate&estimatePTP != 0
 	rtt := stream.clock.Between(slot.sent, at)
 	took := between(r.T2, r.T3, ptp)
+	far := FarOf(r, rtt)
 	if took < 0 || took > rtt {
 		s.sum.Impossible++
-		far := unknownFar
 		if took > rtt {
-			// T2 is when the reflector's iteration began. It was held up before it looked at its queue, and the probe came meanwhile: all
-			// of that bounds the wait, which ends at T3, as the way there does.
-			far.Residence, far.Seen = 0, unixNS(r.T3, ptp)
 			if t1, t4, ok := s.ends(stream.clock, slot.sent, at, ptp); ok {
 				far.There, far.Back = between(t1, r.T3, ptp), between(r.T3, t4, ptp)
-			}
-			if s.timing(&far, r, ptp); far.Wait >= 0 {
-				far.Wait += took
 			}
 		}
 		return far
 	}
 	s.residence.Record(at, took)
 	s.network.Record(at, rtt-took)
-	far := Far{Residence: took, Wait: -1, Seen: unixNS(r.T2, ptp)}
 	far.There, far.Back = s.oneWay(stream.clock, slot.sent, at, r, ptp)
-	s.timing(&far, r, ptp)
+	return far
+}
+
+// FarOf returns what a reply says of the reflector's part of a round trip of rtt ns. One-way delays are left out, because they need this
+// host's wall clock.
+func FarOf(r *probe.Stamped, rtt int64) Far {
+	ptp := r.ErrorEstimate&estimatePTP != 0
+	far, took := unknownFar, between(r.T2, r.T3, ptp)
+	switch {
+	case took < 0:
+	case took > rtt:
+		// T2 is when the reflector's iteration began. It was held up before it looked at its queue, and the probe came meanwhile: all
+		// of that bounds the wait, which ends at T3, as the way there does.
+		far.Residence, far.Seen = 0, unixNS(r.T3, ptp)
+		if timing(&far, r, ptp); far.Wait >= 0 {
+			far.Wait += took
+		}
+	default:
+		far.Residence, far.Seen = took, unixNS(r.T2, ptp)
+		timing(&far, r, ptp)
+	}
 	return far
 }
 
 // timing reads the answer to the Host Timing TLV.
-func (s *stampState) timing(far *Far, r *probe.Stamped, ptp bool) {
+func timing(far *Far, r *probe.Stamped, ptp bool) {
 	if r.Untrusted {
 		return
 	}
