@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/route"
 	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 // manager follows the sources of targets, and the paths to them, and offers the loop a plan whenever something changes.
@@ -23,6 +25,8 @@ type manager struct {
 	entries map[string]*entry // by target name
 	wires   map[string]*wire
 	current *plan
+	updated bool                 // at least once
+	denied  error                // why the first update could open nothing: this process has no rights
 	retry   map[string]time.Time // wires that could not be opened: when to try again
 	reasons map[string]error     // why they could not be opened
 }
@@ -313,6 +317,7 @@ func (m *manager) build(now time.Time) {
 		}
 	}
 	m.retire(retired)
+	var failed []string // to open now
 	for _, key := range slices.Sorted(maps.Keys(groups)) {
 		w := m.wires[key]
 		if w == nil {
@@ -323,7 +328,7 @@ func (m *manager) build(now time.Time) {
 			var err error
 			if w, err = m.open(key, groups[key]); err != nil {
 				m.retry[key], m.reasons[key] = now.Add(5*time.Second), err
-				m.explain(groups[key], err)
+				failed = append(failed, key)
 				continue
 			}
 			m.wires[key] = w
@@ -358,6 +363,14 @@ func (m *manager) build(now time.Time) {
 			m.say(e, "")
 		}
 		next.wires = append(next.wires, p)
+	}
+	if !m.updated && len(failed) > 0 && len(m.wires) == 0 && !slices.ContainsFunc(failed, func(key string) bool { return !errors.Is(m.reasons[key], nic.ErrRights) }) {
+		m.denied = m.reasons[failed[0]]
+		return
+	}
+	m.updated = true
+	for _, key := range failed {
+		m.explain(groups[key], m.reasons[key])
 	}
 	rate := 0.0 // probes per tick
 	for _, f := range next.flows {

@@ -147,6 +147,9 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	}
 	defer hide()
 	m.update(ctx, true)
+	if m.denied != nil {
+		return fmt.Errorf("no target can be probed: %w", m.denied)
+	}
 
 	pinned, ended := make(chan error, 1), make(chan struct{})
 	go func() {

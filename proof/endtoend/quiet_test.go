@@ -30,3 +30,14 @@ func TestQuietStart(t *testing.T) {
 		check.Equal(t, p.Log.String(), "", "watch "+how+" logs %q")
 	}
 }
+
+// A watch that may open no socket says in one line what to do, and prints nothing else.
+func TestWatchWithoutRights(t *testing.T) {
+	n := newNetwork(t)
+	r := n.prepare("watch", "-driver", "afpacket", far4)
+	r.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+	got := r.begin().wait()
+	got.fails(t, 1, "no target can be probed: ", "run as root, or setcap cap_net_raw+ep")
+	check.Equal(t, got.out, "", "stdout %q")
+	check.Equal(t, strings.Count(got.errors, "\n"), 1, "%d lines on stderr")
+}
