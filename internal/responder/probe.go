@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"os/signal"
 	"strings"
 	"time"
@@ -113,7 +114,28 @@ func probeable(c *cards.Config) error {
 	if c.Driver == "auto" && cards.DriverFor(f.ID) == "" {
 		return fmt.Errorf("%s: %w: no driver for %v", addr, nic.ErrNoDevice, f.ID)
 	}
-	return nil
+	if name, _, _ := cards.BesideKernel(addr); name != "" || os.Geteuid() == 0 {
+		return nil
+	}
+	return openable(&f, func(path string) error {
+		return unix.Faccessat(unix.AT_FDCWD, path, unix.R_OK|unix.W_OK, unix.AT_EACCESS)
+	})
+}
+
+// openable returns an error if an ordinary user may not open a function: that takes access to the file of its IOMMU group on vfio-pci.
+func openable(f *pci.Found, access func(path string) error) error {
+	what := "run as root (sudo)"
+	switch {
+	case f.Driver == "vfio-pci" && f.Group != "":
+		file := "/dev/vfio/" + f.Group
+		if access(file) == nil {
+			return nil
+		}
+		what += ", or give this user access to " + file
+	case f.Driver != "" && f.Driver != "vfio-pci":
+		what += fmt.Sprintf(", after rebound-responder bind %s: it belongs to kernel driver %s", f.Address, f.Driver)
+	}
+	return fmt.Errorf("%s: %w: %s", f.Address, nic.ErrRights, what)
 }
 
 func (p *probing) options(device string) (o evidence.Options, err error) {
