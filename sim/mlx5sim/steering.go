@@ -94,8 +94,24 @@ func (s *steering) table(c *call) (*flowTable, *refusal) {
 	if !ok {
 		return nil, refuse(stBadRes, "flow table %#x does not exist", id)
 	}
+	if uid := uint32(be.Uint16(c.in.B[2:])); uid != 0 && t.uid != uid {
+		return nil, refuse(stBadRes, "flow table %#x belongs to user context %d, the command is of %d", id, t.uid, uid)
+	}
 	return t, nil
 }
+
+// of counts the flow tables of a user context.
+func (s *steering) of(uid uint32) (n int) {
+	for _, t := range s.tables {
+		if t.uid == uid {
+			n++
+		}
+	}
+	return n
+}
+
+// reaches reports whether frames may go from a table to the next: a user context's stay in its own.
+func (t *flowTable) reaches(next *flowTable) bool { return t.uid == 0 || t.uid == next.uid }
 
 func (m *Model) createTable(c *call) *refusal {
 	in, s := c.in, &m.flow
@@ -111,6 +127,7 @@ func (m *Model) createTable(c *call) *refusal {
 	if r := own(c); r != nil {
 		return r
 	}
+	t.uid = m.uid
 	if r := s.missOf(t, in); r != nil {
 		return r
 	}
@@ -148,8 +165,8 @@ func (s *steering) missOf(t *flowTable, in msg) *refusal {
 func (s *steering) setMiss(t *flowTable, id uint32) *refusal {
 	next, ok := s.tables[id]
 	switch {
-	case !ok:
-		return refuse(stBadRes, "table_miss_id: flow table %#x does not exist", id)
+	case !ok || !t.reaches(next):
+		return refuse(stBadRes, "table_miss_id: flow table %#x does not exist, or belongs to another", id)
 	case next.level <= t.level:
 		return refuse(stBadParam, "table_miss_id: flow table %#x has level %d, this one %d: frames go upwards", id, next.level, t.level)
 	}
@@ -385,8 +402,8 @@ func (m *Model) holdDestinations(t *flowTable, dest []destination) *refusal {
 			}
 		case destTable:
 			next, ok := m.flow.tables[d.id]
-			if !ok {
-				return refuse(stBadRes, "destination: flow table %#x does not exist", d.id)
+			if !ok || !t.reaches(next) {
+				return refuse(stBadRes, "destination: flow table %#x does not exist, or belongs to another", d.id)
 			}
 			if next.level <= t.level {
 				return refuse(stBadParam, "destination: flow table %#x has level %d, this one %d: frames go upwards", d.id, next.level, t.level)

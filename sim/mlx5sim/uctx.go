@@ -14,8 +14,6 @@ const (
 	// sharedUID is the context of objects that the driver creates for use by all contexts, such as its event queues
 	// (Linux, MLX5_SHARED_RESOURCE_UID).
 	sharedUID = 0xffff
-
-	opFirstFlow, opLastFlow = 0x92f, 0x93c // flow table commands
 )
 
 // Commands for user contexts.
@@ -37,8 +35,6 @@ func (m *Model) enterUCTX(c *call) *refusal {
 		return refuse(stBadParam, "uid is %#x without capability log_max_uctx", uid)
 	case uid != sharedUID && m.obj.uctxs.m[uid] == nil:
 		return refuse(stBadRes, "user context %d does not exist", uid)
-	case c.opcode >= opFirstFlow && c.opcode <= opLastFlow && (c.opcode < opAllocFlowCounter || c.opcode > opQueryFlowCounter):
-		return refuse(stBadOp, "the model has flow tables of the driver alone, the command is of user context %d", uid)
 	}
 	m.uid = uid
 	return nil
@@ -61,7 +57,7 @@ func (m *Model) createUCTX(c *call) *refusal {
 
 func (m *Model) destroyUCTX(c *call) *refusal {
 	uid := c.in.U32("uid")
-	if n := m.obj.of(uid); n > 0 && m.obj.uctxs.m[uid] != nil {
+	if n := m.obj.of(uid) + m.flow.of(uid); n > 0 && m.obj.uctxs.m[uid] != nil {
 		return refuse(stBadResState, "user context %d has %d objects", uid, n)
 	}
 	_, r := m.obj.uctxs.remove(m, uid)
@@ -76,7 +72,7 @@ func (m *Model) rawTX() *refusal {
 	return nil
 }
 
-// of counts the objects of a user context.
+// of counts the objects of a user context, except flow tables.
 func (o *objects) of(uid uint32) int {
 	return owned(&o.uars, uid) + owned(&o.pds, uid) + owned(&o.tds, uid) + owned(&o.counters, uid) + owned(&o.cqs, uid) + owned(&o.mkeys, uid) +
 		owned(&o.sqs, uid) + owned(&o.rqs, uid) + owned(&o.tiss, uid) + owned(&o.tirs, uid) + owned(&o.rqts, uid) + owned(&o.qps, uid) +
@@ -95,7 +91,7 @@ func owned[T interface{ base() *object }](s *set[T], uid uint32) (n int) {
 // Objects returns how many objects there are, of whichever user.
 func (m *Model) Objects() (n int) {
 	for uid := range m.obj.uctxs.m {
-		n += m.obj.of(uid)
+		n += m.obj.of(uid) + m.flow.of(uid)
 	}
 	return n + m.obj.of(0)
 }
@@ -103,7 +99,7 @@ func (m *Model) Objects() (n int) {
 // UserObjects returns how many user contexts there are, and how many objects belong to them.
 func (m *Model) UserObjects() (contexts, objects int) {
 	for uid := range m.obj.uctxs.m {
-		objects += m.obj.of(uid)
+		objects += m.obj.of(uid) + m.flow.of(uid)
 	}
 	return len(m.obj.uctxs.m), objects
 }

@@ -54,13 +54,29 @@ func TestUserContexts(t *testing.T) {
 	rqn := w32(x.do(mine(0x908, 0x28, cqn, 0x50, 1<<28, 0x58, pd, 0x64, 12288+128, 0x70, 4<<16|4, 0x74, 3<<30, 0x78, id, 0x7c, id, 0x84, 8192), 16), 8)
 	x.fails(mine(0x900, 0x3c, x.rqn, 0x44, td), 16, stBadRes, "belongs to user context 0")
 	tirn := w32(x.do(mine(0x900, 0x3c, rqn, 0x44, td), 16), 8)
-	x.fails(dwords(64, 0, 0x930<<16|uid, 0x18, 1<<16|4), 16, stBadOp, "flow tables of the driver alone")
 	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
 	x.do(dwords(0x348, 0, 0x936<<16, 0x14, x.table, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 2<<24|tirn), 16) // by the driver
 	if contexts, objects := x.m.UserObjects(); contexts != 2 || objects != 9 {
 		t.Errorf("%d contexts with %d objects, want 2 with 9", contexts, objects)
 	}
-	x.fails(dwords(16, 0, 0xa06<<16, 8, uid), 16, stBadResState, "has 9 objects")
+	table := w32(x.do(mine(0x930, 0x18, 1<<16|4), 16), 8) // at level 1, where the driver can send frames
+	x.fails(dwords(1024, 0, 0x933<<16|other, 0x14, table, 0x24, 15), 16, stBadRes, "belongs to user context")
+	x.fails(mine(0x938, 0x14, x.table), 16, stBadRes, "belongs to user context 0")
+	x.fails(mine(0x930, 0x18, 1<<24|4, 0x1c, w32(x.do(dwords(64, 0, 0x930<<16, 0x18, 2<<16|4), 16), 8)), 16, stBadRes, "or belongs to another")
+	group := w32(x.do(append(mine(0x933, 0x14, table, 0x24, 15), make([]byte, 1024-272)...), 16), 8)
+	counter := w32(x.do(mine(0x939)[:16], 16), 8)
+	entry := func(id, kind uint32) []byte {
+		return dwords(0x350, 0, 0x936<<16|uid, 0x14, table, 0x44, group, 0x4c, 4|8, 0x50, 1, 0x54, 1, 0x340, kind<<24|id, 0x348, counter)
+	}
+	x.fails(entry(x.tirn, 2), 16, stBadRes, "belongs to user context 0")
+	x.do(entry(tirn, 2), 16)
+	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
+	x.do(dwords(0x348, 0, 0x936<<16, 0x14, x.table, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 1<<24|table), 16) // by the driver
+	x.Arrive(frameOf(64))
+	if out := x.do(dwords(32, 0, 0x93b<<16|uid, 0x1c, counter), 32); w32(out, 0x14) != 1 {
+		t.Errorf("the user context's table was passed by %d frames", w32(out, 0x14))
+	}
+	x.fails(dwords(16, 0, 0xa06<<16, 8, uid), 16, stBadResState, "has 11 objects")
 	x.do(dwords(16, 0, 0xa06<<16, 8, other), 16)
 	x.fails(dwords(16, 0, 0xa06<<16, 8, other), 16, stBadRes, "does not exist")
 
