@@ -55,8 +55,9 @@ type Probe struct {
 	// ClockError. Without a known bound it is negative, and they do not count.
 	There, Back, ClockError int64
 	// KernelSent and KernelSeen are times by a timestamp of this host's kernel or card, relative to Sent: when the probe left, and
-	// when the reply came. 0 if there is none.
-	KernelSent, KernelSeen int64
+	// when the reply came. 0 if there is none. Each is known to within its error, in ns.
+	KernelSent, KernelSeen           int64
+	KernelSentError, KernelSeenError int64
 }
 
 // RTT is the round trip from the intended send.
@@ -196,8 +197,8 @@ func Divide(p *Probe, u *Usual) (out Parts) {
 
 // own returns the most that this host can have held up the probe while sending, and that the reply can have waited for its loop.
 func (p *Probe) own(u *Usual) (send, wait int64) {
-	send, wait = p.Left-p.Sent-u.Send, p.Seen-p.Looked
-	if p.KernelSeen > 0 { // the reply was in this host since then
+	send, wait = max(p.Left-p.Sent, p.KernelSent)-u.Send, p.Seen-p.Looked // it may have waited in the kernel
+	if p.KernelSeen > 0 {                                                 // the reply was in this host since then
 		wait = p.Seen - p.Sent - p.KernelSeen
 	}
 	return max(send, 0), max(wait, 0)

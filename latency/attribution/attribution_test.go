@@ -32,6 +32,8 @@ func TestVerdict(t *testing.T) {
 		"sent late":                   {func(p *Probe) { p.Intended -= more }, Here},
 		"held up while sending":       {func(p *Probe) { p.Left += more; p.Looked += more; p.Seen += more }, Here},
 		"own loop stopped":            {func(p *Probe) { p.Seen += more }, Here},
+		"held up after it was sent":   {func(p *Probe) { p.KernelSent = 3000 + more; p.Looked += more; p.Seen += more }, Here},
+		"held up in our kernel":       {func(p *Probe) { p.KernelSeen = 9000; p.Looked += more; p.Seen += more }, Here},
 		"responder's loop stopped":    {func(p *Probe) { p.FarWait += more + 1000; p.Looked += more; p.Seen += more }, Responder},
 		"responder stopped answering": {func(p *Probe) { p.Residence += more; p.Looked += more; p.Seen += more }, Responder},
 		"the link delayed it":         {func(p *Probe) { p.Looked += more; p.Seen += more }, Network},
@@ -66,7 +68,7 @@ func TestPartsAddUp(t *testing.T) {
 		p.Residence = min(any(), p.Seen-p.Sent)
 		p.FarWait, p.There, p.Back, p.ClockError = any()-1, any()-1000, any()-1000, any()-1
 		if rand.IntN(2) == 0 {
-			p.KernelSeen = any()
+			p.KernelSent, p.KernelSeen = any(), any()
 		}
 		parts := Divide(&p, &u)
 		if parts.Sum() != p.RTT() {

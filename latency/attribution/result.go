@@ -246,10 +246,10 @@ func (p *Probe) times() (at, off Times) {
 	set(0, p.Intended, 0)
 	set(1, p.Sent, 0)
 	if p.KernelSent > 0 {
-		set(2, p.Sent+p.KernelSent, 0)
+		set(2, p.Sent+p.KernelSent, p.KernelSentError)
 	}
 	if p.KernelSeen > 0 {
-		set(7, p.Sent+p.KernelSeen, 0)
+		set(7, p.Sent+p.KernelSeen, p.KernelSeenError)
 	}
 	if p.Residence >= 0 {
 		// The far times are between the near ones, whatever the clocks.

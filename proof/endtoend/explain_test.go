@@ -82,6 +82,47 @@ func TestExplainNamesTheResponder(t *testing.T) {
 	check.Contains(t, r.out, "slowest (")
 }
 
+// With -timestamps, rows have the kernel's times of both frames with their error bounds, by sockets and raw frames, and still add up.
+func TestExplainHasKernelTimes(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	for _, way := range [][]string{{"-transport", "socket", "-timestamps"}, {"-driver", "afpacket", "-timestamps"}, {"-transport", "socket"}} {
+		rep, r := n.measure(t, append([]string{"-target", far4, "-proto", "udp", "-count", "2000"}, way...)...)
+		a := rep.Attribution
+		if a == nil {
+			t.Fatalf("%v: nothing is attributed\n%s", way, r.out)
+		}
+		left, reached := 0, 0
+		for i := range a.Rows {
+			row := &a.Rows[i]
+			check.Equal(t, row.Parts.Sum(), row.RTT, "the parts add up to %d")
+			at, off := row.Times, row.Errors
+			if at[2] != attribution.NotKnown {
+				left++
+				if at[2] < at[1] || at[2] > at[8] || off[2] < 1 {
+					t.Errorf("%v: left at %d±%d: %v", way, at[2], off[2], at)
+				}
+			}
+			if at[7] != attribution.NotKnown {
+				reached++
+				if at[7] < max(at[1], at[2]) || at[7] > at[8] || off[7] < 1 {
+					t.Errorf("%v: came at %d±%d: %v", way, at[7], off[7], at)
+				}
+			}
+		}
+		t.Logf("%v: %d rows, %d left, %d reached", way, len(a.Rows), left, reached)
+		stamped, clock := slices.Contains(way, "-timestamps"), ""
+		if stamped {
+			clock = "this host's kernel"
+		}
+		if (10*left > 9*len(a.Rows)) != stamped || (10*reached > 9*len(a.Rows)) != stamped {
+			t.Errorf("%v: %d and %d of %d rows have the kernel's times", way, left, reached, len(a.Rows))
+		}
+		check.Equal(t, a.Points[2].Clock, clock, "left by %q")
+		check.Equal(t, a.Points[7].Clock, clock, "reached by %q")
+	}
+}
+
 // Pulses of SIGSTOP to the responder are its host's, for ICMP and UDP too, when its own report is added. The link and this host had no part.
 func TestExplainWithTheRespondersReport(t *testing.T) {
 	for _, proto := range []string{"icmp", "udp"} {

@@ -13,6 +13,16 @@ type Slow struct {
 	Left   uint64 // after the port took it
 	Looked uint64 // the last poll of the receive ring before Seen that found nothing
 	Far    Far
+	Kernel Kernel
+}
+
+// Kernel has the kernel's timestamps of a probe, in ns of CLOCK_REALTIME, and how that clock is related to ticks. It is zero without them.
+type Kernel struct {
+	Sent, Seen   int64  // when it gave the probe to the driver, and took the reply from it; 0 if unknown
+	Wall         int64  // what the clock showed
+	Tick, Within uint64 // between Tick and Tick + Within
+
+	seq uint32
 }
 
 // Far is what a STAMP reflector reported of a probe. Durations are in ns; negative is unknown.
@@ -49,6 +59,18 @@ func (s *slowest) recordGap(from, to uint64) {
 	}
 }
 
+// takes reports whether a round trip of so many ticks is among the slowest.
+func (s *slowest) takes(rtt uint64) bool { return s.n < len(s.kept) || rtt > s.kept[0].RTT() }
+
+// sent sets when the probe seq left, if its round trip is kept.
+func (s *slowest) sent(seq uint32, ns int64) {
+	for i := range s.kept[:s.n] {
+		if k := &s.kept[i].Kernel; k.Tick != 0 && k.seq == seq {
+			k.Sent = ns
+		}
+	}
+}
+
 // add keeps a round trip if it is among the slowest.
 func (s *slowest) add(k *Slow) {
 	intended, seen := k.Intended, k.Seen
@@ -62,7 +84,7 @@ func (s *slowest) add(k *Slow) {
 		s.kept[i] = *k
 		return
 	}
-	if k.RTT() <= s.kept[0].RTT() {
+	if !s.takes(k.RTT()) {
 		return
 	}
 	k.Away = s.away(intended, seen)

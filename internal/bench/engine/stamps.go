@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"time"
+
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/polling"
 )
 
 // Stamper counts the frames sent through a port with timestamping: timestamps of sent frames are identified by that
@@ -26,6 +29,7 @@ type stamps struct {
 	ring             []stamped // by sequence number; the length is the window
 	sent             []sent    // by send count; the length is the window
 	mask             uint32
+	slow             *slowest // gets timestamps that arrive after the reply
 	replies, pairs   [2]int64 // by the kernel, by the card: stamped replies, and those whose probe's timestamp arrived
 }
 
@@ -33,6 +37,8 @@ type stamped struct {
 	seq    uint32
 	at     uint64   // tick of the reply, 0 before it arrives
 	tx, rx [2]int64 // by the kernel, by the card; ns, 0 if unknown
+	paired [2]bool
+	kept   bool // among the slowest
 }
 
 type sent struct {
@@ -88,6 +94,9 @@ func (s *stamps) collect() {
 		}
 		if e := &s.ring[from.seq&s.mask]; e.seq == from.seq {
 			e.tx[clock(t)] = t.Nanoseconds
+			if e.kept && !t.Hardware {
+				s.slow.sent(e.seq, t.Nanoseconds)
+			}
 			s.pair(e)
 		}
 	}
@@ -98,12 +107,31 @@ func (s *stamps) pair(e *stamped) {
 		return
 	}
 	for i, track := range [...]*latency.Track{s.kernel, s.hardware} {
-		if e.tx[i] != 0 && e.rx[i] != 0 {
+		if e.tx[i] != 0 && e.rx[i] != 0 && !e.paired[i] {
 			track.Record(e.at, e.rx[i]-e.tx[i])
 			s.pairs[i]++
-			e.tx[i], e.rx[i] = 0, 0
+			e.paired[i] = true
 		}
 	}
+}
+
+// keep returns the kernel's timestamps of the probe seq, whose reply was just received and is kept among the slowest. The card's clock has
+// no known relation to ticks.
+func (s *stamps) keep(seq uint32) (k Kernel) {
+	e := &s.ring[seq&s.mask]
+	if e.seq != seq || e.rx[0] == 0 {
+		return k
+	}
+	e.kept = true
+	k = Kernel{Sent: e.tx[0], Seen: e.rx[0], seq: seq}
+	for range 3 { // the thread may be descheduled in between
+		from := polling.TSC()
+		wall := time.Now().UnixNano()
+		if within := polling.TSC() - from; k.Tick == 0 || within < k.Within {
+			k.Wall, k.Tick, k.Within = wall, from, within
+		}
+	}
+	return k
 }
 
 // behind reports whether timestamps of sent frames are still missing.

@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -54,6 +55,41 @@ func TestLateTimestamps(t *testing.T) {
 		if h := series(rec)(latency.HardwareSeries); h.Count != 10 || h.Min != 2500 {
 			t.Errorf("late from probe %d on: %d pairs of 10, from %d ns", first, h.Count, h.Min)
 		}
+	}
+}
+
+// The slowest round trips have the kernel's timestamps, also those that arrive after the reply, and what its clock showed.
+func TestSlowestHaveTimestamps(t *testing.T) {
+	f := &fake{stamp: nic.Timestamp{Nanoseconds: 5000}}
+	f.onSend = func(n int, b []byte) {
+		due := uint64(0)
+		if n%2 == 1 {
+			due = polling.TSC() + testClock.Ticks(20*time.Millisecond)
+		}
+		f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2000 + int64(n)}, due})
+		f.reply(b, 0)
+	}
+	s, _ := stream(t, f, 0, time.Second, func(o *Options) { o.Stamps = NewStamper(f, nic.Timestamping{RxSoftware: true, TxSoftware: true}) })
+	before := time.Now().UnixNano()
+	must.OK(t, s.Run(Limit{Count: 10}, new(atomic.Bool)))
+	after := time.Now().UnixNano()
+	seen := map[int64]bool{}
+	for _, k := range s.Slowest() {
+		seen[k.Kernel.Sent] = true
+		if c := k.Kernel; c.Seen != 5000 || c.Wall < before || c.Wall > after || int64(c.Tick-k.Seen) < 0 {
+			t.Errorf("%+v", k)
+		}
+	}
+	for n := range int64(10) {
+		if !seen[2000+n] {
+			t.Errorf("probe %d has not its own timestamp: %v", n, seen)
+		}
+	}
+	f.stamp.Hardware = true // of a clock that is not related to ticks
+	s, _ = stream(t, f, 0, time.Second, func(o *Options) { o.Stamps = NewStamper(f, nic.Timestamping{}) })
+	must.OK(t, s.Run(Limit{Count: 3}, new(atomic.Bool)))
+	for _, k := range s.Slowest() {
+		check.Equal(t, k.Kernel, Kernel{}, "by the card: %+v")
 	}
 }
 

@@ -152,6 +152,7 @@ func New(o Options) (*Stream, error) {
 	}
 	if o.Stamps != nil {
 		s.stamps = newStamps(o.Stamps, s.rec, len(s.window.slots))
+		s.stamps.slow = &s.slow
 	}
 	s.ipdv = s.rec.Track(ipdvSeries)
 	s.sample = sample{kept: make([]Slow, 0, o.Sample), dice: rand.Uint64() | 1}
@@ -579,15 +580,18 @@ func (s *Stream) receive(b []byte, at uint64) error {
 		if s.stamp != nil {
 			far = s.stamp.record(s, slot, at)
 		}
+		if s.stamps != nil {
+			s.stamps.receive(s.reply.Seq, at)
+		}
 		if counted {
 			k := Slow{Intended: slot.intended, Sent: slot.sent, Seen: at, Left: slot.left, Looked: s.looked, Far: far}
+			if s.stamps != nil && s.slow.takes(k.RTT()) {
+				k.Kernel = s.stamps.keep(s.reply.Seq)
+			}
 			s.slow.add(&k)
 			if cap(s.sample.kept) > 0 {
 				s.sample.add(&k)
 			}
-		}
-		if s.stamps != nil {
-			s.stamps.receive(s.reply.Seq, at)
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package measure
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/rebound-nic/rebound/internal/bench/engine"
@@ -102,7 +103,7 @@ func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise)
 	if !s.Explain {
 		return nil
 	}
-	about := attribution.About{Total: rep.Main().Total.Count, Epoch: clock.Time(0).UnixNano(), How: noise.How, MissedCauses: noise.Missed}
+	about := attribution.About{Total: rep.Main().Total.Count, Epoch: clock.Time(0).UnixNano(), Stamps: "kernel", How: noise.How, MissedCauses: noise.Missed}
 	errorNS := int64(-1)
 	switch {
 	case rep.STAMP == nil:
@@ -121,6 +122,7 @@ func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise)
 			p := attribution.Probe{Intended: clock.Nanoseconds(k.Intended), Residence: k.Far.Residence, FarWait: k.Far.Wait, Ahead: int(k.Far.Ahead), FarSeen: k.Far.Seen, There: k.Far.There, Back: k.Far.Back, ClockError: errorNS}
 			at := func(tick uint64) int64 { return p.Intended + clock.Between(k.Intended, tick) }
 			p.Seen, p.Sent, p.Left, p.Looked = at(k.Seen), at(k.Sent), at(cmp.Or(k.Left, k.Sent)), at(k.Looked)
+			addKernel(&p, k, clock)
 			out = append(out, p)
 		}
 		return out
@@ -129,7 +131,32 @@ func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise)
 	return attribution.Explain(convert(slowest), convert(s.stream.Sample()), about, noise.causes(slowest, clock))
 }
 
-// exchange sends a probe of a flow until it is answered, in another session than the measured one, and returns the reply. A late reply to an
+// maxSlew is by how much CLOCK_REALTIME may run faster or slower than it should while it is corrected (adjtimex(2)).
+const maxSlew = 500e-6
+
+// addKernel sets the kernel's times of a round trip, relative to when it was sent. Without any, or if the clock was set meanwhile, they remain
+// unknown.
+func addKernel(p *attribution.Probe, k *engine.Slow, clock *latency.Clock) {
+	s := &k.Kernel
+	if s.Tick == 0 {
+		return
+	}
+	rtt, near := p.Seen-p.Sent, clock.Between(k.Sent, s.Tick+s.Within/2)
+	at := func(wall int64) (t, off int64, ok bool) {
+		t = near + wall - s.Wall
+		off = clock.Nanoseconds(s.Within/2+1) + int64(maxSlew*math.Abs(float64(wall-s.Wall))) + 1
+		ok = wall != 0 && t >= -off && t <= rtt+off
+		return min(max(t, 1), rtt), off, ok
+	}
+	if t, off, ok := at(s.Seen); ok {
+		p.KernelSeen, p.KernelSeenError = t, off
+	}
+	if t, off, ok := at(s.Sent); ok && (p.KernelSeen == 0 || t <= p.KernelSeen) {
+		p.KernelSent, p.KernelSentError = t, off
+	}
+}
+
+// probeOnce sends a probe of a flow until it is answered, in another session than the measured one, and returns the reply. A late reply to an
 // earlier probe does not suffice.
 func (s *Series) probeOnce(flow probe.Flow, tries int) (r probe.Reply, err error) {
 	flow.Test.SSID ^= 0xffff // a stateful reflector counts it separately

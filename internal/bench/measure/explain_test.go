@@ -7,6 +7,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/engine"
 	"github.com/rebound-nic/rebound/internal/host/osnoise"
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/attribution"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
@@ -33,4 +34,38 @@ func TestNoiseCauses(t *testing.T) {
 		got = append(got, c.Text+" "+c.Name)
 	}
 	check.Same(t, got, []string{"polling thread descheduled on cpu 0 hog", "timer tick on cpu 0 ", "stolen by the hypervisor on cpu 0 ", "interrupts on cpu 0 "}, "%q")
+}
+
+// The kernel's times are relative to the send, with the error of the relation of both clocks. They are unknown if they are not within the
+// round trip: its clock was set meanwhile.
+func TestKernelTimes(t *testing.T) {
+	clock := must.Get(latency.NewClock())(t)
+	const base, wall = uint64(1 << 40), int64(1_700_000_000e9)
+	at := func(us int) uint64 { return base + clock.Ticks(time.Duration(us)*time.Microsecond) }
+	for what, c := range map[string]struct {
+		sent, seen         int64 // us after the send, by the kernel; negative for none
+		set                time.Duration
+		wantSent, wantSeen bool
+	}{
+		"both":               {5, 90, 0, true, true},
+		"no time of sending": {-1, 90, 0, false, true},
+		"set forward":        {5, 90, time.Second, false, false},
+		"set back":           {5, 90, -time.Second, false, false},
+		"reversed":           {95, 90, 0, false, true},
+	} {
+		k := engine.Slow{Sent: at(0), Seen: at(100), Kernel: engine.Kernel{Tick: at(120), Within: at(122) - at(120), Wall: wall + 121_000 + int64(c.set), Seen: wall + c.seen*1000}}
+		if c.sent >= 0 {
+			k.Kernel.Sent = wall + c.sent*1000
+		}
+		p := attribution.Probe{Seen: 100_000}
+		addKernel(&p, &k, clock)
+		for _, v := range []struct {
+			known          bool
+			want, got, off int64
+		}{{c.wantSent, c.sent * 1000, p.KernelSent, p.KernelSentError}, {c.wantSeen, c.seen * 1000, p.KernelSeen, p.KernelSeenError}} {
+			if d := v.got - v.want; v.known && (max(d, -d) > v.off || v.off < 1000 || v.off > 1100) || !v.known && v.got != 0 {
+				t.Errorf("%s: %d±%d, want %d", what, v.got, v.off, v.want)
+			}
+		}
+	}
 }
