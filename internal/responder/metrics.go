@@ -81,6 +81,7 @@ type scraped struct {
 	common
 	wait, gap, sessions, collected *metrics.Family
 	offcore, events, unseen        *metrics.Family
+	long, longs                    *metrics.Family
 
 	queues    []string
 	quantiles []metrics.Quantile
@@ -102,6 +103,9 @@ func newPage(v *pollingLoops) (*metrics.Page, *scraped) {
 		"thread, interrupt or softirq. source: trace, of the kernel's tracepoints, or counter, of /proc, which seldom has durations.", "cause", "name", "source")
 	p.events = out.Counter("rebound_offcore_total", "How often a cause of rebound_offcore_seconds_total occurred.", "cause", "name", "source")
 	p.unseen = out.Counter("rebound_offcore_dropped_total", "Causes missing in rebound_offcore_seconds_total because the buffer was full.")
+	p.long = out.Counter("rebound_long_gap_seconds_total", "Time of the polling loops' iterations of 5 µs or more, by the buckets' middles: what rebound_offcore_seconds_total "+
+		"divides, and iterations that answered many frames.", "queue")
+	p.longs = out.Counter("rebound_long_gaps_total", "How many these iterations are.", "queue")
 	for _, l := range v.loops {
 		p.queues = append(p.queues, strconv.Itoa(l.queue))
 	}
@@ -129,6 +133,9 @@ func (p *scraped) collect() {
 		writeHistogram(p.turnaround, &p.ticks, p.unit, p.since, queue)
 		p.load(&l.responder.Loop.Gap)
 		writeHistogram(p.gap, &p.ticks, p.unit, p.since, queue)
+		seconds, n := p.ticks.beyond(osnoise.Threshold.Seconds(), p.unit)
+		p.long.Set(seconds, queue)
+		p.longs.Set(float64(n), queue)
 		for j := range p.quantiles {
 			q := &p.quantiles[j]
 			ticks := p.ticks.greatest
@@ -143,6 +150,11 @@ func (p *scraped) collect() {
 	}
 	p.device(p.dev)
 	p.collected.Set(float64(p.collections.Load()))
+	p.causes()
+}
+
+// causes puts what had the cores on the page.
+func (p *scraped) causes() {
 	if p.noise != nil {
 		p.noise.Totals(func(t osnoise.Total) {
 			p.offcore.Set(t.Seconds, t.Cause.String(), t.Name, t.Source())

@@ -228,6 +228,11 @@ func ListenPage(address string, hosts []string, p *Page, collect func(), healthy
 	if address == "" {
 		return func() {}, nil
 	}
+	return Serve(address, hosts, p.Handler(collect), nil, healthy, log)
+}
+
+// Handler returns what answers scrapes with the page, one at a time. It may be called once.
+func (p *Page) Handler(collect func()) http.Handler {
 	help, build := Build()
 	info := p.gauge("rebound_build_info", help, "goarch", "goversion", "version")
 	h := &pageHandler{page: p, process: newProcess(p)}
@@ -235,7 +240,7 @@ func ListenPage(address string, hosts []string, p *Page, collect func(), healthy
 		info.Set(1, build["goarch"], build["goversion"], build["version"])
 		collect()
 	}
-	return Serve(address, hosts, h, nil, healthy, log)
+	return h
 }
 
 func newHistogram() *dto.Histogram {
