@@ -1,6 +1,7 @@
 package attribution
 
 import (
+	"encoding/json"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -134,5 +135,25 @@ func TestLines(t *testing.T) {
 	}
 	if Explain(nil, nil, About{}, nil).Lines() != nil {
 		t.Error("something is said of nothing")
+	}
+}
+
+// Where causes are known from is a field; of reports that were written before it existed it is read from the text.
+func TestSource(t *testing.T) {
+	for _, c := range []struct {
+		json string
+		want Source
+	}{
+		{`{"causes_by": "tracepoints", "causes_known_by": "another wording"}`, Tracepoints},
+		{`{"causes_by": "counters", "causes_known_by": "the kernel's tracepoints are not available"}`, Counters},
+		{`{"causes_known_by": "the kernel's tracepoints (BPF), intervals from 5µs"}`, Tracepoints},
+		{`{"causes_known_by": "counters only: no CAP_BPF and CAP_PERFMON"}`, Counters},
+		{`{"causes_known_by": "not watched: this process may use only one CPU"}`, NotWatched},
+		{`{}`, NotWatched},
+	} {
+		var r Result
+		if err := json.Unmarshal([]byte(c.json), &r); err != nil || r.Source() != c.want {
+			t.Errorf("%s: %q, %v, want %q", c.json, r.Source(), err, c.want)
+		}
 	}
 }

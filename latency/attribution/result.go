@@ -35,6 +35,8 @@ type Result struct {
 	// How says how the causes on this host are known, or why they are not, and MissedCauses how many were not kept.
 	How          string `json:"causes_known_by,omitempty"`
 	MissedCauses int64  `json:"missed_causes,omitempty"`
+	// CausesBy is what How describes: "tracepoints", "counters" or "nothing". Older reports do not have it; see Source.
+	CausesBy Source `json:"causes_by,omitempty"`
 	// Direction is why the network's part has no direction, or empty.
 	Direction string `json:"direction_unknown,omitempty"`
 	// FarLoop is why the responder's loop is not known, or empty.
@@ -43,6 +45,29 @@ type Result struct {
 	// host are known.
 	Aligned   string `json:"clocks_aligned,omitempty"`
 	FarCauses string `json:"responder_causes_known_by,omitempty"`
+}
+
+// Source is where causes on a host are known from.
+type Source string
+
+// Sources.
+const (
+	Tracepoints Source = "tracepoints" // the kernel's: names and times
+	Counters    Source = "counters"    // of /proc: a weak hint
+	NotWatched  Source = "nothing"
+)
+
+// Source returns CausesBy, or for a report that was written before it existed what the text says.
+func (r *Result) Source() Source {
+	switch {
+	case r.CausesBy != "":
+		return r.CausesBy
+	case strings.HasPrefix(r.How, "the kernel's tracepoints"):
+		return Tracepoints
+	case strings.HasPrefix(r.How, "counters only"):
+		return Counters
+	}
+	return NotWatched
 }
 
 // Share is the part of one side.
@@ -108,6 +133,7 @@ type About struct {
 	Epoch              int64  // what this host's cycle counter says, plus this, is ns since 1970; 0 if unknown
 	Stamps             string // what stamps sent and received frames here: "kernel" or "card"; empty for nothing
 	How                string // see Result
+	CausesBy           Source
 	MissedCauses       int64
 }
 
@@ -117,7 +143,7 @@ func Explain(slowest, sample []Probe, about About, causes []Cause) *Result {
 		return nil
 	}
 	u := Typical(sample)
-	r := &Result{Usual: u, Direction: about.Direction, FarLoop: about.FarLoop, How: about.How, MissedCauses: about.MissedCauses}
+	r := &Result{Usual: u, Direction: about.Direction, FarLoop: about.FarLoop, How: about.How, CausesBy: about.CausesBy, MissedCauses: about.MissedCauses}
 	slowest = sorted(slowest)
 	counts := map[Cause]int{}
 	var known [len(points)]bool

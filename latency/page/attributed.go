@@ -272,7 +272,7 @@ func attributedOf(r *report.Report) *attributed {
 	}
 	no := "does not apply"
 	rights := no
-	if !strings.HasPrefix(how, "the kernel's tracepoints") {
+	if a.Source() != attribution.Tracepoints {
 		rights = how
 	}
 	farUnknown := cmp.Or(a.FarLoop, no)

@@ -96,3 +96,14 @@ func TestAttributedDamaged(t *testing.T) {
 	a.Rows, a.Bands = nil, nil
 	show(t, Report, r)
 }
+
+// Whether the kernel's tracepoints could be used is the field's, not the text's.
+func TestRights(t *testing.T) {
+	r := tailed()
+	rights := func() string { return attributedOf(r).Limits[1].Values[0] }
+	check.Contains(t, rights(), "counters only") // an older report
+	r.Attribution.CausesBy, r.Attribution.How = attribution.Tracepoints, "BPF"
+	check.Equal(t, rights(), "does not apply", "with rights: %s")
+	r.Attribution.CausesBy = attribution.Counters
+	check.Contains(t, rights(), "BPF; 7 more")
+}

@@ -53,6 +53,7 @@ type Noise struct {
 	Events []osnoise.Event
 	Missed int64
 	How    string // how these are known, or why there are none
+	By     attribution.Source
 }
 
 // causes returns the events during some round trips. A counter that often counts, and does not say for how long,
@@ -103,7 +104,7 @@ func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise)
 	if !s.Explain {
 		return nil
 	}
-	about := attribution.About{Total: rep.Main().Total.Count, Epoch: clock.Time(0).UnixNano(), Stamps: "kernel", How: noise.How, MissedCauses: noise.Missed}
+	about := attribution.About{Total: rep.Main().Total.Count, Epoch: clock.Time(0).UnixNano(), Stamps: "kernel", How: noise.How, CausesBy: noise.By, MissedCauses: noise.Missed}
 	errorNS := int64(-1)
 	switch {
 	case rep.STAMP == nil:

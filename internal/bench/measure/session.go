@@ -23,6 +23,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/isolate"
 	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/attribution"
 	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
@@ -221,7 +222,7 @@ func (s *session) watch() (*observe.Watch, error) {
 // startNoise begins to record what has the measuring core while the thread does not run, if a report attributes its round trips and there
 // is another core to do that from. The record ends when the function that it returns is called.
 func (s *session) startNoise() (end func()) {
-	s.around.Noise = Noise{}
+	s.around.Noise = Noise{By: attribution.NotWatched}
 	rest := s.core.Rest()
 	switch {
 	case !slices.ContainsFunc(s.series, func(each *Series) bool { return each.Explain }):
@@ -239,7 +240,9 @@ func (s *session) startNoise() (end func()) {
 		s.Log.Warn("what has the measuring core cannot be observed", "reason", err)
 		return func() {}
 	}
-	s.around.Noise.How = noise.How()
+	if s.around.Noise.How, s.around.Noise.By = noise.How(), attribution.Counters; noise.Traced() {
+		s.around.Noise.By = attribution.Tracepoints
+	}
 	return func() { s.around.Noise.Events, s.around.Noise.Missed = noise.Stop() }
 }
 

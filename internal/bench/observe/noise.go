@@ -50,6 +50,9 @@ func (n *Noise) add(e osnoise.Event) {
 // How says in words how causes are known.
 func (n *Noise) How() string { return n.watcher.How() }
 
+// Traced reports whether they are known from the kernel's tracepoints.
+func (n *Noise) Traced() bool { return n.watcher.Traced() }
+
 // Stop ends the watch. It returns the events, which overlap and have no order, and how many more there were. From and To of an event are
 // ticks, as engine.Slow has them.
 func (n *Noise) Stop() (events []osnoise.Event, missed int64) {
