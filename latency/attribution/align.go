@@ -93,6 +93,15 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	}
 	r.addCauses(all, &best, core, gaps[core], l)
 	r.FarCauses = l.How
+	r.Timeline = slices.DeleteFunc(r.Timeline, func(t Track) bool { return t.Side == Responder.String() })
+	var far []Interval
+	for _, c := range l.Intervals {
+		if c.Core == core {
+			c.Start, c.End = best.near(c.Start), best.near(c.End)
+			far = append(far, c)
+		}
+	}
+	r.Timeline = append(r.Timeline, Timeline(Responder, far, first, last)...)
 	r.sum()
 	r.rebuildBands(total)
 	return nil

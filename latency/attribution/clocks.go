@@ -32,6 +32,12 @@ type alignment struct {
 	slack    float64
 }
 
+// near is far's inverse; the drift is so small that it does not matter at which of both times it counts.
+func (a *alignment) near(t int64) int64 {
+	t -= int64(a.offset)
+	return t - int64(a.drift*float64(t-a.at))
+}
+
 func (a *alignment) far(t int64) int64 { return t + int64(a.offset+a.drift*float64(t-a.at)) }
 
 // within is the bound at a time of this host.

@@ -37,6 +37,8 @@ type Result struct {
 	MissedCauses int64  `json:"missed_causes,omitempty"`
 	// CausesBy is what How describes: "tracepoints", "counters" or "nothing". Older reports do not have it; see Source.
 	CausesBy Source `json:"causes_by,omitempty"`
+	// Timeline is when which causes had the polling cores, also while no probe was slow.
+	Timeline []Track `json:"timeline,omitempty"`
 	// Direction is why the network's part has no direction, or empty.
 	Direction string `json:"direction_unknown,omitempty"`
 	// FarLoop is why the responder's loop is not known, or empty.

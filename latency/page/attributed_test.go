@@ -34,6 +34,16 @@ func tailed() *report.Report {
 	r.Label = "attributed"
 	r.Attribution = attribution.Explain(slow, sample, attribution.About{Total: 100_000, Direction: "clocks are not synchronised", How: "counters only: no CAP_BPF and CAP_PERFMON",
 		MissedCauses: 7}, []attribution.Cause{{Start: 0, End: 1 << 40, Side: attribution.Here, Text: "softirq RCU on cpu 0", Weak: true}})
+	for i := range int64(shownCauses + 2) {
+		track := attribution.Track{Side: "this host", Text: "softirq <RCU> on cpu 0", Name: string(rune('a' + i)), Took: 1e6 * (i + 1)}
+		if i == 3 {
+			track.Side = "responder's host"
+		}
+		for k := range i + 1 {
+			track.Spans = append(track.Spans, attribution.Span{At: r.Start.UnixMicro() + 1e6*(k+1), Length: 1000, Took: 1e6})
+		}
+		r.Attribution.Timeline = append(r.Attribution.Timeline, track)
+	}
 	return r
 }
 
@@ -106,4 +116,24 @@ func TestRights(t *testing.T) {
 	check.Equal(t, rights(), "does not apply", "with rights: %s")
 	r.Attribution.CausesBy = attribution.Counters
 	check.Contains(t, rights(), "BPF; 7 more")
+}
+
+// Below the timeline are the five kinds that had a core for the longest, at their times, named in the legend.
+func TestCausesOverTime(t *testing.T) {
+	r := tailed()
+	html := show(t, Report, r)
+	for _, want := range []string{"1: this host, softirq &lt;RCU&gt; on cpu 0: g, 7.000 ms</li>", "4: responder&#39;s host, softirq &lt;RCU&gt; on cpu 0: d, 4.000 ms</li>", "2 more kinds that took less"} {
+		if !strings.Contains(html, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	svg := string(timeFigure(r, r.Main(), "round trip"))
+	check.Equal(t, strings.Count(svg, `<rect class="cause c3"`), 2*(7+6+5+3), "%d marks of this host")
+	check.Equal(t, strings.Count(svg, `<rect class="cause c4"`), 2*4, "%d marks of the responder's host")
+	check.Equal(t, strings.Count(svg, `viewBox="0 0 920 460"`), 1, "%d wide drawings with five rows")
+	check.Contains(t, svg, "5: this host, softirq &lt;RCU&gt; on cpu 0: c, 3.000 ms: 1.000 ms from 2.000 s")
+	r.Attribution.Timeline = nil
+	if html := show(t, Report, r); strings.Contains(html, `class="cause`) || strings.Contains(html, "rows below the axis") {
+		t.Error("a report without a timeline of causes has rows")
+	}
 }

@@ -218,7 +218,18 @@ func plots(rep *report.Report) []plot {
 		if len(outages(rep, main)) > 0 {
 			caption += " No replies came in the shaded parts."
 		}
-		all = append(all, plot{"Over time", caption, []legend{{0, "", "p50"}, {1, "", "p99"}, {2, "thin", "max"}}, svg})
+		legends := []legend{{0, "", "p50"}, {1, "", "p99"}, {2, "thin", "max"}}
+		causes, more := causeStrips(rep)
+		for _, c := range causes {
+			legends = append(legends, legend{c.colour, "", c.text})
+		}
+		if len(causes) > 0 {
+			caption += " The rows below the axis show when something else had a polling core for 5 µs or more, and the legend for how long in all."
+		}
+		if more > 0 {
+			caption += fmt.Sprintf(" %s that took less are in report.json.", sanitize.Count(more, "more kind"))
+		}
+		all = append(all, plot{"Over time", caption, legends, svg})
 	}
 	if svg := heatFigure(rep, main, unit); svg != "" && rep.Foreign.Dated() {
 		all = append(all, plot{"Samples over time", "The darkest cells have the most samples of their moment; each lighter level has a tenth of the one before.", nil, svg})

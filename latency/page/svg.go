@@ -71,8 +71,19 @@ type figure struct {
 	outages []shade   // parts without replies
 	rules   []mark    // vertical lines at x
 	level   []float64 // horizontal lines at y
+	strips  []strip   // below the x axis
 	table   string    // the data as copied, if different from the curves' points
 }
+
+// strip is a row of marks below the x axis, in its unit.
+type strip struct {
+	name   string // left of it
+	colour int
+	marks  []shade
+}
+
+// stripHeight is the height of a strip in pixels, with its gap.
+const stripHeight = 16
 
 // shade is a grey area between two values of x.
 type shade struct {
@@ -102,7 +113,7 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 	px := func(v float64) float64 { return left + f.x.share(v)*(right-left) }
 	py := func(v float64) float64 { return bottom - f.y.share(v)*(bottom-top) }
 
-	fmt.Fprintf(b, `<svg class="chart %s" viewBox="0 0 %g %g" role="img" aria-label="%s" data-x="%s" data-y="%s">`, class, w, h, html.EscapeString(f.alt),
+	fmt.Fprintf(b, `<svg class="chart %s" viewBox="0 0 %g %g" role="img" aria-label="%s" data-x="%s" data-y="%s">`, class, w, h+stripHeight*float64(len(f.strips)), html.EscapeString(f.alt),
 		f.x.pixels(left, right), f.y.pixels(bottom, top))
 	for _, s := range f.shades {
 		if from, to := px(s.from), px(s.to); to > from+1 {
@@ -145,6 +156,14 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 	fmt.Fprintf(b, `<text class="title" x="%.1f" y="%g" text-anchor="middle">%s</text>`, (left+right)/2, h-6, html.EscapeString(f.x.title))
 	fmt.Fprintf(b, `<text class="title" transform="translate(11 %.1f) rotate(-90)" text-anchor="middle">%s</text>`, (top+bottom)/2, html.EscapeString(f.y.title))
 
+	for i, s := range f.strips {
+		y := h + stripHeight*float64(i)
+		fmt.Fprintf(b, `<text class="tick" x="%g" y="%g" text-anchor="end">%s</text>`, left-5, y+11, html.EscapeString(s.name))
+		fmt.Fprintf(b, `<line class="grid" x1="%g" y1="%g" x2="%g" y2="%g"/>`, left, y+7, right, y+7)
+		for _, m := range s.marks {
+			fmt.Fprintf(b, `<rect class="cause c%d" x="%.1f" y="%g" width="%.1f" height="%d"><title>%s</title></rect>`, s.colour, px(m.from), y+1, max(px(m.to)-px(m.from), 1.5), stripHeight-4, html.EscapeString(m.note))
+		}
+	}
 	for _, y := range f.level {
 		fmt.Fprintf(b, `<line class="rule" x1="%g" y1="%.1f" x2="%g" y2="%.1f"/>`, left, py(y), right, py(y))
 	}

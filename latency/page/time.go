@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/attribution"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/sanitize"
@@ -189,7 +190,48 @@ func timeFigure(r *report.Report, s *latency.Series, unit string) template.HTML 
 		f.outages = append(f.outages, shade{o[0], o[1], noReplies(o[0], o[1])})
 		f.alt += " " + upperFirst(noReplies(o[0], o[1])) + "."
 	}
+	strips, _ := causeStrips(r)
+	for _, s := range strips {
+		f.strips = append(f.strips, s.strip)
+		f.alt += " Row " + s.text + "."
+	}
 	return f.svg()
+}
+
+// shownCauses is how many kinds of causes are drawn below the timeline.
+const shownCauses = 5
+
+// causeStrip is a kind of cause below the timeline, and what the legend and the text alternative say of it.
+type causeStrip struct {
+	strip
+	text string
+}
+
+// causeStrips are the kinds of causes that had a polling core for the longest, with the marks of when. more is how many others there are.
+func causeStrips(r *report.Report) (out []causeStrip, more int) {
+	if r.Attribution == nil {
+		return nil, 0
+	}
+	all := slices.Clone(r.Attribution.Timeline)
+	slices.SortStableFunc(all, func(a, b attribution.Track) int { return cmp.Compare(b.Took, a.Took) })
+	began := r.Start.UnixMicro()
+	for i, t := range all[:min(len(all), shownCauses)] {
+		s := causeStrip{strip{name: strconv.Itoa(i + 1), colour: 3}, fmt.Sprintf("%d: %s, %s", i+1, t.Side, t.Text)}
+		if t.Side == attribution.Responder.String() {
+			s.colour = 4
+		}
+		if t.Name != "" {
+			s.text += ": " + t.Name
+		}
+		s.text += ", " + latency.FormatNS(float64(t.Took))
+		for _, m := range t.Spans {
+			from := float64(m.At-began) / 1e6
+			note := fmt.Sprintf("%s: %s from %.3f s", s.text, latency.FormatNS(float64(m.Took)), from)
+			s.marks = append(s.marks, shade{from, from + float64(m.Length)/1e6, note})
+		}
+		out = append(out, s)
+	}
+	return out, len(all) - len(out)
 }
 
 // heatFigure plots how many samples of each stretch had which duration. It shows steps and parallel levels that a

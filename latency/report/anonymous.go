@@ -30,6 +30,13 @@ func (r *Report) Anonymize() {
 				c.Name = "another thread"
 			}
 		}
+		a.Timeline = slices.Clone(a.Timeline)
+		for i := range a.Timeline {
+			t := &a.Timeline[i]
+			if t.Text = Scrub(t.Text); t.Name != "" {
+				t.Name = "another thread"
+			}
+		}
 	}
 
 	if r.Gaps != nil {

@@ -30,7 +30,8 @@ func telling(t *testing.T) *report.Report {
 	r.STAMP = &report.STAMP{TLVs: []report.TLV{{Name: "location", Answered: 1, Answers: []string{"from MAC 02:52:62:4e:49:01", "to 8.8.4.4"}}}}
 	r.Attribution = &attribution.Result{Direction: "8.8.4.4 is not synchronised", Causes: []attribution.Count{
 		{Side: "this host", Text: "polling thread descheduled on cpu 3", Name: "janes-job", Probes: 3},
-		{Side: "this host", Text: "interrupts of enx0252624e4901 on cpu 3", Probes: 1}}}
+		{Side: "this host", Text: "interrupts of enx0252624e4901 on cpu 3", Probes: 1}},
+		Timeline: []attribution.Track{{Side: "this host", Text: "interrupts of enx0252624e4901 on cpu 3", Name: "janes-job"}}}
 	return r
 }
 

@@ -42,6 +42,10 @@ func TestPagesPassAxe(t *testing.T) {
 	late.FarWait, late.Seen = 200_000, 200_000
 	tail.Attribution = attribution.Explain(slices.Repeat([]attribution.Probe{late}, 20), slices.Repeat([]attribution.Probe{usual}, 4000), attribution.About{Total: 9000},
 		[]attribution.Cause{{Start: 0, End: 1 << 20, Side: attribution.Here, Text: "interrupts of eth1", Name: "x"}})
+	for i, side := range []string{"this host", "responder's host"} {
+		tail.Attribution.Timeline = append(tail.Attribution.Timeline, attribution.Track{Side: side, Text: "timer tick on cpu 0", Took: 1e6,
+			Spans: []attribution.Span{{At: tail.Start.UnixMicro() + int64(1e6*(i+1)), Length: 1000, Took: 1e6}}})
+	}
 	rates := []*report.Report{link(1, 4000, 1000, 60), link(2, 4200, 10_000, 60), lossy}
 	sizes := []*report.Report{link(1, 4000, 0, 60), link(2, 4200, 0, 512), link(5, 5400, 0, 1514)}
 	links := make([]page.Link, 3)

@@ -99,6 +99,25 @@ func (n *Noise) causes(slowest []engine.Slow, clock *latency.Clock) (out []attri
 	return out
 }
 
+// timeline returns when which causes had the measuring core during the runs of a report.
+func (n *Noise) timeline(rep *report.Report, clock *latency.Clock) []attribution.Track {
+	if len(rep.Runs) == 0 {
+		return nil
+	}
+	epoch, began := clock.Time(0).UnixNano(), rep.Start.UnixNano()
+	var all []attribution.Interval
+	for _, e := range n.Events {
+		text, name := e.Phrase()
+		c := attribution.Interval{Start: epoch + clock.Nanoseconds(e.From), End: epoch + clock.Nanoseconds(e.To), Text: text, Name: name, Weak: e.Weak}
+		// Between the runs other variants or targets are measured.
+		k, _ := slices.BinarySearchFunc(rep.Runs, c.Start-began, func(r latency.Run, at int64) int { return cmp.Compare(r.End, at) })
+		if k < len(rep.Runs) && rep.Runs[k].Start < c.End-began {
+			all = append(all, c)
+		}
+	}
+	return attribution.Timeline(attribution.Here, all, began+rep.Runs[0].Start, began+rep.Runs[len(rep.Runs)-1].End)
+}
+
 // explain attributes the slowest round trips.
 func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise) *attribution.Result {
 	if !s.Explain {
@@ -129,7 +148,11 @@ func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise)
 		return out
 	}
 	slowest := s.stream.Slowest()
-	return attribution.Explain(convert(slowest), convert(s.stream.Sample()), about, noise.causes(slowest, clock))
+	r := attribution.Explain(convert(slowest), convert(s.stream.Sample()), about, noise.causes(slowest, clock))
+	if r != nil {
+		r.Timeline = noise.timeline(rep, clock)
+	}
+	return r
 }
 
 // maxSlew is by how much CLOCK_REALTIME may run faster or slower than it should while it is corrected (adjtimex(2)).

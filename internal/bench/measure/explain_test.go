@@ -8,6 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/osnoise"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/attribution"
+	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
@@ -68,4 +69,23 @@ func TestKernelTimes(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A report's timeline has the causes during its own runs, in this host's time.
+func TestNoiseTimeline(t *testing.T) {
+	clock := must.Get(latency.NewClock())(t)
+	began := clock.Time(1 << 40)
+	rep := &report.Report{Start: began, Runs: []latency.Run{{Start: 0, End: 100e6}, {Start: 200e6, End: 300e6}}}
+	var n Noise
+	for ms, name := range map[int]string{50: "first", 150: "between", 250: "second"} {
+		from := 1<<40 + clock.Ticks(time.Duration(ms)*time.Millisecond)
+		n.Events = append(n.Events, osnoise.Event{Cause: osnoise.Descheduled, Name: name, From: from, To: from + clock.Ticks(time.Millisecond)})
+	}
+	at := map[string]int64{}
+	for _, track := range n.timeline(rep, clock) {
+		at[track.Name] = (track.Spans[0].At - began.UnixMicro() + 500) / 1000
+	}
+	check.Equal(t, len(at), 2, "%d kinds")
+	check.Equal(t, at["first"], 50, "the first began after %d ms")
+	check.Equal(t, at["second"], 250, "the second began after %d ms")
 }
