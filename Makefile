@@ -103,7 +103,7 @@ campaign: build
 	bin/prove campaign -duration $(or $(DURATION),1h) $(if $(SEED),-seed $(SEED)) $(if $(CLOCK),-clock) $(if $(OUT),-out $(OUT))
 
 # Causes of latency on both hosts and on the link between them, planted one or two at a time, and the sides that the bench's reports name for
-# the slow probes. It wants a machine that does nothing else.
+# the slow probes. It wants a machine that does nothing else; the program gives the session's autogroup the nice value, too.
 .PHONY: blame
 blame: build
 	nice -n -20 bin/prove blame -duration $(or $(DURATION),5m) $(if $(SEED),-seed $(SEED)) $(if $(OUT),-out $(OUT))

@@ -32,7 +32,7 @@ const help = `usage: prove blame [flags]
 
 Measures the responder over a veth pair in separate network namespaces. In each episode it plants one cause of latency, or two, in
 pulses at random times, and compares the side that the report names for each of the slowest probes with what was planted while the
-probe was on its way. It takes root and two cores.
+probe was on its way. It takes root and two cores. Its session's autogroup gets the nice value of this process meanwhile.
 
 `
 
@@ -99,14 +99,16 @@ func command(args []string, w io.Writer) error {
 	if o.responder, err = testbed.FindResponder(); err != nil {
 		return err
 	}
-	if *cost {
-		return o.cost(w)
-	}
-	m, err := o.run(w)
-	if err == nil {
-		m.write(w)
-	}
-	return err
+	return withPriority(func() error {
+		if *cost {
+			return o.cost(w)
+		}
+		m, err := o.run(w)
+		if err == nil {
+			m.write(w)
+		}
+		return err
+	})
 }
 
 // run measures episodes until the time is up, and every plant once if there is time.

@@ -235,3 +235,28 @@ func TestMedianInterval(t *testing.T) {
 		}
 	}
 }
+
+// The session's autogroup gets this process's nice value and, afterwards, its own again. Without autogroups nothing happens.
+func TestAutogroup(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "autogroup")
+	content := func(want string) {
+		t.Helper()
+		must.Equal(t, string(must.Get(os.ReadFile(file))(t)), want, "the file has %q")
+	}
+	must.OK(t, os.WriteFile(file, []byte("/autogroup-9 nice 3\n"), 0o600))
+	before, restore, err := raise(file, -20)
+	must.OK(t, err)
+	must.Equal(t, before, 3, "before: %d")
+	content("-20")
+	restore()
+	content("3")
+	must.OK(t, os.WriteFile(file, []byte("/autogroup-9 nice 0\n"), 0o600))
+	_, restore, err = raise(file, 0)
+	must.OK(t, err)
+	restore()
+	content("/autogroup-9 nice 0\n")
+	_, restore, err = raise(file+"-none", -20)
+	must.OK(t, err)
+	restore()
+	must.OK(t, withPriority(func() error { return nil }))
+}
