@@ -69,6 +69,8 @@ var other = map[string]string{
 	"sqd_rts_qp": "sqd2rts_qp", "access_reg": "access_register", "host_endianness": "", "node_desc": "",
 	"uid": "", "dbr_umem_id": "", "ric": "", "events": "", "list_size": "", "list_type": "", "td_pd": "", "db_record_addr": "", "priority": "",
 	"module": "", "psid": "", "time_stamp": "", "cq_umem_id": "", "cq_umem_offset": "", "sqerr2rts_qp_in.ece": "", "sqd_rts_qp_in.ece": "", "modify_cq_in.field_select": "",
+	"query_flow_counter_in.dump_to_memory": "", "query_flow_counter_in.num_of_counters": "", // there it has the lowest 16 of 30 bits
+	"packets_hi": "", "packets_lo": "", "octets_hi": "", "octets_lo": "",
 	"modify_rmp_in.modify_bitmask": "bitmask", "modify_rqt_in.modify_bitmask": "bitmask", "modify_tir_in.modify_bitmask": "bitmask",
 }
 
