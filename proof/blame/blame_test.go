@@ -72,8 +72,11 @@ func TestKilled(t *testing.T) {
 		all, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, name := range all {
 			if b, err := os.ReadFile(name); err == nil && bytes.Contains(b, []byte(mark)) {
-				b, _ := os.ReadFile(filepath.Dir(name) + "/comm")
-				left = append(left, strings.TrimSpace(string(b)))
+				threads, _ := filepath.Glob(filepath.Dir(name) + "/task/*/comm") // a hog names its thread, which need not be the first
+				for _, comm := range threads {
+					b, _ := os.ReadFile(comm)
+					left = append(left, strings.TrimSpace(string(b)))
+				}
 			}
 		}
 		return slices.Contains(left, comm)
