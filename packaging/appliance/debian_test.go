@@ -25,9 +25,11 @@ WantedBy=multi-user.target
 `
 
 const measuredScript = `exec >/dev/ttyS0 2>&1
+# A service that failed and is started again counts as started for After=.
+until systemctl is-active --quiet rebound-responder@` + card + `; do sleep 0.1; done
 read up rest </proc/uptime
-systemctl is-active rebound-responder@` + card + `
 echo "measured: ready after $up"
+journalctl --no-pager -o cat -u rebound-bind@` + card + ` -u rebound-responder@` + card + `
 sleep 10
 echo "measured: stock $(/init-program interference 1 10)"
 d=/etc/systemd/system/rebound-responder@` + card + `.service.d
@@ -74,6 +76,7 @@ func debianRoot(t *testing.T) string {
 	} {
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(body), 0o644))
 	}
+	command(t, "chroot", dir, "systemctl", "mask", "serial-getty@ttyS0") // it would hang up the serial port
 	command(t, "chroot", dir, "systemctl", "enable", "rebound-bind@"+card, "rebound-responder@"+card, "measured")
 	return dir
 }
