@@ -104,7 +104,7 @@ func newSeal(key []byte) *seal {
 	return s
 }
 
-// sum returns the HMAC of a followed by b, which is valid until the next call.
+// hmac returns the HMAC of a followed by b, which is valid until the next call.
 func (s *seal) hmac(a, b []byte) []byte {
 	s.mac.Reset()
 	s.mac.Write(a)

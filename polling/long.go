@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// Long has the latest long iterations of a loop, by length: short ones, however many, do not displace long ones that nobody has read
-// yet. One goroutine adds, and any may read meanwhile.
+// Long has the latest long iterations of a loop, by length: short ones, however many, do not displace long ones that were not
+// read yet. One goroutine adds, and any may read meanwhile.
 type Long struct {
 	classes [classes]class
 }

@@ -77,7 +77,7 @@ type archive struct {
 	failing   error // error of the last write
 }
 
-// direction is the direction of loss of the probes from a source port.
+// pathDirection is the direction of loss of the probes from a source port.
 func (s *state) pathDirection(path uint8) *direction {
 	if s.paths == nil {
 		return &s.direction

@@ -208,7 +208,8 @@ func (l *loop) receive(after bool) {
 	}
 }
 
-// process takes a message that was seen at the tick at; looked is the last look before that which found nothing, 0 if unknown. origin is not None if it did not come from the flow's target, and the codec cannot see that.
+// process handles a message that was seen at the tick at. looked is when the loop last found nothing before that, 0 if unknown. origin is
+// not None if the message did not come from the flow's target, and the codec cannot see that.
 func (l *loop) process(f *flow, b []byte, at, looked uint64, after bool, origin outcome.Reason) {
 	e := event{flow: f.id, untimed: after}
 	verdict := f.codec.Check(b, &l.reply)

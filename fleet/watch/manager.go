@@ -139,7 +139,7 @@ func (m *manager) update(ctx context.Context, all bool) {
 	m.build(now)
 }
 
-// resolve determines the target's address and the path to it.
+// refresh determines the target's address and the path to it.
 func (m *manager) refresh(ctx context.Context, e *entry, now time.Time) {
 	e.looked = now
 	addr, err := m.resolve(ctx, e.Host)

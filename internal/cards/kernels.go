@@ -62,7 +62,7 @@ func ListKernels(out io.Writer, release string) error {
 	fmt.Fprintf(w, "DRIVER\tWAY\tNEEDS LINUX (THIS IS %s)\tTRIED ON\n", release)
 	for _, k := range kernels {
 		needs := k.need()
-		if k.needs != "" && older(release, k.needs) {
+		if k.needs != "" && Older(release, k.needs) {
 			needs += ": this one is too old"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", k.drivers, k.way, needs, strings.ReplaceAll(k.tries(), "`", ""))
@@ -70,8 +70,8 @@ func ListKernels(out io.Writer, release string) error {
 	return w.Flush()
 }
 
-// older reports whether a release, as "5.4.0-42-generic", is older than a version, as "5.10".
-func older(release, version string) bool {
+// Older reports whether a kernel's release, such as "5.4.0-42-generic", is older than a version, such as "5.10".
+func Older(release, version string) bool {
 	var a, b [2]int
 	if n, _ := fmt.Sscanf(release, "%d.%d", &a[0], &a[1]); n != 2 {
 		return false // not a release of Linux

@@ -10,7 +10,7 @@ import (
 
 func TestOlder(t *testing.T) {
 	for release, want := range map[string]bool{"5.8.0-63-generic": true, "4.19.0": true, "5.9.0": false, "5.10.0-28-amd64": false, "6.1.0": false, "unknown": false} {
-		check.Equal(t, older(release, "5.9"), want, release+" is older than 5.9: %v")
+		check.Equal(t, Older(release, "5.9"), want, release+" is older than 5.9: %v")
 	}
 }
 

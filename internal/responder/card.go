@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/host/limits"
 	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
@@ -244,24 +245,17 @@ func (h *cardHost) memory(add adder, f pci.Found, shared bool) {
 	add("locked memory", inOrder, "", "enough")
 }
 
-// groupLimits is about limits of the process's cgroup and of those above it: of huge pages if some are free, else of memory. At the limit
+// groupLimits is about limits of the process's cgroup and of those above it (version 2): of huge pages if some are free, else of memory. At the limit
 // the kernel refuses the card's memory, or kills the process.
 func (h *cardHost) groupLimits(add adder, huge bool, enough uint64) {
 	file, fix := "memory.max", "MemoryMax=infinity in a unit, a higher memory limit of a container"
 	if huge {
 		file, fix = "hugetlb.2MB.max", "raise it, or hugepages-2Mi of a pod"
 	}
-	_, group, ok := strings.Cut("\n"+h.text("proc/self/cgroup"), "\n0::/")
-	if !ok {
-		return // cgroup version 1
-	}
-	group, _, _ = strings.Cut(group, "\n")
-	for dir := filepath.Clean(group); ; dir = filepath.Dir(dir) {
-		if most, err := strconv.ParseUint(h.text("sys/fs/cgroup", dir, file), 10, 64); err == nil && most < enough {
-			add("cgroup", host.Warning, fix, "%s of %s is %d MiB, the card's memory may take %d", file, filepath.Join("/", dir), most>>20, enough>>20)
-			return
-		}
-		if dir == "." {
+	const top = "sys/fs/cgroup"
+	for dir := range limits.Groups(h.text("proc/self/cgroup"), "", top) {
+		if most, err := strconv.ParseUint(h.text(dir, file), 10, 64); err == nil && most < enough {
+			add("cgroup", host.Warning, fix, "%s of %s is %d MiB, the card's memory may take %d", file, filepath.Join("/", strings.TrimPrefix(dir, top)), most>>20, enough>>20)
 			return
 		}
 	}
@@ -303,22 +297,18 @@ func (h *cardHost) link(add adder, f pci.Found) {
 
 // kernel is about its version and what lockdown(7) blocks.
 func (h *cardHost) kernel(add adder, f pci.Found, driver string, shared bool) {
-	var major, minor int
-	fmt.Sscanf(h.release, "%d.%d", &major, &minor)
-	older := func(a, b int) bool { return major > 0 && (major < a || major == a && minor < b) }
 	switch {
-	case driver == "efa" && shared && older(6, 1):
+	case driver == "efa" && shared && cards.Older(h.release, "6.1"):
 		add("kernel", host.Warning, "use Linux 6.1 or later", "Linux %s: its efa driver does not report the GIDs of unknown senders", h.release)
-	case older(5, 10):
+	case cards.Older(h.release, "5.10"):
 		add("kernel", host.Warning, "use Linux 5.10 or later", "Linux %s: not tested before 5.10", h.release)
 	default:
 		add("kernel", inOrder, "", "Linux %s", h.release)
 	}
 	const what, fix = "lockdown", "turn Secure Boot off in the firmware, or boot without lockdown="
-	_, rest, _ := strings.Cut(h.text("sys/kernel/security/lockdown"), "[")
-	mode, _, _ := strings.Cut(rest, "]")
+	mode := pci.LockdownMode(h.text("sys/kernel/security/lockdown"))
 	switch {
-	case mode == "" || mode == "none":
+	case mode == "":
 		add(what, inOrder, "", "off")
 	case shared:
 		add(what, inOrder, "", "%s, which does not concern use beside the kernel's driver", mode)

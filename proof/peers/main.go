@@ -247,7 +247,7 @@ func cyclesCommand(args []string) error {
 	if err != nil {
 		return err
 	}
-	text := fmt.Sprintf("# Cycles a reply\n\n`make cycles`: %d alternating rounds, the median of them (least to greatest). %s\n\n%s",
+	text := fmt.Sprintf("# Cycles a reply\n\n`make cycles`: %d alternating rounds; their median, and in parentheses least and greatest. %s\n\n%s",
 		o.Rounds, cycles.Explanation, cycles.Markdown(rows))
 	fmt.Print(text)
 	if *out != "" {

@@ -40,7 +40,7 @@ func xdpCommand(args []string) error {
 		return err
 	}
 	h := host.Collect(os.DirFS("/"), 0)
-	text := fmt.Sprintf("# What the program in the kernel costs\n\n`make xdp`: %d alternating rounds of %d runs, the median of them (least to greatest), in ns; %s, Linux %s. %s\n\n%s",
+	text := fmt.Sprintf("# What the program in the kernel costs\n\n`make xdp`: %d alternating rounds of %d runs; their median, and in parentheses least and greatest, in ns; %s, Linux %s. %s\n\n%s",
 		o.Rounds, o.Runs, h.CPU, h.Kernel, cost.Explanation, cost.Markdown(rows))
 	fmt.Print(text)
 	if *out != "" {

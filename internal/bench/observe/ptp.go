@@ -84,7 +84,7 @@ func queryPTP(socket string, phc func(iface string) (hardwareClock, error)) (Bou
 	if _, err := os.Stat(socket); err != nil {
 		return Bound{}, fmt.Errorf("no ptp4l at %s", socket)
 	}
-	p, err := askPTP4L(socket)
+	p, err := queryPTP4L(socket)
 	if err != nil {
 		return Bound{}, fmt.Errorf("ptp4l at %s: %w", socket, err)
 	}
@@ -105,8 +105,8 @@ type manager struct {
 	seq         uint16
 }
 
-// askPTP4L collects ptp4l's information.
-func askPTP4L(socket string) (*ptp, error) {
+// queryPTP4L collects ptp4l's information.
+func queryPTP4L(socket string) (*ptp, error) {
 	// ptp4l only responds to a name in the file system. Use a folder in /run if possible, because other services often
 	// have a private /tmp.
 	name := fmt.Sprintf("rebound-ptp-%d-", os.Getpid())

@@ -6,6 +6,7 @@ package limits
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -69,13 +70,7 @@ func cgroups(need Need, own, root string) error {
 		{"pids", "pids", "pids.max", "pids.current", "threads", "TasksMax=", uint64(need.Threads)}, // version 1
 		{"memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "bytes of memory", "MemoryMax=, resources.limits.memory", need.Memory},
 	} {
-		_, path, found := strings.Cut(string(b), ":"+l.controllers+":/")
-		if !found {
-			continue
-		}
-		path, _, _ = strings.Cut(path, "\n")
-		top := filepath.Join(root, l.folder)
-		for dir := filepath.Join(top, path); len(dir) >= len(top); dir = filepath.Dir(dir) {
+		for dir := range Groups(string(b), l.controllers, filepath.Join(root, l.folder)) {
 			most, ok := number(filepath.Join(dir, l.most))
 			used, _ := number(filepath.Join(dir, l.used))
 			if l.what != "threads" { // the page cache makes room
@@ -88,6 +83,18 @@ func cgroups(need Need, own, root string) error {
 		}
 	}
 	return nil
+}
+
+// Groups yields the folders of a process's cgroup and of those above it, from it up to top, which has the hierarchy. own is what its
+// /proc/PID/cgroup says, and controllers what the hierarchy's line there has: nothing for version 2. Without such a line there are none.
+func Groups(own, controllers, top string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		_, path, found := strings.Cut(own, ":"+controllers+":/")
+		path, _, _ = strings.Cut(path, "\n")
+		for dir := filepath.Join(top, path); found && len(dir) >= len(top) && yield(dir); {
+			dir = filepath.Dir(dir)
+		}
+	}
 }
 
 // number reads a number from a file. "max" is none.

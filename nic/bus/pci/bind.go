@@ -78,7 +78,7 @@ func (h *host) rebind(f Found, to Target) error {
 			return err
 		}
 	}
-	if mode := h.lockdown(); to.NoDriver && mode != "" && !to.Force {
+	if mode := LockdownMode(h.text(h.sys, "kernel/security/lockdown")); to.NoDriver && mode != "" && !to.Force {
 		return fmt.Errorf("pci: %s: %w: kernel lockdown is on (%s, by Secure Boot or lockdown=), which forbids registers and configuration space to programs: bind it to vfio-pci, without -no-driver",
 			f.Address, bus.ErrRights, mode)
 	}
@@ -104,9 +104,9 @@ func (h *host) rebind(f Found, to Target) error {
 	return nil
 }
 
-// lockdown returns the kernel's lockdown mode (kernel_lockdown(7)), "" if it is off.
-func (h *host) lockdown() string {
-	_, rest, _ := strings.Cut(h.text(h.sys, "kernel/security/lockdown"), "[")
+// LockdownMode returns the mode that /sys/kernel/security/lockdown says (kernel_lockdown(7)), "" if lockdown is off.
+func LockdownMode(text string) string {
+	_, rest, _ := strings.Cut(text, "[")
 	mode, _, _ := strings.Cut(rest, "]")
 	if mode == "none" {
 		return ""
@@ -229,7 +229,7 @@ func (h *host) unbind(addr string) error {
 	return h.forget(f.Address)
 }
 
-// rebind lets the kernel choose a driver again. If the result is not driver, it binds that.
+// rebindTo lets the kernel choose a driver again. If the result is not driver, it binds that.
 func (h *host) rebindTo(addr, driver string) error {
 	dir := h.device(addr)
 	if err := h.write(filepath.Join(dir, "driver_override"), "\n"); err != nil {

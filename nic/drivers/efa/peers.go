@@ -168,7 +168,7 @@ func (d *Device) forget(h *handle) error {
 	return d.control.destroyAH(uint16(h.number.Swap(noHandle)))
 }
 
-// abandon takes back the messages in flight to a handle, with the table locked: the handle is destroyed, and created
+// reclaim takes back the messages in flight to a handle, with the table locked: the handle is destroyed, and created
 // again if Send uses it.
 func (d *Device) reclaim(h *handle) error {
 	if err := d.forget(h); err != nil {

@@ -239,7 +239,7 @@ type slowCQ struct {
 	next uint32
 }
 
-// next takes the next completion.
+// pop takes the next completion.
 func (q *slowCQ) pop() (c cqe, ok bool) {
 	e := (*cqe)(unsafe.Add(q.mem, q.next%gsiCQ*cqeSize))
 	last := atomic.LoadUint64(&e.last) // nic/memory-order.md: done, then the rest

@@ -252,7 +252,7 @@ func (s *subnet) read() (now subnetState, err error) {
 	return now, err
 }
 
-// client returns a client of subnet administration for the current state of the port.
+// newClient returns a client of subnet administration for the current state of the port.
 func (s *subnet) newClient(now *subnetState, timeout time.Duration, tries int) *ib.Client {
 	c := &s.client
 	c.Port, c.PKey, c.Timeout, c.Tries = now.gid, now.pkey, timeout, tries

@@ -47,7 +47,7 @@ const (
 
 // Explanation is the text above the table.
 const Explanation = "Ticks of the time stamp counter for each reply, in the first table to an ICMP echo request of 64 bytes, rings in huge pages of " +
-	"memory and nobody behind them: lower quartiles of groups of 64 passes, fences around each pass, the cost of measuring taken " +
+	"memory, without a device: lower quartiles of groups of 64 passes, fences around each pass, the cost of measuring taken " +
 	"off. *To the doorbell* leaves out the longest four passes of each group, in which a loop reclaims. The loops in C are in " +
 	"proof/peers/cycles/testdata/loops.c: *least* checks nothing, *guarded* has all guards of strict mode and verifies checksums of every length, *ported* " +
 	"also the book-keeping of nic/drivers/ixgbe. All three drive the 82599's rings; the other cards' rings ask for more. *efa* answers messages, of the " +
