@@ -13,11 +13,11 @@ import (
 // processes of its session.
 const autogroupFile = "/proc/self/autogroup"
 
-// raise gives the autogroup in a file a nice value, and returns what it was, and what restores it. There may be no autogroup, or no right:
-// then nothing changes.
+// raise gives the autogroup in a file a nice value, and returns what it was, and what restores it. Nothing changes without an autogroup: the
+// file is missing if the kernel has none, and empty in a session that began before any setsid(2), as one that process 1 has.
 func raise(file string, nice int) (before int, restore func(), err error) {
 	b, err := os.ReadFile(file)
-	if err != nil {
+	if err != nil || len(b) == 0 {
 		return nice, func() {}, nil
 	}
 	_, text, _ := strings.Cut(string(b), " nice ")

@@ -261,5 +261,10 @@ func TestAutogroup(t *testing.T) {
 	_, restore, err = raise(file+"-none", -20)
 	must.OK(t, err)
 	restore()
+	must.OK(t, os.WriteFile(file, nil, 0o600))
+	_, restore, err = raise(file, -20)
+	must.OK(t, err)
+	restore()
+	content("")
 	must.OK(t, withPriority(func() error { return nil }))
 }
