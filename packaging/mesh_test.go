@@ -171,7 +171,7 @@ func TestMesh(t *testing.T) {
 	if err != nil || strings.Contains(out, "NOT COMPARABLE") || !strings.Contains(out, "p50") || !strings.Contains(out, "counts as one run") {
 		t.Errorf("rebound-watch compare: %v\n%s", err, out)
 	}
-	panels(t, s, "../fleet/deploy/prometheus/watch.json", "Loss by direction", "Changed", "Not probed")
+	panels(t, s, "../fleet/deploy/prometheus/watch.json", "Loss by direction", "Changed", "Not probed", "Whose slow round trips", "Slow round trips")
 	panels(t, s, "../fleet/deploy/prometheus/fleet.json", "Outages", "Paths with loss", "Change since yesterday")
 	meshFigures(t, s, watches, server)
 	if out, err := ask("suspects", "-prom", "http://127.0.0.1:9090"); err != nil || !strings.Contains(out, ": no suspect") {

@@ -175,7 +175,7 @@ func TestScrape(t *testing.T) {
 			quantiles[name] = x
 		}
 	}
-	panels(t, s, "../fleet/deploy/prometheus/dashboard.json", "Refused")
+	panels(t, s, "../fleet/deploy/prometheus/dashboard.json", "Refused", "What had the polling cores")
 
 	must(t, responder.Process.Signal(syscall.SIGTERM))
 	var summary strings.Builder

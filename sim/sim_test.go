@@ -313,9 +313,10 @@ func TestConfigurationSpace(t *testing.T) {
 	check.Equal(t, bar.Read32(0), toysim.Magic, "in D0 again a register reads %#x")
 	p.ForgetViolations()
 	p.UnplugAfter(1)
-	if id := read(0, 4); read(8, 4) != ^uint32(0) || read(0, 4) != id || bar.Read32(0) != ^uint32(0) {
-		t.Error("unplugged after one access")
-	}
+	id := read(0, 4)
+	check.Equal(t, read(8, 4), ^uint32(0), "after the one access a register reads %#x")
+	check.Equal(t, read(0, 4), id, "and the register that was read before %#x")
+	check.Equal(t, bar.Read32(0), ^uint32(0), "and one of the BAR %#x")
 }
 
 func TestCapabilities(t *testing.T) {

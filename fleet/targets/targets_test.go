@@ -159,9 +159,9 @@ func TestProbesOfATarget(t *testing.T) {
 	if err != nil || len(ports) != 3 || ports[0].SourcePorts != 0 || ports[1].SourcePorts != 8 || ports[2].SourcePorts != 1 {
 		t.Errorf("%+v, %v", ports, err)
 	}
-	if got[0].Equal(got[1]) || got[1].SameProbes(got[2]) || got[0].Labels != nil {
-		t.Error("other probes make no difference, or are labels")
-	}
+	check.Equal(t, got[0].Equal(got[1]), false, "other source ports: Equal is %v")
+	check.Equal(t, got[1].SameProbes(got[2]), false, "other source ports: SameProbes is %v")
+	check.Equal(t, len(got[0].Labels), 0, "%d labels")
 }
 
 // A STAMP target's own values have precedence over the defaults, and a changed key makes it a different target.
@@ -180,14 +180,16 @@ func TestSTAMPTarget(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	a, b, c := got[0], got[1], got[2]
-	if a.SSID != 7 || a.Key.Bytes()[0] != 0xaa || len(a.Labels) != 1 || b.SSID != 9 || b.Key.Bytes()[0] != 0xbb || c.SSID != 0 || c.Key.Bytes() != nil {
-		t.Errorf("%+v", got)
-	}
+	check.Same(t, []uint16{a.SSID, b.SSID, c.SSID}, []uint16{7, 9, 0}, "SSIDs %v")
+	check.Equal(t, a.Key.Bytes()[0], 0xaa, "the target's own key begins with %#x")
+	check.Equal(t, b.Key.Bytes()[0], 0xbb, "the default key begins with %#x")
+	check.Equal(t, len(c.Key.Bytes()), 0, "UDP has a key of %d bytes")
+	check.Equal(t, len(a.Labels), 1, "%d labels")
 	key("own", "c")
 	again, err := d.parseList("x", []byte("stamp:10.0.0.2 __param_stamp_ssid=7 site=ams __param_stamp_key="+own+"\n"))
-	if err != nil || a.Equal(again[0]) || !a.Equal(a) {
-		t.Errorf("another key makes no difference: %v", err)
-	}
+	must.OK(t, err)
+	check.Equal(t, a.Equal(again[0]), false, "with another key Equal is %v")
+	check.Equal(t, a.Equal(a), true, "with itself Equal is %v")
 }
 
 // fake is a DNS resolver.

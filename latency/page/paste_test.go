@@ -37,9 +37,11 @@ func TestPaste(t *testing.T) {
 	var got JSONComparison
 	must.OK(t, json.Unmarshal(out.Bytes(), &got))
 	row := c.Pairs[0].Rows[1]
-	if len(got.Pairs) != 1 || got.Pairs[0].Rows[1].Verdict != "slower" || *got.Pairs[0].Rows[1].Shift != row.Shift || got.Answer != Answer(c) || got.Pairs[0].B.Name != b.Label {
-		t.Errorf("%s", &out)
-	}
+	must.Equal(t, len(got.Pairs), 1, "%d pairs")
+	check.Equal(t, got.Pairs[0].Rows[1].Verdict, "slower", "verdict %q")
+	check.Equal(t, *got.Pairs[0].Rows[1].Shift, row.Shift, "shift %v")
+	check.Equal(t, got.Answer, Answer(c), "answer %q")
+	check.Equal(t, got.Pairs[0].B.Name, b.Label, "name %q")
 	check.Contains(t, markdown.String(), `**after\_\*x\* is `, `| round trip | a\|\<b\> | after\_\*x\* |`, "| p50 | ", " slower |", "| lost | 0 of ", "\nTested over ")
 	for _, line := range strings.Split(markdown.String(), "\n") {
 		if strings.HasPrefix(line, "|") && strings.Count(strings.ReplaceAll(line, `\|`, ""), "|") != 8 {

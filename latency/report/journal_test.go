@@ -11,6 +11,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
@@ -84,9 +85,9 @@ func TestJournal(t *testing.T) {
 	rep := unfinished(0)
 	rep.Unfinished = nil
 	must.OK(t, report.Write(dir, rep, page)) // the complete report replaces it
-	if got, err := report.Read(dir); err != nil || got.UnfinishedText() != "" || got.Main().Total.Count != rep.Main().Total.Count {
-		t.Errorf("%v", err)
-	}
+	got := must.Get(report.Read(dir))(t)
+	check.Equal(t, got.UnfinishedText(), "", "the complete report says %q")
+	check.Equal(t, got.Main().Total.Count, rep.Main().Total.Count, "%d round trips")
 }
 
 func TestJournalFullDisk(t *testing.T) {

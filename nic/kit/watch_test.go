@@ -2,18 +2,25 @@ package kit
 
 import (
 	"testing"
+	"time"
 
 	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func TestProgress(t *testing.T) {
 	var p Progress
-	if p.StalledFor(7) != 0 || p.StalledFor(7) != Every || p.StalledFor(7) != 2*Every || p.StalledFor(8) != 0 || p.StalledFor(8) != Every {
-		t.Error("StalledFor does not count the checks since the number changed")
+	for i, c := range []struct {
+		number uint32
+		want   time.Duration
+	}{{7, 0}, {7, Every}, {7, 2 * Every}, {8, 0}, {8, Every}} {
+		if got := p.StalledFor(c.number); got != c.want {
+			t.Errorf("check %d: %d has stalled for %v, want %v", i, c.number, got, c.want)
+		}
 	}
-	if !p.first() || p.StalledFor(8) != Every || p.first() || p.StalledFor(8) != 2*Every {
-		t.Error("what stalls is not given as long again, once")
-	}
+	check.Equal(t, p.first(), true, "the first time that it stalls: first is %v")
+	check.Equal(t, p.StalledFor(8), Every, "given as long again: stalled for %v")
+	check.Equal(t, p.first(), false, "the second time: first is %v")
+	check.Equal(t, p.StalledFor(8), 2*Every, "stalled for %v")
 	if p.StalledFor(9); !p.first() {
 		t.Error("what has moved since is not given as long again")
 	}

@@ -32,7 +32,8 @@ const help = `usage: prove blame [flags]
 
 Measures the responder over a veth pair in separate network namespaces. In each episode it plants one cause of latency, or two, in
 pulses at random times, and compares the side that the report names for each of the slowest probes with what was planted while the
-probe was on its way. It takes root and two cores. Its session's autogroup gets the nice value of this process meanwhile.
+probe was on its way: the bench's report as it is, and then explained by the responder's. It takes root and two cores. Its session's
+autogroup gets the nice value of this process meanwhile.
 
 `
 
@@ -271,7 +272,7 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 	folder = filepath.Join(folder, fmt.Sprintf("%03d", number))
 
 	resp := &testbed.Responder{Bed: &testbed.Testbed{Far: b.far}, Program: o.responder, Driver: o.driver, Core: responderCore,
-		Set: []string{"respond.stamp_ports=[862]"}}
+		Report: folder + "-responder", Set: []string{"respond.stamp_ports=[862]", "stats.offcore=true"}}
 	for _, p := range e.what {
 		resp.Set = append(resp.Set, p.takes.set...)
 	}
@@ -284,7 +285,7 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 	if err := resp.Start(); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, resp.Stop()) }()
+	defer func() { err = errors.Join(err, resp.Stop()) }() // again, if it returns early: that does nothing
 	c, err := startBench(b.near, args)
 	if err != nil {
 		return err
@@ -330,6 +331,16 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 	if rep.Attribution == nil {
 		return errors.New("the report attributes no probe")
 	}
+	if err := resp.Stop(); err != nil {
+		return err
+	}
+	explained, refusal, err := explain(folder, resp.Report, clocks)
+	if err != nil {
+		return err
+	}
+	if refusal != "" {
+		m.refused[refusal]++
+	}
 	if o.out != "" {
 		text := fmt.Appendf(nil, "%s, clocks %v: %s\n", e.protocol, clocks, names(e.what))
 		if err := errors.Join(savePulses(filepath.Join(folder, "pulses.txt"), planted), os.WriteFile(filepath.Join(folder, "plants.txt"), text, 0o666)); err != nil {
@@ -340,15 +351,30 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 		m.dropped += b.relay.dropped
 		m.reported += int(rep.Counts.Lost)
 	}
-	kind := e.protocol
-	switch {
-	case stamp && clocks:
-		kind += ", clocks of stated error"
-	case stamp:
-		kind += ", clocks of unknown error"
-	}
-	m.add(e.what, kind, rep.Attribution, planted)
+	m.add(e.what, e.protocol, clocks, rep.Attribution, explained, planted)
 	return nil
+}
+
+// explain returns the attribution of a report after the bench has explained it by the responder's, or the report's own and why it refuses.
+func explain(folder, responder string, clocks bool) (a *attribution.Result, refusal string, err error) {
+	args := []string{"explain", folder, responder}
+	if clocks {
+		args = slices.Insert(args, 1, "-clock-error", "1us")
+	}
+	c := child("bench", args...)
+	var said process.Tail
+	c.Stderr = &said
+	if err := c.Run(); err != nil {
+		_, refusal, _ = strings.Cut(strings.TrimSpace(said.String()), responder+": ")
+		if refusal == "" {
+			return nil, "", fmt.Errorf("rebound-bench explain: %w: %s", err, said.String())
+		}
+	}
+	rep, err := report.Read(folder)
+	if err != nil {
+		return nil, "", err
+	}
+	return rep.Attribution, refusal, nil
 }
 
 // benchProcess is the bench as another process, which collects garbage when it is asked to.

@@ -198,15 +198,21 @@ func TestCauses(t *testing.T) {
 	for _, causes := range [][]int{{0, 1}, {1}, {2}, {}} {
 		a.Rows = append(a.Rows, attribution.Row{At: 1, RTT: 1000, Times: []int64{0, 0}, Side: here, Causes: causes})
 	}
-	m.add([]*plant{hog}, "stamp", a, planted)
+	m.add([]*plant{hog}, "stamp", true, a, a, planted)
 	if got := m.plants[hog.name].causes; got != [3]int{1, 2, 1} {
 		t.Errorf("%v", got)
 	}
 	if m.absent[stop.name] != 1 || len(m.absent) != 1 {
 		t.Errorf("not planted: %v", m.absent)
 	}
-	if right, wrong, all := score(m.kinds["stamp"]); right != 4 || wrong != 0 || all != 4 {
+	if right, wrong, all := score(m.kinds["stamp, clocks of stated error"]); right != 4 || wrong != 0 || all != 4 {
 		t.Errorf("%d, %d of %d", right, wrong, all)
+	}
+	m.add([]*plant{hog}, "udp", false, &attribution.Result{}, a, planted)
+	for kind, want := range map[string]int{"udp": 0, "udp explained by the responder's report, clocks of unknown error": 4} {
+		if right, _, _ := score(m.kinds[kind]); right != want {
+			t.Errorf("%s: %d right, want %d", kind, right, want)
+		}
 	}
 }
 

@@ -23,7 +23,10 @@ type matrix struct {
 	other  map[attribution.Side]map[string]int // probes whose loop did not have its core for another cause than a plant
 	direct [2]int                              // link: right direction, of all with a direction
 	absent map[string]int                      // causes that only a plant has, in episodes without it
-	load   string
+
+	refused map[string]int // episodes that could not be explained by the responder's report, by the reason
+
+	load string
 
 	dropped, reported int // frames that the relay dropped, and probes that reports call lost
 
@@ -39,11 +42,13 @@ type tally struct {
 
 func newMatrix() *matrix {
 	return &matrix{kinds: map[string]map[attribution.Side]map[string]int{}, plants: map[string]*tally{}, apart: map[string]int{},
-		both: map[string]int{}, partly: map[string]int{}, absent: map[string]int{},
+		both: map[string]int{}, partly: map[string]int{}, absent: map[string]int{}, refused: map[string]int{},
 		other: map[attribution.Side]map[string]int{}}
 }
 
-func (m *matrix) add(what []*plant, kind string, a *attribution.Result, planted []pulse) {
+// add counts an episode's probes: as the bench's report has them, and as they are after it was explained by the responder's. The error of the
+// clocks may be stated.
+func (m *matrix) add(what []*plant, protocol string, stated bool, a, explained *attribution.Result, planted []pulse) {
 	slices.SortFunc(planted, func(a, b pulse) int { return cmp.Compare(a.from, b.from) })
 	m.episodes++
 	for _, p := range what {
@@ -52,9 +57,39 @@ func (m *matrix) add(what []*plant, kind string, a *attribution.Result, planted 
 		}
 		m.plants[p.name].episodes++
 	}
+	clocks := ", clocks of unknown error"
+	if stated {
+		clocks = ", clocks of stated error"
+	}
+	if protocol == "stamp" { // the responder says its part in each reply
+		m.addSides(protocol+clocks, a, planted)
+	} else {
+		m.addSides(protocol, a, planted)
+		m.addSides(protocol+" explained by the responder's report"+clocks, explained, planted)
+	}
+	m.addPlants(what, explained, planted)
+}
+
+// addSides counts the probes that one side was planted for, by what the report says.
+func (m *matrix) addSides(kind string, a *attribution.Result, planted []pulse) {
 	if m.kinds[kind] == nil {
 		m.kinds[kind] = map[attribution.Side]map[string]int{}
 	}
+	for i := range a.Rows {
+		sides, names := truth(&a.Rows[i], planted)
+		if len(sides) != 1 || names[sides[0]] == "" {
+			continue
+		}
+		of := m.kinds[kind]
+		if of[sides[0]] == nil {
+			of[sides[0]] = map[string]int{}
+		}
+		of[sides[0]][a.Rows[i].Side]++
+	}
+}
+
+// addPlants counts probes by plant, the causes that the report names, and the probes that are in no share.
+func (m *matrix) addPlants(what []*plant, a *attribution.Result, planted []pulse) {
 	for i := range a.Rows {
 		row := &a.Rows[i]
 		m.probes++
@@ -70,7 +105,7 @@ func (m *matrix) add(what []*plant, kind string, a *attribution.Result, planted 
 			}
 		case 1:
 			side := sides[0]
-			of, name := m.kinds[kind], names[side]
+			name := names[side]
 			if name == "" {
 				if m.other[side] == nil {
 					m.other[side] = map[string]int{}
@@ -78,10 +113,6 @@ func (m *matrix) add(what []*plant, kind string, a *attribution.Result, planted 
 				m.other[side][said]++
 				continue
 			}
-			if of[side] == nil {
-				of[side] = map[string]int{}
-			}
-			of[side][said]++
 			t := m.plants[name]
 			t.by[said]++
 			if said == side.String() {
@@ -214,6 +245,9 @@ func (m *matrix) write(w io.Writer) {
 	}
 	if m.dropped > 0 {
 		fmt.Fprintf(w, "Loss: the relay dropped %d frames, warm-up included; reports call %d probes lost.\n", m.dropped, m.reported)
+	}
+	for _, why := range slices.Sorted(maps.Keys(m.refused)) {
+		fmt.Fprintf(w, "Not explained: %d episodes: %s\n", m.refused[why], why)
 	}
 	fmt.Fprintf(w, "Causes that only a plant has, named in episodes without it, of %d probes:", m.probes)
 	for _, name := range slices.Sorted(maps.Keys(m.absent)) {

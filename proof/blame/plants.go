@@ -65,7 +65,7 @@ var (
 	ticked    = regexp.MustCompile("^timer tick")
 	halted    = regexp.MustCompile("^polling thread stopped")
 	throttled = regexp.MustCompile("^polling thread throttled")
-	faulted   = regexp.MustCompile("^polling thread waiting in the kernel|^page fault")
+	faulted   = regexp.MustCompile("^polling thread waiting in the kernel|^page fault|^polling thread descheduled .* prove$") // which takes the pages
 	collected = regexp.MustCompile("^pause of Go's runtime|^polling thread waiting in the kernel|^polling thread descheduled .* (exe|prove)$")
 )
 

@@ -160,9 +160,11 @@ func harmlessPage(t *testing.T, path string) {
 	if err != nil {
 		return // the command refused its input
 	}
-	if strings.ContainsAny(string(b), "\x1b\a\u202e\u2028\u009b") || strings.Contains(string(b), "<script>alert") || !utf8.Valid(b) {
-		t.Errorf("%s has hostile text as it is", path)
+	if i := strings.IndexAny(string(b), "\x1b\a\u202e\u2028\u009b"); i >= 0 {
+		t.Errorf("%s has a control character: %q", path, b[i:min(i+20, len(b))])
 	}
+	check.Equal(t, strings.Contains(string(b), "<script>alert"), false, path+" has a foreign script: %v")
+	check.Equal(t, utf8.Valid(b), true, path+" is UTF-8: %v")
 }
 
 // Whichever word of another tool's file is hostile, and whatever the file is called, no command prints it unescaped.

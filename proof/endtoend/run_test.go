@@ -80,10 +80,12 @@ func TestKernelEcho(t *testing.T) {
 						count = 30
 					}
 					rep, _ := n.measure(t, append([]string{"-target", target, "-proto", proto, "-count", fmt.Sprint(count)}, way...)...)
-					if rep.Counts.Sent != count || rep.Traffic.Protocol != proto || rep.Metric != report.RoundTrip || rep.Find(latency.JitterSeries) == nil {
-						t.Errorf("%+v", rep.Traffic)
-					}
-					if rep.Tail == nil || rep.Tail.Probes == 0 || len(rep.Tail.Causes) < 2 || rep.Order == nil {
+					check.Equal(t, rep.Counts.Sent, count, "%d sent")
+					check.Equal(t, rep.Traffic.Protocol, proto, "protocol %q")
+					check.Equal(t, rep.Metric, report.RoundTrip, "metric %q")
+					check.Equal(t, rep.Find(latency.JitterSeries) != nil, true, "the report has jitter: %v")
+					check.Equal(t, rep.Order != nil, true, "the report has the order of replies: %v")
+					if rep.Tail == nil || rep.Tail.Probes == 0 || len(rep.Tail.Causes) < 2 {
 						t.Errorf("nothing is said of the slowest round trips: %+v", rep.Tail)
 					}
 					if strings.Contains(name, "-rate") != (rep.Find(latency.UncorrectedSeries) != nil) {

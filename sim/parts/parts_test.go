@@ -104,9 +104,12 @@ func TestLayout(t *testing.T) {
 			t.Errorf("%v: reserved bits %x at %x, %v", order, set, off, found)
 		}
 		short := Msg{m.B[:8], l}
-		if short.Set("addr", 1); short.U("addr") != 0 || len(short.Bytes("key")) != 0 || l.End() != 32 || !l.Has("on") || l.Has("off") {
-			t.Errorf("%v: a short message", order)
-		}
+		short.Set("addr", 1)
+		check.Equal(t, short.U("addr"), 0, "a field beyond the end reads %d")
+		check.Equal(t, len(short.Bytes("key")), 0, "bytes beyond the end: %d")
+		check.Equal(t, l.End(), 32, "the layout ends at %d")
+		check.Equal(t, l.Has("on"), true, "the layout has on: %v")
+		check.Equal(t, l.Has("off"), false, "the layout has off: %v")
 	}
 }
 

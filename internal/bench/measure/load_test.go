@@ -45,9 +45,11 @@ func TestLoad(t *testing.T) {
 	child, own := filepath.Join(dir, "child"), filepath.Join(dir, "own")
 	l := must.Get(StartLoad("trap '' TERM; sleep 1000 & echo $! >"+child+"; echo $$ >"+own+"; while :; do sleep 1000; done", unix.CPUSet{}))(t)
 	running, shell := alive(t, child), alive(t, own)
-	if how, ended := l.Ended(); ended || !running() || !shell() {
-		t.Errorf("the load has ended (%s), or what it started", how)
+	if how, ended := l.Ended(); ended {
+		t.Errorf("the load has ended: %s", how)
 	}
+	check.Equal(t, shell(), true, "the load's shell runs: %v")
+	check.Equal(t, running(), true, "the load's child runs: %v")
 	l.Stop()
 	if _, ended := l.Ended(); !ended {
 		t.Error("the load is stopped and has not ended")

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -96,7 +97,10 @@ func TestEnvironment(t *testing.T) {
 		}
 	}
 	var none *Manager
-	if none.Ready("") != nil || none.Alive() != nil || none.Stopping() != nil || none.Every() != 0 || none.Close() != nil {
-		t.Error("a program that no manager started failed to tell none")
+	for name, err := range map[string]error{"Ready": none.Ready(""), "Alive": none.Alive(), "Stopping": none.Stopping(), "Close": none.Close()} {
+		if err != nil {
+			t.Errorf("%s without a manager: %v", name, err)
+		}
 	}
+	check.Equal(t, none.Every(), 0, "Every is %v without a manager")
 }

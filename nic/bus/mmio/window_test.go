@@ -86,9 +86,9 @@ func TestTrapped(t *testing.T) {
 		check.Fails(t, fmt.Sprintf("Pointer(%#x, %d), which the device does not poll", r[0], r[1]), check.Err(w.Pointer(r[0], r[1])), nil)
 	}
 	tr.fail = true
-	if w.Read8(0) != 0xff || w.Read16(0) != 0xffff || w.Read32(0) != ^uint32(0) {
-		t.Error("a failing read is not all ones")
-	}
+	check.Equal(t, w.Read8(0), 0xff, "a failing read of a byte is %#x")
+	check.Equal(t, w.Read16(0), 0xffff, "a failing read of two bytes is %#x")
+	check.Equal(t, w.Read32(0), ^uint32(0), "a failing read of four bytes is %#x")
 	w.Write32(0, 1)
 }
 

@@ -171,7 +171,7 @@ func TestFunction(t *testing.T) {
 		case abi.CmdRegMR:
 			q := (*abi.RegMR)(unsafe.Pointer(&core[0]))
 			if q.PDHandle != 5 || q.HCAVA != q.Start || q.AccessFlags != 1 {
-				t.Errorf("registered %+v", *q)
+				t.Errorf("registered %+v, want PDHandle 5, HCAVA equal to Start, AccessFlags 1", *q)
 			}
 			if limit {
 				return unix.ENOMEM
