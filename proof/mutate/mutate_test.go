@@ -1,13 +1,16 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -51,7 +54,7 @@ func TestTry(t *testing.T) {
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	t.Chdir(dir)
-	files := must.Get(sources("./..."))(t)
+	files := must.Get(sources([]string{"./..."}))(t)
 	all := must.Get(pick(files, 1))(t)
 	all = append(all, mutation{pkg: "example.com/m", file: all[0].file, what: "broken", with: "}"})
 	for _, m := range all {
@@ -61,11 +64,56 @@ func TestTry(t *testing.T) {
 			"n > 10: > becomes >=": survived,
 			"broken":               invalid,
 		}[m.what]
-		if got, err := try(t.TempDir(), m, true, 5*time.Second); got != want || err != nil {
+		if got, err := try(t.TempDir(), m, []way{{short: true}}, 5*time.Second); got != want || err != nil {
 			t.Errorf("%v: %s, %v; want %s", m, got, err, want)
 		}
 	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "fails_test.go"), []byte("package m\nimport \"testing\"\nfunc TestFails(t *testing.T) { if !testing.Short() { t.Fail() } }\n"), 0o644))
+	good := must.Get(passing(t.TempDir(), "example.com/m", []way{{short: true}, {}}, 5*time.Second))(t)
+	check.Same(t, good, []way{{short: true}}, "ways in which the tests pass: %v")
 	if b, err := os.ReadFile(filepath.Join(dir, "m.go")); err != nil || string(b) != limited {
 		t.Errorf("m.go was changed: %v\n%s", err, b)
 	}
+}
+
+// A program in the sandbox is root, and reaches neither this machine's network, processes and files nor its build cache. What it does to
+// the tree is gone afterwards.
+func TestSandbox(t *testing.T) {
+	needs.Root(t, "namespaces")
+	needs.Programs(t, "bwrap")
+	dir := t.TempDir()
+	must.OK(t, os.WriteFile(filepath.Join(dir, "kept"), []byte("as it was\n"), 0o644))
+	t.Chdir(dir)
+	box := must.Get(newSandbox(t.TempDir()))(t)
+	run := func(script string) string {
+		args := box.wrap([]string{"sh", "-c", script})
+		out, _ := exec.Command(args[0], args[1:]...).CombinedOutput()
+		return strings.TrimSpace(string(out))
+	}
+	check.Equal(t, run("id -u"), "0", "user %s")
+	check.Equal(t, run("ls /sys/class/net >/dev/null; ip -o link | wc -l"), "1", "%s interfaces")
+	check.Equal(t, run("ip link add veth7 type veth peer name veth8; echo $?"), "0", "adding an interface exits with %s")
+	check.Equal(t, run(fmt.Sprintf("kill -0 %d 2>/dev/null; echo $?", os.Getpid())), "1", "a signal to this process exits with %s")
+	check.Equal(t, run("touch /etc/of-a-mutant 2>/dev/null; echo $?"), "1", "writing to /etc exits with %s")
+	check.Equal(t, run("ls /dev/mem /dev/sda /dev/vda 2>/dev/null | wc -l"), "0", "%s devices")
+	check.Equal(t, run("echo broken >kept; cat kept"), "broken", "the sandbox reads back %q")
+	check.Equal(t, string(must.Get(os.ReadFile("kept"))(t)), "as it was\n", "the tree has %q")
+	check.Equal(t, run("echo x >"+box.cache+"/of-a-mutant; ls "+box.cache+"/of-a-mutant >/dev/null; echo $?"), "0", "the cache can be written: %s")
+	if _, err := os.Stat(box.cache + "/of-a-mutant"); err == nil {
+		t.Error("the cache of this machine was written")
+	}
+}
+
+// A listed survivor is known by its file and change, wherever it has moved, and needs a reason.
+func TestEquivalent(t *testing.T) {
+	defer func(was string) { equivalentFile = was }(equivalentFile)
+	root := must.Get(os.Getwd())(t)
+	m := mutation{file: filepath.Join(root, "a", "b.go"), line: 7, what: "n > 10: > becomes >="}
+	equivalentFile = "# a comment\n\na/b.go: n > 10: > becomes >= because both return 10 for 10\n"
+	check.Equal(t, must.Get(readEquivalent())(t)[m.key()], "both return 10 for 10", "reason %q")
+	equivalentFile = "a/b.go: n > 10: > becomes >=\n"
+	check.Fails(t, "a line without a reason", check.Err(readEquivalent()), nil, "equivalent.txt:1")
+	all := tally{killed: 3, survived: 1, equivalent: 5}
+	check.Equal(t, all.share(), 0.75, "share %v")
+	check.Equal(t, all.String(), "3 killed, 1 survived, 5 equivalent: 75.0 % killed", "%q")
 }
