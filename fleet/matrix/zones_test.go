@@ -3,13 +3,17 @@ package matrix
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/net/html"
 
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/browser"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // fleet is the matrix of hosts of several zones, each of which probes 20 others. One path is silent, one loses half of
@@ -45,25 +49,51 @@ func TestMatrixByZone(t *testing.T) {
 	if len(text) > 4e6 || strings.Count(text, "<td") > 20_000 {
 		t.Errorf("the page has %d bytes, %d cells", len(text), strings.Count(text, "<td"))
 	}
-	check.Equal(t, strings.Count(text, "<details class=\"pairs\""), 25, "%d pairs of zones")
-	_, pair, _ := strings.Cut(text, `<details class="pairs" id="pair-2"`)
-	pair, _, _ = strings.Cut(pair, "</details>")
-	if !strings.Contains(pair, "<summary>zone-0 to zone-1: ") || !strings.Contains(pair, ", 1 slower, 1 without replies</summary>") {
-		t.Errorf("the summary: %.400s", pair)
+	page := must.Get(html.Parse(strings.NewReader(text)))(t)
+	check.Equal(t, len(elements(page, "details", "class", "pairs")), 25, "%d pairs of zones")
+	pairs := elements(page, "details", "id", "pair-2")
+	must.Equal(t, len(pairs), 1, "%d elements are pair-2")
+	summary := words(elements(pairs[0], "summary", "", "")[0])
+	if !strings.HasPrefix(summary, "zone-0 to zone-1: ") || !strings.HasSuffix(summary, ", 1 slower, 1 without replies") {
+		t.Errorf("the summary: %s", summary)
 	}
-	silent, lossy := strings.Index(pair, "host-0000 → host-0001<"), strings.Index(pair, "host-0000 → host-0006<")
-	if silent < 0 || lossy < silent || strings.Count(pair, "<tr>") != 51 || !strings.Contains(pair, "between 25 % and 50 %") {
-		t.Errorf("paths without replies at %d, with loss at %d, %d rows", silent, lossy, strings.Count(pair, "<tr>"))
+	rows := elements(pairs[0], "tr", "", "")
+	check.Equal(t, len(rows), 51, "%d rows of a heading and the 50 worst paths")
+	check.Contains(t, words(rows[1]), "host-0000 → host-0001", "100 %")
+	check.Contains(t, words(rows[2]), "host-0000 → host-0006", "between 25 % and 50 %")
+	matrix := elements(page, "table", "class", "matrix")[0]
+	links := elements(matrix, "a", "", "")
+	check.Equal(t, len(links), 25, "%d cells of the matrix of zones link to their paths")
+	for i, zone := range elements(matrix, "th", "scope", "row") {
+		check.Equal(t, words(zone), fmt.Sprint("zone-", i), fmt.Sprintf("row %d is %%q", i))
 	}
-	_, table, _ := strings.Cut(text, `<table class="matrix">`)
-	table, _, _ = strings.Cut(table, "</table>")
-	if strings.Count(table, "<a href=\"#pair-") != 25 || strings.Count(table, "<th scope=\"row\">zone-") != 5 || !strings.Contains(table, ">≤ 0.19 %<") {
-		t.Errorf("the matrix of zones:\n%.2000s", table)
-	}
+	check.Contains(t, words(matrix), "≤ 0.19 %")
 	small := fleet(50, 5)
 	if text := drawn(t, small); strings.Contains(text, "<details") || strings.Count(text, `<td class="h`) != len(small.Cells) {
 		t.Errorf("50 hosts are drawn by zone, or not all of %d paths", len(small.Cells))
 	}
+}
+
+// elements are those of a name, with an attribute unless that is "", in the page's order.
+func elements(in *html.Node, name, attribute, value string) (all []*html.Node) {
+	for n := range in.Descendants() {
+		if n.Type == html.ElementNode && n.Data == name &&
+			(attribute == "" || slices.ContainsFunc(n.Attr, func(a html.Attribute) bool { return a.Key == attribute && a.Val == value })) {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// words is the text below an element, with one space between words.
+func words(in *html.Node) string {
+	var text strings.Builder
+	for n := range in.Descendants() {
+		if n.Type == html.TextNode {
+			text.WriteString(n.Data + " ")
+		}
+	}
+	return strings.Join(strings.Fields(text.String()), " ")
 }
 
 // A click on a cell opens the paths of its two zones, and a part of a name finds those of a host.

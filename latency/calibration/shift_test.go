@@ -101,12 +101,12 @@ func TestShiftFunctionShowsWhere(t *testing.T) {
 // Too few runs for all points give fewer points, and too few for any give none.
 func TestShiftFunctionPoints(t *testing.T) {
 	for runs, want := range map[int]int{7: 0, 8: 5, 9: 10, 10: 20} {
-		s := scenario{"", "points", alternating, runs, plain, quiet, false}
+		s := scenario{when: alternating, runs: runs, machine: plain, level: quiet}
 		if points, _ := excluded(t, s.draw(1, 0)); points != want {
 			t.Errorf("%d pairs: %d points, want %d", runs, points, want)
 		}
 	}
-	s := scenario{"", "one run", alone, 1, plain, quiet, false}
+	s := scenario{when: alone, runs: 1, machine: plain, level: quiet}
 	if rows := s.draw(1, 0).Pairs[0].ShiftFunction(); rows != nil {
 		t.Errorf("single runs have a shift function of %d points", len(rows))
 	}

@@ -27,24 +27,35 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-const childEnv = "REBOUND_CONFINE_CHILD" // "FOLDER": act as the confined process; "FOLDER free": as the same one without;
-// "FOLDER without": starts without CAP_SETPCAP and CAP_SETUID; "FOLDER devices", "FOLDER devices light": uses the device files in FOLDER
+// A child process of these tests finds its work in childEnv and its folder in folderEnv.
+const childEnv, folderEnv = "REBOUND_CONFINE_CHILD", "REBOUND_CONFINE_FOLDER"
+
+// childWork is what a child process does in its folder.
+var childWork = map[string]func(folder string){
+	"confined":     func(folder string) { child(folder, true) },
+	"not confined": func(folder string) { child(folder, false) },
+	"confined without CAP_SETPCAP and CAP_SETUID": func(folder string) {
+		giveUp(unix.CAP_SETPCAP, unix.CAP_SETUID)
+		child(folder, true)
+	},
+	"devices":                   func(folder string) { childWithDevices(folder, true) },
+	"devices, all system calls": func(folder string) { childWithDevices(folder, false) },
+}
 
 func TestMain(m *testing.M) {
-	if v := os.Getenv(childEnv); v != "" {
-		if folder, mode, ok := strings.Cut(v, " devices"); ok {
-			childWithDevices(folder, mode == "")
-			os.Exit(0)
-		}
-		folder, free := strings.CutSuffix(v, " free")
-		if f, ok := strings.CutSuffix(folder, " without"); ok {
-			folder = f
-			giveUp(unix.CAP_SETPCAP, unix.CAP_SETUID)
-		}
-		child(folder, !free)
+	if work := os.Getenv(childEnv); work != "" {
+		childWork[work](os.Getenv(folderEnv))
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
+}
+
+// childProcess is this program as a child.
+func childProcess(work, folder string) *exec.Cmd {
+	c := exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), childEnv+"="+work, folderEnv+"="+folder)
+	c.Stderr = os.Stderr
+	return c
 }
 
 // result is the result of a child process.
@@ -218,7 +229,7 @@ func speculation() (s string) {
 	return s
 }
 
-func runChild(t *testing.T, suffix string) (r result) {
+func runChild(t *testing.T, work string) (r result) {
 	t.Helper()
 	folder := t.TempDir()
 	for _, d := range []string{"read", "write"} {
@@ -227,9 +238,7 @@ func runChild(t *testing.T, suffix string) (r result) {
 	for _, f := range []string{"x", "victim"} {
 		must.OK(t, os.WriteFile(filepath.Join(folder, "read", f), []byte("x"), 0o600))
 	}
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+folder+suffix)
-	cmd.Stderr = os.Stderr
+	cmd := childProcess(work, folder)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS} // its mounts are private and end with it
 	must.OK(t, json.Unmarshal(must.Get(cmd.Output())(t), &r))
 	return r
@@ -238,7 +247,7 @@ func runChild(t *testing.T, suffix string) (r result) {
 // Once confined, no thread can do what an attacker needs, and the responder's own work continues.
 func TestConfined(t *testing.T) {
 	needs.Root(t, "dropping privileges")
-	r := runChild(t, "")
+	r := runChild(t, "confined")
 	for _, h := range r.Holds {
 		t.Log(h)
 		if strings.Contains(h, "not in force") {
@@ -295,7 +304,7 @@ func giveUp(list ...Capability) {
 // A process without the right to change its bounding set or its user keeps them, and reports that.
 func TestWithoutRights(t *testing.T) {
 	needs.Root(t, "dropping privileges")
-	r := runChild(t, " without")
+	r := runChild(t, "confined without CAP_SETPCAP and CAP_SETUID")
 	if all := strings.Join(r.Holds, "\n"); !strings.Contains(all, "the bounding set keeps") || !strings.Contains(all, "CAP_SETPCAP") {
 		t.Errorf("nothing says that the bounding set stays:\n%s", all)
 	}
@@ -307,7 +316,7 @@ func TestWithoutRights(t *testing.T) {
 	if !strings.Contains(r.Cannot, "CAP_SETUID") {
 		t.Errorf("it cannot become nobody: %q, want the reason CAP_SETUID", r.Cannot)
 	}
-	if r := runChild(t, " free"); r.Cannot != "" {
+	if r := runChild(t, "not confined"); r.Cannot != "" {
 		t.Errorf("it cannot become nobody with all rights: %s", r.Cannot)
 	}
 }
@@ -425,7 +434,7 @@ func constant(program []bpf.RawInstruction, number, architecture uint32) bool {
 // can fail.
 func TestFree(t *testing.T) {
 	needs.Root(t, "dropping privileges")
-	r := runChild(t, " free")
+	r := runChild(t, "not confined")
 	refused := 0
 	for name, err := range r.Errs {
 		if err != "" && !strings.HasPrefix(err, "but not by us") {

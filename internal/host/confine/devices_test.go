@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -43,12 +42,12 @@ func childWithDevices(folder string, filter bool) {
 // devtmpfs removes the folder of a device with the last device in it, and makes another one when the device returns. The confined process can
 // open the device again, but neither create nor remove files.
 func TestDevicesReturn(t *testing.T) {
-	for _, mode := range []string{"devices", "devices light"} {
-		t.Run(mode, func(t *testing.T) { devicesReturn(t, mode) })
+	for _, work := range []string{"devices", "devices, all system calls"} {
+		t.Run(work, func(t *testing.T) { devicesReturn(t, work) })
 	}
 }
 
-func devicesReturn(t *testing.T, mode string) {
+func devicesReturn(t *testing.T, work string) {
 	folder := t.TempDir()
 	child := filepath.Join(folder, "infiniband")
 	add := func() {
@@ -56,9 +55,7 @@ func devicesReturn(t *testing.T, mode string) {
 		must.OK(t, os.WriteFile(filepath.Join(child, "uverbs0"), nil, 0o666))
 	}
 	add()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+folder+" "+mode)
-	cmd.Stderr = os.Stderr
+	cmd := childProcess(work, folder)
 	in, out := must.Get(cmd.StdinPipe())(t), must.Get(cmd.StdoutPipe())(t)
 	must.OK(t, cmd.Start())
 	lines := bufio.NewScanner(out)
