@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/host"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -48,6 +49,14 @@ func TestCompareAnonymous(t *testing.T) {
 			t.Errorf("%s: want %q and not %q:\n%s", c.name, c.want, c.not, notes)
 		}
 	}
+}
+
+// A report of a run that did not end says so in the notes, by its name.
+func TestUnfinishedNote(t *testing.T) {
+	a, b := machines(3, 10, true, steady, 0)
+	check.Equal(t, strings.Contains(strings.Join(Reports(a, b).Notes, "\n"), "unfinished"), false, "of complete reports: %v")
+	b.Unfinished = &report.Unfinished{Runs: 20, Run: 1e9}
+	check.Contains(t, strings.Join(Reports(a, b).Notes, "\n"), b.Name()+" is "+b.UnfinishedText())
 }
 
 // Three reports make two tables, whose expected false marks add up. The output says so.

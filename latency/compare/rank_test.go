@@ -1,11 +1,14 @@
 package compare
 
 import (
+	"fmt"
 	"math"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // alpha is a level to test at.
@@ -216,5 +219,23 @@ func TestOutlierRuns(t *testing.T) {
 	}
 	if few, many := power(10), power(30); many < 150 || many < few+60 {
 		t.Errorf("10 pairs find a shift in %d of 300, 30 in %d", few, many)
+	}
+}
+
+// The estimate is the median of all differences, which for an even number of them is the mean of the two in the middle.
+func TestEstimate(t *testing.T) {
+	for _, c := range []struct {
+		a, b        []float64
+		shift, base float64
+	}{
+		{[]float64{10}, []float64{13}, 3, 10},
+		{[]float64{10}, []float64{13, 17}, 5, 10},
+		{[]float64{10, 20}, []float64{31}, 16, 15},
+		{[]float64{1, 5}, []float64{11, 12}, 8.5, 3}, // 6, 7, 10 and 11: the middle two have the bases 5 and 1
+		{[]float64{1, 2, 4}, []float64{11}, 9, 2},
+	} {
+		shift, base := unpaired(c.a, c.b).estimate()
+		check.Equal(t, shift, c.shift, fmt.Sprintf("%v and %v: shift %%v", c.a, c.b))
+		check.Equal(t, base, c.base, fmt.Sprintf("%v and %v: base %%v", c.a, c.b))
 	}
 }

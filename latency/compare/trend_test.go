@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -92,6 +93,21 @@ func TestTooFewOrEqualValues(t *testing.T) {
 	if c := changes([]float64{1, 1, 1, 1, 1, 2, 2, 2, 2, 2}, 0.05, 1); len(c) != 1 || c[0].At != 5 {
 		t.Errorf("a step without noise: %v", c)
 	}
+}
+
+// A step tells the medians of the values before and after it, up to the next step.
+func TestStepMedians(t *testing.T) {
+	var l Line
+	var about []*report.Report
+	for _, v := range []float64{11, 10, 12, 13, 14, 15, 20, 21, 22, 24, 25, 23, 41, 40, 42, 43, 45, 44} {
+		l.Points, about = append(l.Points, Point{Value: v}), append(about, &report.Report{})
+	}
+	l.find(0.5, about)
+	var got []float64
+	for _, s := range l.Steps {
+		got = append(got, float64(s.At), s.Before, s.After)
+	}
+	check.Same(t, got, []float64{6, 12.5, 22.5, 12, 22.5, 42.5}, "place and medians of each step: %v")
 }
 
 func BenchmarkChanges(b *testing.B) {
