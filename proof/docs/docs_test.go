@@ -38,7 +38,7 @@ var responder = play{page: "README.md", has: "rebound-responder check", edits: [
 const (
 	ready   = `(?m)^ready driver=xdp device=eth1 mac=[0-9a-f:]{17} addresses=10.0.0.[12]/24$`
 	summary = `(?m)^summary +xdp on eth1, .*s\nanswered +[\d,]+$`
-	trip    = `(?m)^round trip p50 [\d.]+ .s\*?, p99 [\d.]+ .s\*?, p99.9 [\d.]+ .s\*?(, where this host's own lag accounts for [^;]*)?; [\d,]+ of [\d,]+ lost$`
+	trip    = `(?m)^round trip p50 [\d.]+ .s\*?, p99 [\d.]+ .s\*?, p99.9 [\d.]+ .s\*?(, where this host's own lag accounts for [^;]*)?; [\d,]+ of [\d,]+ lost(, [\d,]+ [a-z ]+)*$`
 )
 
 // reserved are edits of the block with the responder: the pages in docs measure an address that no host has.
