@@ -36,17 +36,6 @@ const (
 	uncertainMetric = "rebound_lost_uncertain_total"
 )
 
-// matrixStats are the statistics that a path's verdict considers; the first one that is slower or faster is shown.
-var matrixStats = []compare.Stat{stat("p50"), stat("p90"), stat("p99")}
-
-func stat(name string) compare.Stat {
-	st, err := compare.ParseStat(name)
-	if err != nil {
-		panic(err)
-	}
-	return st
-}
-
 // falseMarks states how often the verdicts of a whole matrix are wrong.
 const falseMarks = "If nothing changed, at most 5 % of matrices of this size show any + or -. A level that differs by more than 10 % between the two times " +
 	"anyway, as under a load that changes from day to day, counts as a change."
@@ -138,7 +127,7 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*matrix.Matrix, e
 	if len(several) > 0 {
 		m.Notes = append(m.Notes, fmt.Sprintf("%d cells have several series: loss is of all of them, the rest is of the one with the longest p99", len(several)))
 	}
-	if least := compare.RunsAmong(tested, matrixStats); o.Windows < least {
+	if least := compare.RunsAmong(tested, compare.Stats(latency.CellTable)); o.Windows < least {
 		m.Notes = append(m.Notes, fmt.Sprintf("no path can have a verdict: %d paths need %d windows, set -windows %[2]d", tested, least))
 	}
 	if width > 0 {
@@ -338,7 +327,7 @@ func uncounted(lost, uncertain map[string]answer.Series, id string) string {
 // judge sets the verdict of a cell, which is one of a number of tested paths: the first that is slower, otherwise the
 // first that is faster, otherwise noise if any was tested.
 func judge(c *matrix.Cell, tested int, before, now *report.Report) {
-	rows := compare.Among(tested, matrixStats, before, now).Rows
+	rows := compare.Among(tested, compare.Stats(latency.CellTable), before, now).Rows
 	for _, want := range []compare.Verdict{compare.Slower, compare.Faster, compare.Noise} {
 		for _, row := range rows {
 			if row.Verdict == want {

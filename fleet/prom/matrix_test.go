@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/fleet/matrix"
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
@@ -364,7 +365,7 @@ func TestMatrixNeedsWindows(t *testing.T) {
 	if m = matrixOf(t, always(t), o); !slices.Contains(m.Notes, "no path can have a verdict: 6 paths need 8 windows, set -windows 8") {
 		t.Errorf("4 windows: %q", m.Notes)
 	}
-	if least := compare.RunsAmong(1_000_000, matrixStats); least < 13 || least > 16 {
+	if least := compare.RunsAmong(1_000_000, compare.Stats(latency.CellTable)); least < 13 || least > 16 {
 		t.Errorf("a million paths need %d windows", least)
 	}
 }

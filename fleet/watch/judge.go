@@ -18,28 +18,17 @@ type judgement struct {
 	days    int
 }
 
-// judgedStats are the statistics with a verdict. An hour at one probe per second has enough samples only for p50 and
-// p90.
-var judgedStats = []compare.Stat{stat("p50"), stat("p90"), stat("p99"), stat("p99.9")}
-
-func stat(name string) compare.Stat {
-	st, err := compare.ParseStat(name)
-	if err != nil {
-		panic(err)
-	}
-	return st
-}
-
 // FewestDays is how many earlier days a verdict needs. Fewer do not show how much a target changes from day to day: in
 // TestChangeCalibration, if days differ by 30 %, 44 % of unchanged hours had a verdict with one earlier day, 3 % with
 // two, and none with three.
 const FewestDays = 3
 
 // compareHour compares the hour so far with the same hour of earlier days. It is repeated with each interval from the
-// eighth on, so each of these tables gets its part of the 5 % of unchanged hours that may have a verdict.
+// eighth on, so each of these tables gets its part of the 5 % of unchanged hours that may have a verdict. An hour at one probe per second has
+// enough samples only for p50 and p90.
 func compareHour(before, now *report.Report, interval time.Duration) compare.Pair {
 	looks := int(time.Hour/interval) - compare.MinRuns + 1
-	return compare.Among(looks, judgedStats, before, now)
+	return compare.Among(looks, compare.Stats(latency.BriefTable), before, now)
 }
 
 // judge compares the hour so far with the same hour of earlier days, for targets with a new interval. It uses the test

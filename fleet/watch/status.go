@@ -169,8 +169,8 @@ func (s *state) row() page.StatusRow {
 		}
 	}
 	var changed []string
-	for _, stat := range []string{"p50", "p90", "p99", "p99.9"} {
-		if j, ok := s.verdicts[stat]; ok && j.verdict > compare.Noise {
+	for _, stat := range compare.Stats(latency.BriefTable) {
+		if j, ok := s.verdicts[stat.String()]; ok && j.verdict > compare.Noise {
 			changed = append(changed, fmt.Sprintf("%s %s by %s", stat, j.verdict, latency.FormatNS(max(j.shift, -j.shift))))
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/numbers"
+	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
 // stepped is a watch whose loop is replaced by the test, which sends events at chosen times.
@@ -76,6 +77,19 @@ func outage(t *testing.T) *stepped {
 	}
 	good.verdicts["p99"] = judgement{verdict: compare.Slower, shift: 3000}
 	return s
+}
+
+// A new statistic is one row of latency.Stats: the verdicts on hours and the page have it.
+func TestNewStat(t *testing.T) {
+	before := latency.Stats
+	defer func() { latency.Stats = before }()
+	toys := latency.Stat{Name: "toys", In: latency.BriefTable, Of: func(*latency.Summary) float64 { return 7250 }}
+	latency.Stats = append(slices.Clip(before), toys)
+	s := &state{Target: outage(t).archive.byName["icmp:10.0.0.2"].Target, verdicts: map[string]judgement{"toys": {verdict: compare.Slower, shift: 7250}}}
+	values := s.row().Values
+	check.Same(t, values[len(values)-1], []string{"toys slower by 7.250 µs"}, "%q")
+	r := synthetic.Link{Seed: 1, Median: 4000, Seconds: 20, Rate: 500, Runs: 10}.Report()
+	check.Equal(t, len(compareHour(r, r, time.Minute).Rows), 5, "%d statistics of an hour")
 }
 
 // The page shows each target's state with its start, its last minutes, and the changes. Names from a source are shown

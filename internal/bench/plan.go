@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/host/process"
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/schedule"
@@ -65,7 +66,7 @@ func (o *runOptions) planned(d time.Duration) compare.Plan {
 // planAuto makes the measurement end at a verdict on a percentile, or after within.
 func (o *runOptions) planAuto(percentile string, within time.Duration) error {
 	st, err := compare.ParseStat(percentile)
-	if _, ok := st.Quantile(); err != nil || !ok || !slices.Contains(compare.Stats, st) {
+	if _, ok := st.Quantile(); err != nil || !ok || !slices.Contains(compare.Stats(latency.FullTable), st) {
 		return process.Usagef("-auto %q: want one of p50, p90, p99, p99.9, p99.99", percentile)
 	}
 	p := o.planned(within)
@@ -101,11 +102,7 @@ func (o *runOptions) plan(c *runLine) error {
 	p := o.planned(o.Duration)
 	length := func(st compare.Stat) time.Duration { return time.Duration((p.Needs(st)+o.Runs-1)/o.Runs) * o.Slice }
 	var parts []string
-	for _, name := range []string{"p50", "p99", "p99.9"} {
-		st, err := compare.ParseStat(name)
-		if err != nil {
-			return err
-		}
+	for i, st := range compare.Stats(latency.AnswerText) {
 		if p.Allows(st) {
 			continue
 		}
@@ -115,7 +112,7 @@ func (o *runOptions) plan(c *runLine) error {
 			use += fmt.Sprintf(" or -rate %.0f", math.Floor(float64(st.Needs())/(1-schedule.Jitter)/float64(joined)/o.Slice.Seconds())+1)
 		}
 		switch {
-		case name == "p50":
+		case i == 0:
 			o.advice = fmt.Sprintf("no verdict is possible: it needs %d slices of each variant, and there are %d (%s)", p.Needs(st), p.Slices, use)
 			return nil
 		case len(parts) == 0:
@@ -138,11 +135,7 @@ func (o *runOptions) planRuns() error {
 		return nil
 	}
 	var parts []string
-	for _, name := range []string{"p50", "p99", "p99.9"} {
-		st, err := compare.ParseStat(name)
-		if err != nil {
-			return err
-		}
+	for i, st := range compare.Stats(latency.AnswerText) {
 		longer := math.Ceil(float64(st.Needs())/each - 1e-9) // how many times as long a run must be to have enough samples alone
 		need := compare.MinRuns * int(longer)
 		if o.Runs >= need {
@@ -160,7 +153,7 @@ func (o *runOptions) planRuns() error {
 			use += ", or " + all(runs, float64(st.Needs())/each)
 		}
 		parts = append(parts, fmt.Sprintf("%s needs %d runs like these (use %s)", st, need, use))
-		if name == "p50" {
+		if i == 0 {
 			break
 		}
 	}

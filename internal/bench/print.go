@@ -143,11 +143,11 @@ func printDiagnostics(w io.Writer, rep *report.Report) {
 			continue
 		}
 		if s.Wait != nil {
-			printSummary(w, s.Name+" (time-weighted)", s.Wait)
-			printSummary(w, s.Name+" (per loop iteration)", &s.Summary)
+			page.PrintSeries(w, s.Name+" (time-weighted)", s.Wait)
+			page.PrintSeries(w, s.Name+" (per loop iteration)", &s.Summary)
 			continue
 		}
-		printSummary(w, s.Name, &s.Summary)
+		page.PrintSeries(w, s.Name, &s.Summary)
 	}
 	for _, line := range rep.TailLines() {
 		fmt.Fprintln(w, line)
@@ -161,14 +161,6 @@ func printDiagnostics(w io.Writer, rep *report.Report) {
 	for _, n := range rep.Notes {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}
-}
-
-func printSummary(w io.Writer, name string, m *latency.Summary) {
-	if m.Count == 0 {
-		fmt.Fprintf(w, "%s:  no samples\n", name)
-		return
-	}
-	fmt.Fprintf(w, "%s:  p50 %s  p99 %s  p99.9 %s  p99.99 %s  max %s  (%s)\n", name, ns(m.P50), ns(m.P99), ns(m.P999), ns(m.P9999), ns(m.Max), latency.FormatCount(m.Count))
 }
 
 // sweepOf is the table of a sweep.
@@ -213,7 +205,7 @@ func printSweep(w io.Writer, all []*report.Report) error {
 func searchAnswer(r *measure.SearchResult) string {
 	var all []string
 	for _, rep := range r.Reports {
-		text := fmt.Sprintf("%s probes per second without loss at %d bytes%s: p50 %s, p99 %s", latency.FormatRate(rep.Traffic.Rate), rep.Traffic.FrameSize, onTheWire(&rep.Traffic), page.Quantile(rep, 0.5), page.Quantile(rep, 0.99))
+		text := fmt.Sprintf("%s probes per second without loss at %d bytes%s: %s", latency.FormatRate(rep.Traffic.Rate), rep.Traffic.FrameSize, onTheWire(&rep.Traffic), page.Figures(rep, latency.NarrowTable))
 		for _, note := range rep.Notes {
 			if limit, ok := strings.CutPrefix(note, measure.LimitNote); ok {
 				text += "; above that the limit is " + limit
@@ -260,5 +252,3 @@ func onTheWire(t *report.Traffic) string {
 	}
 	return fmt.Sprintf(" (%s on the wire with FCS, preamble and gap)", latency.FormatBits(t.Rate*float64(bytes)*8))
 }
-
-func ns(v int64) string { return latency.FormatNS(float64(v)) }

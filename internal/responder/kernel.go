@@ -141,7 +141,7 @@ func (k *kernelProgram) details(io.Writer) {}
 
 func (k *kernelProgram) explain() string { return explainProgram }
 
-func (k *kernelProgram) timings() []timing {
+func (k *kernelProgram) timings() []latency.Series {
 	return programTimings(k.device.Turnaround(), k.device.Delivery())
 }
 
@@ -170,10 +170,10 @@ func histogramOf(h xdp.Histogram) *latency.Histogram {
 const explainProgram = "turnaround: one reply in sixteen, chosen at random, from the start of the program to its end, without the driver's time"
 
 // programTimings are the rows of a program's table. Delivery has values only with a card that timestamps frames.
-func programTimings(turnaround, delivery xdp.Histogram) []timing {
-	rows := []timing{{"turnaround", histogramOf(turnaround).Summary()}}
+func programTimings(turnaround, delivery xdp.Histogram) []latency.Series {
+	rows := []latency.Series{{Name: "turnaround", Summary: histogramOf(turnaround).Summary()}}
 	if h := histogramOf(delivery); h.Count > 0 {
-		rows = append(rows, timing{"delivery", h.Summary()})
+		rows = append(rows, latency.Series{Name: "delivery", Summary: h.Summary()})
 	}
 	return rows
 }

@@ -201,9 +201,10 @@ func (p *pollingLoops) histogram(of func(*polling.Loop) *polling.Histogram) *lat
 func turnaround(l *polling.Loop) *polling.Histogram { return &l.Turnaround }
 func gap(l *polling.Loop) *polling.Histogram        { return &l.Gap }
 
-func (p *pollingLoops) timings() []timing {
+func (p *pollingLoops) timings() []latency.Series {
 	gaps := p.histogram(gap)
-	return []timing{{"wait", gaps.Wait()}, {"turnaround", p.histogram(turnaround).Summary()}, {"gap", gaps.Summary()}}
+	return []latency.Series{{Name: "wait", Summary: gaps.Wait()}, {Name: "turnaround", Summary: p.histogram(turnaround).Summary()},
+		{Name: "gap", Summary: gaps.Summary()}}
 }
 
 func (p *pollingLoops) explain() string {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/sanitize"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 )
@@ -121,7 +122,8 @@ func printPin(out io.Writer, p *xdp.Pinned) {
 	fmt.Fprintf(w, "since\t%s\tjoined %s\n", a.Since.Format(time.DateTime), a.Updated.Format(time.DateTime))
 	counts := p.Verdicts()
 	printCounts(w, &counts)
-	printTimings(w, explainProgram, programTimings(p.Turnaround(), xdp.Histogram{}))
+	fmt.Fprintln(w, explainProgram)
+	page.PrintTimings(w, programTimings(p.Turnaround(), xdp.Histogram{}))
 }
 
 // runs reports whether pid is a running responder, as far as visible here: the PID may belong to another namespace.

@@ -128,7 +128,7 @@ type answerer interface {
 	turned() bool                                // for the service manager: false if it is stalled
 	page() (page *metrics.Page, collect func())  // its metrics, and what updates them
 	stats() fastpath.Stats                       // frames by kind and reason
-	timings() []timing                           // for the summary's table
+	timings() []latency.Series                   // for the summary's table
 	latest() []any                               // attributes of the periodic log line, read without garbage
 	details(w io.Writer)                         // lines of the summary after the device's counters
 	explain() string                             // what the table's values are

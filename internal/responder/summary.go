@@ -13,16 +13,11 @@ import (
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/page"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/latency/sanitize"
 	"github.com/rebound-nic/rebound/nic"
 )
-
-// timing is one row of the summary's table.
-type timing struct {
-	name string
-	latency.Summary
-}
 
 // attrs are the turnaround's attributes of the periodic log line; none without a value.
 func (t *ticks) attrs(nanoseconds func(uint64) int64) []any {
@@ -80,26 +75,10 @@ func (a *answering) print(out io.Writer) {
 		printCounts(w, &counts)
 		printDevice(w, a.info, a.port)
 		a.answerer.details(w)
-		printTimings(w, a.answerer.explain(), a.answerer.timings())
+		fmt.Fprintln(w, a.answerer.explain())
+		page.PrintTimings(w, a.answerer.timings())
 		return nil
 	})
-}
-
-// printTimings writes the summary's table.
-func printTimings(w io.Writer, explanation string, rows []timing) {
-	fmt.Fprintln(w, explanation)
-	fmt.Fprintln(w, "\tcount\tp50\tp90\tp99\tp99.9\tp99.99\tmax")
-	for _, h := range rows {
-		fmt.Fprintf(w, "%s\t%s", h.name, latency.FormatCount(h.Count))
-		for _, ns := range []int64{h.P50, h.P90, h.P99, h.P999, h.P9999, h.Max} {
-			text := "-"
-			if h.Count > 0 {
-				text = latency.FormatNS(float64(ns))
-			}
-			fmt.Fprintf(w, "\t%s", text)
-		}
-		fmt.Fprintln(w)
-	}
 }
 
 // printCounts writes the number of frames by kind and reason.

@@ -123,14 +123,14 @@ func RunsAmong(tables int, stats []Stat) int {
 
 // judge fills in the rows of all statistics, and of those named by limits.
 func (p *Pair) judge(limits []Limit) {
-	all, asked := slices.Clone(Stats), map[Stat]bool{}
+	all, asked := Stats(latency.FullTable), map[Stat]bool{}
 	for _, l := range limits {
 		if asked[l.Stat] = true; !slices.Contains(all, l.Stat) {
 			all = append(all, l.Stat)
 		}
 	}
 	ways := p.compareOneWay()
-	named, other := levels(len(asked), len(all)+len(ways)*len(wayStats))
+	named, other := levels(len(asked), len(all)+len(ways)*len(Stats(latency.NarrowTable)))
 	named, other = named/float64(p.tests()), other/float64(p.tests())
 	p.see()
 	for _, st := range all {

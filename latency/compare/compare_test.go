@@ -76,7 +76,7 @@ func TestSeveralTables(t *testing.T) {
 func TestAmong(t *testing.T) {
 	a, b := machines(3, 10, false, steady, 3)
 	for tables, want := range map[int]Verdict{1: Slower, 200: Slower, 100_000: Unknown} {
-		r := Among(tables, Stats[1:3], a, b).Rows
+		r := Among(tables, Stats(latency.FullTable)[1:3], a, b).Rows
 		if len(r) != 2 || r[0].Verdict != want || r[0].Level != tableLevel/float64(2*tables) || (want == Unknown) != strings.Contains(r[0].Why, "no verdict is possible") {
 			t.Errorf("%d tables: %+v", tables, r)
 		}

@@ -13,9 +13,6 @@ type Way struct {
 	Rows   []Row
 }
 
-// wayStats are the rows of a Way.
-var wayStats = []Stat{{"p50", 0.5}, {"p99", 0.99}}
-
 // way is a Way with the pair of reports that its rows are tested on.
 type way struct {
 	Way
@@ -39,7 +36,7 @@ func (p *Pair) compareOneWay() (all []way) {
 
 func (w *way) judge(level float64) {
 	w.pair.see()
-	for _, st := range wayStats {
+	for _, st := range Stats(latency.NarrowTable) {
 		w.Rows = append(w.Rows, w.pair.row(st, level))
 	}
 }

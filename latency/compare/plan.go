@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/schedule"
 )
 
@@ -15,10 +16,10 @@ type Plan struct {
 	Looks   int     // tests that share the chance of a false verdict, as in a report's Schedule; 0 means 1
 }
 
-// Needs returns how many slices of each variant a verdict on st needs, in a table of all Stats. Slices with too few
+// Needs returns how many slices of each variant a verdict on st needs, in a full table. Slices with too few
 // samples for st are joined; the shortest slices determine the number.
 func (p Plan) Needs(st Stat) int {
-	_, level := levels(0, len(Stats))
+	_, level := levels(0, len(Stats(latency.FullTable)))
 	return p.needs(st, level/float64(max(p.Looks, 1)))
 }
 

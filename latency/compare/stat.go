@@ -10,7 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Stat is a statistic of a distribution: "min", "max", "mean", or a percentile, "p99.9".
+// Stat is one of latency.Stats, or any other percentile, "p99.95".
 type Stat struct {
 	name string
 	q    float64 // percentiles only
@@ -23,22 +23,27 @@ var (
 	Mean = Stat{name: "mean"}
 )
 
-// Stats are the rows of every comparison. The mean is last because it describes latency poorly.
-var Stats = []Stat{Min, {"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}, {"p99.99", 0.9999}, Max, Mean}
+// Stats returns the statistics that a kind of table shows, in their order.
+func Stats(in latency.Tables) (all []Stat) {
+	for _, s := range latency.Stats {
+		if s.In&in != 0 {
+			all = append(all, Stat{s.Name, s.Quantile})
+		}
+	}
+	return all
+}
 
 // ParseStat returns the Stat with that name. Percentiles are above 0 and below 100.
-func ParseStat(s string) (Stat, error) {
-	for _, st := range Stats {
-		if st.name == s {
-			return st, nil
-		}
+func ParseStat(name string) (Stat, error) {
+	if s := latency.FindStat(name); s != nil {
+		return Stat{s.Name, s.Quantile}, nil
 	}
-	if p, ok := strings.CutPrefix(s, "p"); ok && strings.Trim(p, "0123456789.") == "" {
+	if p, ok := strings.CutPrefix(name, "p"); ok && strings.Trim(p, "0123456789.") == "" {
 		if v, err := strconv.ParseFloat(p, 64); err == nil && v > 0 && v < 100 {
-			return Stat{s, v / 100}, nil
+			return Stat{name, v / 100}, nil
 		}
 	}
-	return Stat{}, fmt.Errorf("%q is none of min, max, mean, or a percentile like p99.9", s)
+	return Stat{}, fmt.Errorf("%q is none of min, max, mean, or a percentile like p99.9", name)
 }
 
 func (s Stat) String() string { return s.name }
@@ -49,21 +54,27 @@ func (s Stat) Quantile() (q float64, ok bool) { return s.q, s.q > 0 }
 // OfReport returns the statistic of all samples of a report, in ns; NaN where another tool's output does not have it.
 func (s Stat) OfReport(r *report.Report) float64 {
 	least, greatest, mean := r.Extremes()
-	switch s {
-	case Min:
+	switch {
+	case s == Min:
 		return least
-	case Max:
+	case s == Max:
 		return greatest
-	case Mean:
+	case s == Mean:
 		return mean
+	case s.q > 0:
+		return r.Quantile(s.q)
+	case r.Foreign.Partial():
+		return math.NaN()
 	}
-	return r.Quantile(s.q)
+	return s.Of(r.Main().Total)
 }
 
-// OfSummary returns the statistic from a summary, which has only certain percentiles.
+// OfSummary returns the statistic from a summary, in ns. A summary has only latency.Stats: NaN for other percentiles.
 func (s Stat) OfSummary(m *latency.Summary) float64 {
-	return map[string]float64{"min": float64(m.Min), "p50": float64(m.P50), "p90": float64(m.P90), "p99": float64(m.P99), "p99.9": float64(m.P999),
-		"p99.99": float64(m.P9999), "max": float64(m.Max), "mean": m.Mean}[s.name]
+	if listed := latency.FindStat(s.name); listed != nil {
+		return listed.Of(m)
+	}
+	return math.NaN()
 }
 
 // Needs returns the number of samples below which the statistic is unreliable: MinTail of them on the percentile's thin
@@ -84,13 +95,12 @@ const MinTail = 10
 
 // Of returns the statistic of h, in ns.
 func (s Stat) Of(h *latency.Histogram) float64 {
-	switch s {
-	case Min:
-		return float64(h.Min)
-	case Max:
-		return float64(h.Max)
-	case Mean:
-		return h.Mean()
+	if s.q > 0 {
+		return float64(h.Quantile(s.q))
 	}
-	return float64(h.Quantile(s.q))
+	m := latency.Summary{Min: h.Min, Max: h.Max, Mean: h.Mean()}
+	if s != Min && s != Max && s != Mean {
+		m = h.Summary()
+	}
+	return s.OfSummary(&m)
 }

@@ -119,7 +119,7 @@ func BenchmarkChanges(b *testing.B) {
 
 // A report without a reply is a row with its loss, not a note.
 func TestLostReports(t *testing.T) {
-	h := NewHistory(Stats[1])
+	h := NewHistory(p50)
 	at := time.Date(2026, 11, 28, 8, 0, 0, 0, time.UTC)
 	for i, sent := range []int64{7, 0, 5} {
 		h.Add(fmt.Sprint("run ", i), &report.Report{Start: at.Add(-time.Duration(i) * time.Hour), Counts: report.Counts{Sent: sent, Lost: sent}})

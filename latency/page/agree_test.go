@@ -168,7 +168,7 @@ func TestNumbersAgree(t *testing.T) {
 		}
 		main := r.Main().Total
 		last := 0.0
-		for _, st := range compare.Stats {
+		for _, st := range compare.Stats(latency.FullTable) {
 			m := regexp.MustCompile(`(?m)^` + string(r.Metric) + `:.*?  ` + st.String() + ` (\S+ \S+)`).FindStringSubmatch(text)
 			if m == nil {
 				t.Fatalf("no %s in\n%s", st, text)

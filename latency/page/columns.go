@@ -60,8 +60,8 @@ type Column struct {
 	linked bool // a page has a link instead
 }
 
-// Columns are all columns, in their order.
-var Columns = slices.Concat([]Column{
+// leading are the columns before those of statistics and of counts, in their order.
+var leading = []Column{
 	{Name: "report", Key: "name", In: SweepTable | RankingTable, linked: true,
 		Text: func(p *Point) string { return sanitize.Text(p.Name) }, Value: func(p *Point) any { return p.Name }},
 	{Name: "rank", Key: "rank", In: RankingTable,
@@ -70,11 +70,10 @@ var Columns = slices.Concat([]Column{
 	{Name: "frame bytes", Key: "frame_bytes", In: SweepTable | SearchTable,
 		Text: func(p *Point) string { return latency.FormatCount(p.Size) }, Value: func(p *Point) any { return p.Size }},
 	{Name: "rate/s", Key: "rate_per_s", In: SweepTable | SearchTable, Text: rateText, Value: func(p *Point) any { return number(cmp.Or(p.Rate, math.NaN())) }},
-	percentileColumn("p50", SweepTable|SearchTable|RankingTable),
-	percentileColumn("p99", SweepTable|SearchTable|RankingTable),
-	percentileColumn("p99.9", SweepTable|RankingTable),
-	percentileColumn("max", SweepTable|RankingTable),
-}, countColumns(), []Column{
+}
+
+// trailing are the columns after them.
+var trailing = []Column{
 	{Name: "probes", Key: "probes", In: RankingTable,
 		Text: func(p *Point) string { return cmp.Or(trafficText(p.Report), "–") }, Value: func(p *Point) any { return trafficText(p.Report) }},
 	{Name: "verdict", Key: "verdict", In: SearchTable,
@@ -82,7 +81,7 @@ var Columns = slices.Concat([]Column{
 	{Name: "folder", Key: "dir", In: SweepTable, linked: true,
 		Text:  func(p *Point) string { return cmp.Or(sanitize.Text(p.Report.Dir), "(not written)") },
 		Value: func(p *Point) any { return p.Report.Dir }},
-})
+}
 
 func driverText(p *Point) string {
 	return strings.TrimSuffix(backendText(p.Report)+", "+cmp.Or(p.Report.Device.Driver, p.Report.Tool), ", ")
@@ -95,12 +94,22 @@ func rateText(p *Point) string {
 	return latency.FormatRate(p.Rate)
 }
 
-// percentileColumn is the column of a statistic of the round trips, with the mark of this host's own lag and that of its verdict.
-func percentileColumn(name string, in TableKind) Column {
-	st, err := compare.ParseStat(name)
-	if err != nil {
-		panic(err)
+// statColumns has a column for each statistic of sweeps and rankings. A search shows fewer.
+func statColumns() (all []Column) {
+	narrow := compare.Stats(latency.NarrowTable)
+	for _, st := range compare.Stats(latency.PointColumns) {
+		in := SweepTable | RankingTable
+		if slices.Contains(narrow, st) {
+			in |= SearchTable
+		}
+		all = append(all, statColumn(st, in))
 	}
+	return all
+}
+
+// statColumn is the column of a statistic of the round trips, with the mark of this host's own lag and that of its verdict.
+func statColumn(st compare.Stat, in TableKind) Column {
+	name := st.String()
 	at := func(p *Point) float64 {
 		switch {
 		case p.Report != nil && p.Report.Measured():
@@ -112,8 +121,8 @@ func percentileColumn(name string, in TableKind) Column {
 	}
 	text := func(p *Point) string {
 		text := latency.FormatNS(at(p))
-		if p.Report != nil && p.Report.Measured() {
-			text += ownMark(p.Report, st)
+		if p.Report != nil {
+			text = seriesText(p.Report, p.Report.Main(), st)
 		}
 		if row, ok := p.rows[name]; ok {
 			text += " " + row.Verdict.Mark()
@@ -163,7 +172,7 @@ type Table struct {
 
 // columns are those of the table for programs, and of these the ones shown to people.
 func (t *Table) columns() (all, shown []Column) {
-	for _, c := range Columns {
+	for _, c := range slices.Concat(leading, statColumns(), countColumns(), trailing) {
 		if c.In&t.Kind == 0 {
 			continue
 		}

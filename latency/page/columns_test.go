@@ -5,20 +5,25 @@ import (
 	"encoding/base64"
 	"encoding/csv"
 	"encoding/json"
+	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// A new column is one row of Columns: text, HTML, JSON and CSV of a sweep and of a ranking have it.
+// A new column is one row of leading or trailing: text, HTML, JSON and CSV of a sweep and of a ranking have it.
 func TestNewColumn(t *testing.T) {
-	before := Columns
-	defer func() { Columns = before }()
-	Columns = append(slices.Clip(Columns), Column{Name: "toys", Key: "toys_ns", In: SweepTable | RankingTable,
+	before := trailing
+	defer func() { trailing = before }()
+	trailing = append(slices.Clip(trailing), Column{Name: "toys", Key: "toys_ns", In: SweepTable | RankingTable,
 		Text: func(*Point) string { return "7.25 toys" }, Value: func(*Point) any { return 7.25 }})
 	all, ranked := rateSweep(), targets(3)
 	var points Table
@@ -49,6 +54,52 @@ func TestNewColumn(t *testing.T) {
 		if row["toys_ns"] != 7.25 || row["name"] != all[i].Name() || row["p50_ns"] != all[i].Quantile(0.5) {
 			t.Errorf("row %d of the JSON: %v", i, row)
 		}
+	}
+}
+
+// A new statistic is one row of latency.Stats: all tables, sentences, pages and formats have it.
+func TestNewStat(t *testing.T) {
+	before := latency.Stats
+	defer func() { latency.Stats = before }()
+	latency.Stats = append(slices.Clip(before), latency.Stat{Name: "toys", In: ^latency.Tables(0), Of: func(*latency.Summary) float64 { return 7250 }})
+	a, b := session()
+	pair, three := compare.Reports(a, b), compare.Reports(a, b, a)
+	a.Add(latency.GapSeries, a.Main().Total)
+	points := rateSweep()
+	sweep := Table{SweepTable, []Point{PointOf(points[0], Link{Name: "a"})}}
+	trials := Table{SearchTable, []Point{{Counts: &a.Counts, Summary: &a.Main().Summary}}}
+	ranking := func(w io.Writer, all []Item) error { return Overview(w, "3 reports", all, nil) }
+	series := func(w io.Writer, m *latency.Summary) error { PrintSeries(w, "gap", m); return nil }
+	timings := func(w io.Writer, m *latency.Summary) error {
+		PrintTimings(w, []latency.Series{{Name: "wait", Summary: *m}})
+		return nil
+	}
+	lines := func(w io.Writer, all []*report.Report) error { return Sweep(w, all, links(all)) }
+	for name, text := range map[string]string{
+		"headline":            answer(a),
+		"report":              show(t, PrintReport, a),
+		"report's page":       show(t, Report, a),
+		"series":              show(t, series, &a.Main().Summary),
+		"responder's summary": show(t, timings, &a.Main().Summary),
+		"summary of a pair":   show(t, PrintSummary, pair),
+		"summary of three":    show(t, PrintSummary, three),
+		"comparison":          show(t, PrintComparison, pair),
+		"Markdown":            show(t, PrintMarkdown, pair),
+		"JSON":                show(t, PrintJSON, pair),
+		"comparison's page":   show(t, comparisonPage, pair),
+		"sweep":               show(t, func(w io.Writer, s *Table) error { return s.Print(w) }, &sweep),
+		"sweep's page":        show(t, lines, points),
+		"sweep's CSV":         sweep.CSV(),
+		"sweep's JSON":        fmt.Sprint(sweep.JSON()),
+		"search":              show(t, func(w io.Writer, s *Table) error { return s.Print(w) }, &trials),
+		"ranking":             show(t, ranking, targets(3)),
+	} {
+		if !strings.Contains(text, "toys") || !strings.Contains(strings.ReplaceAll(text, "\u00a0", " "), "7.250 µs") && !strings.Contains(text, "7250") {
+			t.Errorf("%s has no toys of 7.250 µs:\n%s", name, text)
+		}
+	}
+	if text := Answer(pair); !strings.Contains(text, "toys") {
+		t.Errorf("the answer of a comparison: %s", text)
 	}
 }
 

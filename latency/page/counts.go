@@ -1,37 +1,21 @@
 package page
 
 import (
-	"bufio"
-	"fmt"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/rebound-nic/rebound/latency"
-	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-func printCounts(b *bufio.Writer, c *compare.Comparison) {
-	if !slices.ContainsFunc(c.Reports, counted) {
-		return
-	}
-	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "frames\t")
-	for _, r := range c.Reports {
-		fmt.Fprintf(t, "%s\t", r.Name())
-	}
-	fmt.Fprintln(t)
+// countRows has a row for each outcome of probes, and a value for each report; with brief only those that any report counted.
+func countRows(rs []*report.Report, brief bool) (all []Row) {
 	for _, row := range CountRows {
-		if !row.always && !slices.ContainsFunc(c.Reports, func(r *report.Report) bool { return row.Number(&r.Counts) != 0 }) {
-			continue
+		some := func(r *report.Report) bool { return row.Number(&r.Counts) != 0 }
+		if !brief || row.always || slices.ContainsFunc(rs, some) {
+			all = append(all, rowOf(row.Name, rs, row.frames))
 		}
-		fmt.Fprintf(t, "%s\t", row.Name)
-		for _, r := range c.Reports {
-			fmt.Fprintf(t, "%s\t", row.frames(r))
-		}
-		fmt.Fprintln(t)
 	}
-	t.Flush()
+	return all
 }
 
 // counted reports whether the probes' outcomes are known. Some other tools' output does not include them.

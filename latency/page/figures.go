@@ -50,7 +50,7 @@ func percentileFigure(ds []drawn, unit string) template.HTML {
 			c.x = append(c.x, min(nines(p.Quantile), last))
 			c.y = append(c.y, float64(p.Value))
 		}
-		for _, st := range compare.Stats {
+		for _, st := range compare.Stats(latency.FullTable) {
 			if q, ok := st.Quantile(); ok && nines(q) <= last {
 				v := st.Of(d.h)
 				c.marks = append(c.marks, mark{nines(q), v, fmt.Sprintf("%s %s %s", d.name, st, latency.FormatNS(v))})

@@ -30,11 +30,12 @@ var pageJS string
 var beforeUnit = regexp.MustCompile(`(\d) (%|(?:ns|µs|ms|s|min|h)\b)`)
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"ns":     Duration,
-	"css":    func() template.CSS { return template.CSS(pageCSS) },
-	"js":     func() template.JS { return template.JS(pageJS) },
-	"upper":  upperFirst,
-	"joined": func(text string) string { return beforeUnit.ReplaceAllString(text, "${1}\u00a0${2}") },
+	"ns":       Duration,
+	"unbroken": unbroken,
+	"css":      func() template.CSS { return template.CSS(pageCSS) },
+	"js":       func() template.JS { return template.JS(pageJS) },
+	"upper":    upperFirst,
+	"joined":   func(text string) string { return beforeUnit.ReplaceAllString(text, "${1}\u00a0${2}") },
 	"dict": func(kv ...any) map[string]any {
 		m := map[string]any{}
 		for i := 0; i+1 < len(kv); i += 2 {
@@ -54,7 +55,10 @@ func Extend(html, css, js string) *template.Template {
 }
 
 // Duration formats a time in ns; number and unit stay on one line.
-func Duration(ns float64) string { return strings.ReplaceAll(latency.FormatNS(ns), " ", "\u00a0") }
+func Duration(ns float64) string { return unbroken(latency.FormatNS(ns)) }
+
+// unbroken is text on one line.
+func unbroken(text string) string { return strings.ReplaceAll(text, " ", "\u00a0") }
 
 // plot is a figure with its caption and legend.
 type plot struct {
@@ -80,19 +84,17 @@ type reportPage struct {
 	More     []string // the other ones, and the notes
 	Headline []Headline
 	Plots    []plot
-	Columns  []drawnColumn
+	Columns  []string
 	Rows     []Row
-	Frames   []fact
+	Frames   []Row
 	Facts    []fact
-	Transfer []fact
+	Transfer []Row
 	Sim      bool
 	Tail     *attributed // nil if nothing is attributed
 }
 
 // Headline is a figure in large print.
 type Headline struct{ Name, Value, Note string }
-
-type drawnColumn struct{ Name string }
 
 // Row is a row of a table.
 type Row struct {
@@ -109,21 +111,15 @@ func Report(w io.Writer, rep *report.Report) error {
 		p.Plots = append(append(p.Plots, bandPlot(rep.Attribution)...), waterfallPlot(rep.Attribution)...)
 	}
 	p.Columns, p.Rows = statTable(rep)
-	for _, row := range CountRows {
-		p.Frames = append(p.Frames, fact{row.Name, row.frames(rep)})
+	p.Frames, p.Transfer = countRows([]*report.Report{rep}, false), transferRows([]*report.Report{rep})
+	way := func(name string, n *int64, always bool) {
+		if n != nil && (always || *n > 0) {
+			p.Frames = append(p.Frames, Row{name, []string{latency.FormatCount(*n)}})
+		}
 	}
-	if n := rep.Counts.LostForward; n != nil {
-		p.Frames = append(p.Frames, fact{"lost there", latency.FormatCount(*n)})
-	}
-	if n := rep.Counts.LostBackward; n != nil {
-		p.Frames = append(p.Frames, fact{"lost back", latency.FormatCount(*n)})
-	}
-	if n := rep.Counts.LostEither; n != nil && *n > 0 {
-		p.Frames = append(p.Frames, fact{"lost on a way unknown", latency.FormatCount(*n)})
-	}
-	for _, k := range transferKinds(rep) {
-		p.Transfer = append(p.Transfer, fact{k, fmt.Sprintf("%.3f", rep.PerReply(k))})
-	}
+	way("lost there", rep.Counts.LostForward, true)
+	way("lost back", rep.Counts.LostBackward, true)
+	way("lost on a way unknown", rep.Counts.LostEither, false)
 	p.Alerts, p.More = above(p.Alerts)
 	for _, n := range rep.Notes {
 		p.More = append(p.More, upperFirst(n)+".")
@@ -178,15 +174,12 @@ func alerts(rep *report.Report) []string {
 // headlines are the percentiles and the maximum in large print.
 func headlines(rep *report.Report) []Headline {
 	var all []Headline
-	for _, st := range compare.Stats {
-		if st == compare.Mean || st == compare.Min {
-			continue
-		}
+	for _, st := range compare.Stats(latency.HeadlineTable) {
 		note := ""
 		if !st.Single() && rep.Main().Total.Count < st.Needs() {
 			note = "few samples"
 		}
-		all = append(all, Headline{st.String(), Duration(st.OfReport(rep)) + ownMark(rep, st), note})
+		all = append(all, Headline{st.String(), unbroken(seriesText(rep, rep.Main(), st)), note})
 	}
 	return all
 }
@@ -242,32 +235,26 @@ func plots(rep *report.Report) []plot {
 }
 
 // statTable has a column for each series, two for one that was also met at random moments, and a row for each statistic.
-func statTable(rep *report.Report) (columns []drawnColumn, rows []Row) {
+func statTable(rep *report.Report) (columns []string, rows []Row) {
 	for _, s := range rep.Series {
 		name := s.Name
 		if name == latency.MainSeries {
 			name = string(rep.Metric)
 		}
 		if s.Wait != nil {
-			columns = append(columns, drawnColumn{name + " (time-weighted)"}, drawnColumn{name + " (per loop iteration)"})
+			columns = append(columns, name+" (time-weighted)", name+" (per loop iteration)")
 			continue
 		}
-		columns = append(columns, drawnColumn{name + oneWayError(rep, name)})
+		columns = append(columns, name+oneWayError(rep, name))
 	}
-	for _, st := range compare.Stats {
+	for _, st := range compare.Stats(latency.FullTable) {
 		row := Row{Name: st.String()}
 		for _, s := range rep.Series {
-			met, value := "–", "–"
-			if !empty(rep, s) {
-				if s.Wait != nil {
-					met = Duration(st.OfSummary(s.Wait))
-				}
-				if value = Duration(st.Of(s.Total)); s == rep.Main() {
-					value = Duration(st.OfReport(rep)) + ownMark(rep, st)
-				}
-			}
-			if s.Wait != nil {
-				row.Values = append(row.Values, met)
+			value := unbroken(seriesText(rep, s, st))
+			if s.Wait != nil && !empty(rep, s) {
+				row.Values = append(row.Values, Duration(st.OfSummary(s.Wait)))
+			} else if s.Wait != nil {
+				row.Values = append(row.Values, value)
 			}
 			row.Values = append(row.Values, value)
 		}
@@ -397,11 +384,7 @@ func clockOf(c latency.ClockInfo) string {
 // enough samples.
 func stripStats(rs ...*report.Report) []compare.Stat {
 	var out []compare.Stat
-	for _, name := range []string{"p50", "p99"} {
-		st, err := compare.ParseStat(name)
-		if err != nil {
-			panic(err)
-		}
+	for _, st := range compare.Stats(latency.NarrowTable) {
 		enough := true
 		for _, r := range rs {
 			for _, h := range r.ByRun() {

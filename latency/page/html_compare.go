@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"strings"
 
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 )
@@ -31,12 +33,6 @@ type pairTable struct {
 	Foot []string
 	Diff []plot
 	Not  bool // not comparable
-}
-
-type pairRow struct {
-	Stat, A, B, Diff, Percent, Mark, Verdict, Word, CI, Least, P string
-
-	Within string // smallest change that would have been seen, if none was
 }
 
 // Comparison writes the comparison as one self-contained page. links lead to the pages of the reports, if they are
@@ -92,21 +88,7 @@ func Comparison(w io.Writer, c *compare.Comparison, links ...Link) error {
 	for i, pair := range c.Pairs {
 		p.Pairs = append(p.Pairs, tableOf(&pair, p.Names[0], p.Names[i+1]))
 	}
-	for _, row := range CountRows {
-		s := Row{Name: row.Name}
-		for _, r := range c.Reports {
-			s.Values = append(s.Values, row.frames(r))
-		}
-		p.Frames = append(p.Frames, s)
-	}
-	for _, k := range transferKinds(c.Reports...) {
-		s := Row{Name: k}
-		for _, r := range c.Reports {
-			s.Values = append(s.Values, fmt.Sprintf("%.3f", r.PerReply(k)))
-		}
-		p.Buses = append(p.Buses, s)
-	}
-	p.Facts = factRows(c.Reports)
+	p.Frames, p.Buses, p.Facts = countRows(c.Reports, false), transferRows(c.Reports), factRows(c.Reports)
 	return page.ExecuteTemplate(w, "compare", p)
 }
 
@@ -124,21 +106,12 @@ func tableOf(pair *compare.Pair, a, b legend) pairTable {
 	if text := tested(*pair); text != "" {
 		foot(upperFirst(text) + ".")
 	}
-	for _, r := range namedRows(*pair) {
-		row := pairRow{Stat: r.name, A: Duration(r.PooledA) + pairMark(pair.A, r), B: Duration(r.PooledB) + pairMark(pair.B, r), Mark: r.Verdict.Mark(), Verdict: r.Verdict.Class(), Word: r.Verdict.String(), Diff: "–", CI: "–", Least: "–", P: "–"}
-		if r.Tested() {
-			row.Diff, row.Percent = formatShift(r.Row)
-			row.P = formatP(r.P)
-			row.CI, row.Least = formatInterval(r.Row, "%s … %s"), r.Visible()
-			if r.Verdict == compare.Noise {
-				row.Within = "within ±" + strings.ReplaceAll(row.Least, " ", "\u00a0")
-			}
-		}
+	for _, r := range pairRows(pair, false, "%s … %s") {
 		if r.Why != "" && !t.Not {
 			foot(upperFirst(r.Why) + ".")
 		}
-		t.Rows = append(t.Rows, row)
-		if r.name == "p50" || r.name == "p99" {
+		t.Rows = append(t.Rows, r)
+		if slices.Contains(compare.Stats(latency.NarrowTable), r.Stat) && r.Name == r.Stat.String() {
 			shifts = append(shifts, shiftFigure(r.Row))
 		}
 	}

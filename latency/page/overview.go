@@ -217,12 +217,9 @@ func rankFigure(all []Item) []plot {
 	lo, hi := math.Inf(1), 0.0
 	f := figure{x: axis{lo: 0.5, hi: float64(len(all)) + 0.5, unit: "rank", title: "rank in the table"}}
 	var legends []legend
-	for k, name := range []string{"p50", "p99", "p99.9"} {
+	for k, st := range compare.Stats(latency.AnswerText) {
+		name := st.String()
 		c := curve{name: name, colour: k, class: "dots"}
-		st, err := compare.ParseStat(name)
-		if err != nil {
-			continue
-		}
 		for n, i := range all {
 			v := st.OfReport(i.R)
 			if math.IsNaN(v) || v <= 0 {

@@ -3,7 +3,6 @@ package page
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/rebound-nic/rebound/latency"
@@ -46,10 +45,11 @@ func OwnText(r *report.Report) string {
 // lateText is the headline's part about round trips from the intended send, if they differ from those from the actual send because this host
 // sent late; otherwise "".
 func lateText(r *report.Report) string {
-	if !r.LateAt(0.5) && !r.LateAt(0.99) && !r.LateAt(0.999) {
+	late := func(st compare.Stat) bool { q, ok := st.Quantile(); return ok && r.LateAt(q) }
+	if !slices.ContainsFunc(compare.Stats(latency.AnswerText), late) {
 		return ""
 	}
-	return fmt.Sprintf("; from the intended send p50 %s, p99 %s, p99.9 %s", Quantile(r, 0.5), Quantile(r, 0.99), Quantile(r, 0.999))
+	return "; from the intended send " + Figures(r, latency.AnswerText)
 }
 
 // notOffered reports whether this host could not keep the rate of a report.
@@ -73,12 +73,12 @@ func limited(all []*report.Report) (names []string) {
 	return names
 }
 
-// ownNamed names those of some percentiles that this host's own lag accounts for.
-func ownNamed(r *report.Report, qs ...float64) string {
+// ownNamed names those statistics of a headline that this host's own lag accounts for.
+func ownNamed(r *report.Report) string {
 	var names []string
-	for _, q := range qs {
-		if r.OwnAt(q) {
-			names = append(names, "p"+strconv.FormatFloat(100*q, 'f', -1, 64))
+	for _, st := range compare.Stats(latency.AnswerText) {
+		if ownMark(r, st) != "" {
+			names = append(names, st.String())
 		}
 	}
 	return strings.Join(names, ", ")

@@ -8,7 +8,6 @@ import (
 	"math"
 	"strings"
 
-	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/sanitize"
 )
@@ -91,8 +90,9 @@ func PrintJSON(w io.Writer, c *compare.Comparison) error {
 		j := JSONPair{Tested: tested(p), Rows: []JSONRow{},
 			A: JSONSide{p.A.Name(), p.A.Dir, p.A.Counts.Sent, p.A.Counts.Lost, hostLimited(p.A)},
 			B: JSONSide{p.B.Name(), p.B.Dir, p.B.Counts.Sent, p.B.Counts.Lost, hostLimited(p.B)}}
-		for _, r := range namedRows(p) {
-			j.Rows = append(j.Rows, JSONRow{Stat: r.name, Verdict: r.Verdict.String(), Why: r.Why, A: known(r.PooledA), B: known(r.PooledB), Shift: known(r.Shift),
+		for _, pr := range pairRows(&p, false, "") {
+			r := pr.Row
+			j.Rows = append(j.Rows, JSONRow{Stat: pr.Name, Verdict: r.Verdict.String(), Why: r.Why, A: known(r.PooledA), B: known(r.PooledB), Shift: known(r.Shift),
 				ShiftShare: known(r.Percent() / 100), Low: known(r.Lo), High: known(r.Hi), P: known(r.P), SmallestVisible: known(r.Least)})
 		}
 		out.Pairs = append(out.Pairs, j)
@@ -114,20 +114,12 @@ func PrintMarkdown(w io.Writer, c *compare.Comparison) error {
 	}
 	for _, p := range c.Pairs {
 		fmt.Fprintf(b, "\n| %s | %s | %s | shift of runs | | interval | verdict |\n|---|--:|--:|--:|--:|---|---|\n", metric(p.A, p.B), escaped(p.A.Name()), escaped(p.B.Name()))
-		for _, r := range p.Rows {
-			if !summarized(r) {
-				continue
+		for _, r := range pairRows(&p, true, "%s to %s") {
+			verdict := r.Verdict.String()
+			if r.Within != "" {
+				verdict += " (" + r.Within + ")"
 			}
-			shift, change, interval, verdict := "", "", "", r.Verdict.String()
-			if r.Tested() {
-				shift, change = formatShift(r)
-				interval = formatInterval(r, "%s to %s")
-			}
-			if r.Verdict == compare.Noise {
-				verdict += " (within ±" + r.Visible() + ")"
-			}
-			fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.Stat, latency.FormatNS(r.PooledA)+escaped(ownMark(p.A, r.Stat)), latency.FormatNS(r.PooledB)+escaped(ownMark(p.B, r.Stat)),
-				shift, escaped(change), interval, verdict)
+			fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.Name, escaped(r.A), escaped(r.B), r.Diff, escaped(r.Percent), r.CI, verdict)
 		}
 		fmt.Fprintf(b, "| lost | %s | %s | | | | |\n", lostText(p.A), lostText(p.B))
 		if text := tested(p); text != "" {

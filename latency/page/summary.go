@@ -14,9 +14,6 @@ import (
 	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
-// summaryStats are the rows of a summary, and the columns if there are more than two reports.
-var summaryStats = []string{"p50", "p90", "p99", "p99.9"}
-
 // PrintSummary writes the comparison of two reports in at most twelve lines, plus one for each row that a limit names:
 // the answer, the most important notes, and a table. If there are more reports, each takes a line. PrintComparison
 // writes everything.
@@ -95,7 +92,9 @@ func remarks(c *compare.Comparison) (all []string) {
 }
 
 // summarized reports whether a row is part of a summary.
-func summarized(r compare.Row) bool { return r.Asked || slices.Contains(summaryStats, r.Stat.String()) }
+func summarized(r compare.Row) bool {
+	return r.Asked || slices.Contains(compare.Stats(latency.BriefTable), r.Stat)
+}
 
 // metric names the measured quantity of a comparison.
 func metric(a, b *report.Report) string {
@@ -109,16 +108,8 @@ func metric(a, b *report.Report) string {
 func summarizePair(w io.Writer, c *compare.Comparison) {
 	p := c.Pairs[0]
 	fmt.Fprintf(w, "%s\tA: %s\tB: %s\tshift of runs\t\t\tinterval\t\n", metric(p.A, p.B), sanitize.Text(p.A.Name()), sanitize.Text(p.B.Name()))
-	for _, r := range p.Rows {
-		if !summarized(r) {
-			continue
-		}
-		shift, percent, interval := "", "", ""
-		if r.Tested() {
-			shift, percent = formatShift(r)
-			interval = formatInterval(r, "[%s, %s]")
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Stat, latency.FormatNS(r.PooledA)+ownMark(p.A, r.Stat), latency.FormatNS(r.PooledB)+ownMark(p.B, r.Stat), shift, percent, r.Verdict.Mark(), interval)
+	for _, r := range pairRows(&p, true, "[%s, %s]") {
+		fmt.Fprint(w, r.text(true))
 	}
 	fmt.Fprintf(w, "lost\t%s\t%s\t\n", lostText(p.A), lostText(p.B))
 }
@@ -127,12 +118,9 @@ func summarizePair(w io.Writer, c *compare.Comparison) {
 func summarizeAll(w io.Writer, c *compare.Comparison) {
 	base := c.Reports[0]
 	fmt.Fprintf(w, "%s\t", metric(base, c.Reports[len(c.Reports)-1]))
-	var stats []compare.Stat
-	for _, name := range summaryStats {
-		if st, err := compare.ParseStat(name); err == nil {
-			stats = append(stats, st)
-			fmt.Fprintf(w, "%s\t\t\t", name)
-		}
+	stats := compare.Stats(latency.BriefTable)
+	for _, st := range stats {
+		fmt.Fprintf(w, "%s\t\t\t", st)
 	}
 	fmt.Fprint(w, "lost\t\n")
 	for i, r := range c.Reports {
@@ -140,7 +128,7 @@ func summarizeAll(w io.Writer, c *compare.Comparison) {
 		for _, st := range stats {
 			value, shift, mark := "", "", ""
 			if r.Measured() {
-				value = latency.FormatNS(st.OfReport(r)) + ownMark(r, st)
+				value = seriesText(r, r.Main(), st)
 			}
 			if i > 0 {
 				for _, row := range c.Pairs[i-1].Rows {

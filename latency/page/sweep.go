@@ -229,12 +229,7 @@ func sweepPlots(all, points []*report.Report, over func(*report.Report) float64)
 		}
 		return c
 	}
-	var stats []compare.Stat
-	for _, s := range []string{"p50", "p99", "p99.9"} {
-		if st, err := compare.ParseStat(s); err == nil {
-			stats = append(stats, st)
-		}
-	}
+	stats := compare.Stats(latency.AnswerText)
 	caption := "Each dot is a point of the sweep."
 	if rates && len(order) == 1 && lossless(points) > 0 {
 		caption += " The dashed line is the highest rate up to which no probe was lost."

@@ -56,13 +56,15 @@ func PrintComparison(w io.Writer, c *compare.Comparison) error {
 	for _, p := range c.Pairs {
 		printPair(b, p)
 	}
-	printTransfers(b, c)
-	printCounts(b, c)
+	if rows := transferRows(c.Reports); rows != nil {
+		printRows(b, "bus transactions a reply", c.Reports, rows)
+		fmt.Fprintln(b)
+	}
+	if slices.ContainsFunc(c.Reports, counted) {
+		printRows(b, "frames", c.Reports, countRows(c.Reports, true))
+	}
 	return b.Flush()
 }
-
-// answeredStats are the statistics that Answer names.
-var answeredStats = []string{"p50", "p99", "p99.9"}
 
 // Answer summarises the comparison in one sentence: by how much each report is slower or faster than the first, and
 // which statistics are undecided. It is empty if the reports cannot be compared.
@@ -77,7 +79,7 @@ func Answer(c *compare.Comparison) string {
 			name := r.Stat.String()
 			own := ownMark(p.A, r.Stat)+ownMark(p.B, r.Stat) != ""
 			switch {
-			case !slices.Contains(answeredStats, name):
+			case !slices.Contains(compare.Stats(latency.AnswerText), r.Stat):
 			case r.Verdict > compare.Noise:
 				shift := latency.FormatNS(math.Abs(r.Shift))
 				switch share := r.Percent() / 100; {
@@ -150,16 +152,11 @@ func printPair(b *bufio.Writer, p compare.Pair) {
 	}
 	fmt.Fprintf(t, "%s\tA pooled\tB pooled\tshift of runs\t\t\tinterval\tsmallest visible\tp\t\n", metric(p.A, p.B))
 	why := map[string]bool{}
-	for _, r := range namedRows(p) {
-		shift, percent, ci, least, prob := "", "", "", "", ""
-		if r.Tested() {
-			shift, percent = formatShift(r.Row)
-			ci, least, prob = formatInterval(r.Row, "[%s, %s]"), r.Visible(), formatP(r.P)
-		}
+	for _, r := range pairRows(&p, false, "[%s, %s]") {
 		if r.Why != "" {
 			why[r.Why] = true
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.name, latency.FormatNS(r.PooledA)+pairMark(p.A, r), latency.FormatNS(r.PooledB)+pairMark(p.B, r), shift, percent, r.Verdict.Mark(), ci, least, prob)
+		fmt.Fprint(t, r.text(false))
 	}
 	t.Flush()
 	for _, w := range p.OneWay {
@@ -239,61 +236,8 @@ func formatShift(r compare.Row) (shift, percent string) {
 	return latency.FormatSigned(r.Shift), latency.FormatChange(r.Percent() / 100)
 }
 
-// pairMark is ownMark for a row, whose one-way delays are not marked.
-func pairMark(r *report.Report, row namedRow) string {
-	if row.name != row.Stat.String() {
-		return ""
-	}
-	return ownMark(r, row.Stat)
-}
-
-// namedRow is a row of a comparison with its name in a table.
-type namedRow struct {
-	name string
-	compare.Row
-}
-
-// namedRows are all rows of a pair, with one-way delays at the end.
-func namedRows(p compare.Pair) (all []namedRow) {
-	for _, r := range p.Rows {
-		all = append(all, namedRow{r.Stat.String(), r})
-	}
-	for _, w := range p.OneWay {
-		for _, r := range w.Rows {
-			all = append(all, namedRow{wayName(w.Series) + " " + r.Stat.String(), r})
-		}
-	}
-	return all
-}
-
 // wayName is the display name of a series of one-way delays.
 func wayName(series string) string { return strings.ReplaceAll(series, "_", " ") }
-
-func printTransfers(b *bufio.Writer, c *compare.Comparison) {
-	kinds := transferKinds(c.Reports...)
-	if len(kinds) == 0 {
-		return
-	}
-	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "bus transactions a reply\t")
-	for _, r := range c.Reports {
-		fmt.Fprintf(t, "%s\t", r.Name())
-	}
-	fmt.Fprintln(t)
-	for _, k := range kinds {
-		fmt.Fprintf(t, "%s\t", k)
-		for _, r := range c.Reports {
-			if r.Transfers == nil {
-				fmt.Fprint(t, "\t")
-				continue
-			}
-			fmt.Fprintf(t, "%.3f\t", r.PerReply(k))
-		}
-		fmt.Fprintln(t)
-	}
-	t.Flush()
-	fmt.Fprintln(b)
-}
 
 // mostWarnings is how many warnings PrintReport writes, because readers skip longer lists. The report's page has all.
 const mostWarnings = 3
@@ -327,16 +271,8 @@ func PrintReport(w io.Writer, r *report.Report) error {
 		case r.Find(latency.UncorrectedSeries) != nil:
 			title += ", from the intended send"
 		}
-		fmt.Fprintf(b, "%s:", title)
-		for _, st := range compare.Stats {
-			v := st.Of(s.Total)
-			mark := ""
-			if s.Name == latency.MainSeries {
-				v, mark = st.OfReport(r), ownMark(r, st)
-			}
-			fmt.Fprintf(b, "  %s %s%s", st, latency.FormatNS(v), mark)
-		}
-		fmt.Fprintln(b)
+		values := figures(latency.FullTable, "  ", func(st compare.Stat) string { return seriesText(r, s, st) })
+		fmt.Fprintf(b, "%s:  %s\n", title, values)
 	}
 	if few := fewSamples(r); few != "" {
 		fmt.Fprintln(b, few)
@@ -372,7 +308,7 @@ func fewSamples(r *report.Report) string {
 		return ""
 	}
 	var few []string
-	for _, st := range compare.Stats {
+	for _, st := range compare.Stats(latency.FullTable) {
 		if _, ok := st.Quantile(); ok && r.Main().Total.Count < st.Needs() {
 			few = append(few, st.String())
 		}
@@ -392,14 +328,14 @@ func answer(r *report.Report) string {
 		}
 		return text + repliesText(r)
 	}
-	text := fmt.Sprintf("%s p50 %s, p99 %s, p99.9 %s", r.Metric, Quantile(r, 0.5), Quantile(r, 0.99), Quantile(r, 0.999))
+	text := fmt.Sprintf("%s %s", r.Metric, Figures(r, latency.AnswerText))
 	if late := lateText(r); late != "" {
-		sent := r.Find(latency.UncorrectedSeries).Total
-		ns := func(q float64) string { return latency.FormatNS(float64(sent.Quantile(q))) }
-		text = fmt.Sprintf("this host sent late; %s from the actual send p50 %s, p99 %s, p99.9 %s", r.Metric, ns(0.5), ns(0.99), ns(0.999)) + late
+		sent := r.Find(latency.UncorrectedSeries)
+		values := figures(latency.AnswerText, ", ", func(st compare.Stat) string { return seriesText(r, sent, st) })
+		text = fmt.Sprintf("this host sent late; %s from the actual send %s", r.Metric, values) + late
 	} else if notOffered(r) {
 		text = fmt.Sprintf("this host could not keep %s/s; at what it sent: %s", latency.FormatRate(r.Traffic.Rate), text)
-	} else if own := ownNamed(r, 0.5, 0.99, 0.999); own != "" {
+	} else if own := ownNamed(r); own != "" {
 		text += ", where this host's own lag accounts for " + own
 	}
 	if r.Counts.Sent == 0 || answers(r) {
@@ -502,6 +438,37 @@ func describe(r *report.Report) string {
 		add("%s", sanitize.Count(n, "run"))
 	}
 	return strings.Join(slices.DeleteFunc(s, func(x string) bool { return x == "" }), ", ")
+}
+
+// printRows writes a table with a column for each report.
+func printRows(b *bufio.Writer, head string, rs []*report.Report, rows []Row) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, row := range append([]Row{rowOf(head, rs, (*report.Report).Name)}, rows...) {
+		fmt.Fprintf(t, "%s\t%s\t\n", row.Name, strings.Join(row.Values, "\t"))
+	}
+	t.Flush()
+}
+
+// rowOf is the row of a table with a column for each report.
+func rowOf(name string, rs []*report.Report, value func(*report.Report) string) Row {
+	row := Row{Name: name}
+	for _, r := range rs {
+		row.Values = append(row.Values, value(r))
+	}
+	return row
+}
+
+// transferRows has a row for each kind of bus transaction that any of the reports counted, with their number for a reply.
+func transferRows(rs []*report.Report) (all []Row) {
+	for _, k := range transferKinds(rs...) {
+		all = append(all, rowOf(k, rs, func(r *report.Report) string {
+			if r.Transfers == nil {
+				return "–"
+			}
+			return fmt.Sprintf("%.3f", r.PerReply(k))
+		}))
+	}
+	return all
 }
 
 // transferKinds returns the kinds of bus transactions that any of the reports counted, sorted.

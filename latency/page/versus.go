@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/rebound-nic/rebound/latency"
@@ -24,17 +25,12 @@ type VersusPart struct {
 	Links []Link
 }
 
-// versusStats decide which target is better.
-var versusStats = []string{"p50", "p99"}
-
 // rows returns the rows that decide, which are none if the reports cannot be compared or nothing was measured.
 func (p *VersusPart) rows() (all []compare.Row) {
 	for _, pair := range p.C.Pairs {
 		for _, r := range pair.Rows {
-			for _, name := range versusStats {
-				if r.Stat.String() == name && len(pair.Obstacles) == 0 {
-					all = append(all, r)
-				}
+			if len(pair.Obstacles) == 0 && slices.Contains(compare.Stats(latency.NarrowTable), r.Stat) {
+				all = append(all, r)
 			}
 		}
 	}

@@ -36,17 +36,11 @@ func (r *Report) OwnTail() string {
 	}
 }
 
-// ownPercentiles are the percentiles that OwnPercentiles looks at.
-var ownPercentiles = []struct {
-	name string
-	q    float64
-}{{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}, {"p99.99", 0.9999}}
-
 // OwnPercentiles names the percentiles of the round trips that this host's own lag accounts for.
 func (r *Report) OwnPercentiles() (names []string) {
-	for _, p := range ownPercentiles {
-		if r.OwnAt(p.q) {
-			names = append(names, p.name)
+	for _, s := range latency.Stats {
+		if s.Quantile > 0 && r.OwnAt(s.Quantile) {
+			names = append(names, s.Name)
 		}
 	}
 	return names

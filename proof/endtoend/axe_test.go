@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/fleet/matrix"
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/attribution"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/page"
@@ -85,7 +86,7 @@ func TestPagesPassAxe(t *testing.T) {
 		"matrix": func(w io.Writer) error { return matrix.Write(w, mesh) },
 		"fleet":  func(w io.Writer) error { return matrix.Write(w, fleet) },
 		"history": func(w io.Writer) error {
-			h := compare.NewHistory(compare.Stats[1])
+			h := compare.NewHistory(compare.Stats(latency.AnswerText)[0])
 			for i := range 20 {
 				h.Add(fmt.Sprint("night ", i), link(uint64(i), 4000+1000*float64(i/10), 0, 60))
 			}
