@@ -20,7 +20,7 @@ const matrixHelp = `usage: rebound-watch matrix -prom URL [flags]
 
 Draws what the watches of many hosts measured of each other, as a Prometheus that scrapes them keeps it: one page that opens offline, with
 p50, p99, loss and a verdict against a baseline for each path, from who measured (rows) to what was measured (columns). A matrix of more than
-2500 cells is one of zones, with the paths of each pair of zones below. Paths that changed or lose probes are printed, too.
+2,500 cells is one of zones, with the paths of each pair of zones below. Paths that changed or lose probes are printed, too.
 
   rebound-watch matrix -prom http://127.0.0.1:9090
   rebound-watch matrix -prom http://127.0.0.1:9090 -range 6h -before 7d -to site -label job=mesh -out sites.html
@@ -79,7 +79,7 @@ func matrixCommand(e *command.Env, args []string) error {
 		}
 	}
 	if o.Windows < 1 || o.Windows > 1000 || o.Range/time.Duration(o.Windows) < time.Second {
-		return process.Usagef("-windows %d of -range %v: want 1 to 1000, a second or longer each", o.Windows, o.Range)
+		return process.Usagef("-windows %d of -range %s: want 1 to 1000, a second or longer each", o.Windows, *length)
 	}
 	m, err := server.Matrix(context.Background(), o)
 	if err != nil {

@@ -96,7 +96,7 @@ func suspectsCommand(e *command.Env, args []string) error {
 
 func printVerdict(w io.Writer, v suspects.Verdict) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s of %s fail, ", latency.FormatCount(v.Failing), sanitize.Count(v.Paths, "path"))
+	fmt.Fprintf(&b, "%s of %s %s, ", latency.FormatCount(v.Failing), sanitize.Count(v.Paths, "path"), verb(v.Failing, "fail"))
 	if v.Lossy > 0 {
 		fmt.Fprintf(&b, "%s with loss, ", latency.FormatCount(v.Lossy))
 	}
@@ -111,11 +111,7 @@ func printVerdict(w io.Writer, v suspects.Verdict) error {
 	}
 	b.WriteByte('\n')
 	for _, s := range v.Suspects {
-		work := "work"
-		if s.Working == 1 {
-			work = "works"
-		}
-		fmt.Fprintf(&b, "  %s: %s; explains %s; %s of these paths %s\n", sanitize.Text(s.String()), s.Fault(), sanitize.Count(s.Failing, "failure"), latency.FormatCount(s.Working), work)
+		fmt.Fprintf(&b, "  %s: %s; explains %s; %s of these paths %s\n", sanitize.Text(s.String()), s.Fault(), sanitize.Count(s.Failing, "failure"), latency.FormatCount(s.Working), verb(s.Working, "work"))
 	}
 	if len(v.Alternatives) > 0 {
 		b.WriteString("other explanations of the same measurements:\n")
@@ -125,6 +121,14 @@ func printVerdict(w io.Writer, v suspects.Verdict) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// verb is the form of a verb that n subjects need.
+func verb(n int, plural string) string {
+	if n == 1 {
+		return plural + "s"
+	}
+	return plural
 }
 
 // names lists suspects in one line.

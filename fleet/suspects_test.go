@@ -16,6 +16,8 @@ import (
 	"github.com/rebound-nic/rebound/fleet/suspects"
 	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/numbers"
 )
 
 // A dead host is named, on stdout and with -listen in the log and on the metrics page, until it answers again; while
@@ -126,4 +128,20 @@ func TestOtherExplanations(t *testing.T) {
 		t.Errorf("%v\n%s", err, &out)
 	}
 	check.Contains(t, metricsOf(&judge{verdict: &v}), "rebound_fleet_other_explanations 1\n", `rebound_fleet_paths{state="working"} 4`+"\n")
+}
+
+// Verdicts write numbers as the other commands do: of a large fleet, and of one path.
+func TestVerdictNumbers(t *testing.T) {
+	for _, v := range []suspects.Verdict{
+		{Paths: 60_000, Failing: 12_345, Lossy: 10_001, Silent: 11_000, Unexplained: 20_000, Suspects: []suspects.Suspect{
+			{Kind: suspects.Zone, Name: "a", Loss: 1.0 / 3, Down: 1, Failing: 23_456, Working: 10_000}, {Kind: suspects.Host, Name: "b", Loss: 1, Down: 0.123_45, Failing: 1, Working: 1}}},
+		{Paths: 1, Failing: 1, Lossy: 1, Silent: 1, Unexplained: 1, Suspects: []suspects.Suspect{{Kind: suspects.Host, Name: "b", Loss: 1, Down: 1, Failing: 1, Working: 1}}},
+		{Paths: 12_345},
+	} {
+		var out bytes.Buffer
+		must.OK(t, printVerdict(&out, v))
+		for _, f := range numbers.Others(out.String(), nil) {
+			t.Error(f)
+		}
+	}
 }

@@ -18,7 +18,7 @@ const pathsOf = key => {
   return pathsByPair.get(key) || [];
 };
 const pathRow = ([from, to, p50, p99, sent, least, most, verdict, stat, shift]) => {
-  const row = document.createElement("tr"), percent = n => significant(100 * n / sent) + " %";
+  const row = document.createElement("tr"), percent = n => +(100 * n / sent).toPrecision(2) + " %";
   const loss = +sent ? least == most ? percent(most) : `between ${percent(least)} and ${percent(most)}` : "–";
   const cells = [["th", from + " → " + to, ""], ["td", p50 ? exact(+p50) : "–", ""], ["td", p99 ? exact(+p99) : "–", ""], ["td", loss, +most ? "slower" : ""],
     ["td", verdict + (stat && shift && (verdict == "slower" || verdict == "faster") ? `, ${stat} ${+shift < 0 ? "" : "+"}${exact(+shift)}` : ""), "verdict " + verdict]];
@@ -37,7 +37,7 @@ for (const pair of document.querySelectorAll("details.pairs[data-from]")) {
     const show = () => {
       const all = pathsOf(pair.dataset.from + "\t" + pair.dataset.to), found = all.filter(f => f[0].includes(input.value) || f[1].includes(input.value));
       body.replaceChildren(...found.slice(0, mostShown).map(pathRow));
-      said.textContent = found.length > mostShown ? `The first ${mostShown} of ${found.length} paths. Type a part of a host's name to see others.` : `${found.length} of ${all.length} paths:`;
+      said.textContent = found.length > mostShown ? `The first ${mostShown} of ${grouped(found.length)} paths. Type a part of a host's name to see others.` : `${found.length} of ${grouped(all.length)} paths:`;
     };
     input.type = "search";
     input.addEventListener("input", show);

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/browser"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/numbers"
 )
 
 func drawn(t *testing.T, m *Matrix) string {
@@ -30,6 +31,28 @@ func TestAnswer(t *testing.T) {
 	must.OK(t, Print(&text, m))
 	check.Contains(t, text.String(), answer+"\n\n")
 	check.Contains(t, drawn(t, m), "<title>"+answer+" – ", `<meta property="og:description" content="`+answer+`">`)
+}
+
+// The text and the pages write numbers as the other commands do: of thousands of paths, by zone too, and of one.
+func TestNumbers(t *testing.T) {
+	large := fleet(1000, 2)
+	for pair, c := range large.Cells {
+		if strings.HasSuffix(pair.To, "0") {
+			c.Verdict, c.Shift, c.Sent, c.Samples = compare.Slower, 41_234, 2_376_267, 2_376_267
+		}
+	}
+	one := &Matrix{Title: "Mesh", From: []string{"a"}, To: []string{"b"}, Cells: map[Pair]*Cell{{"a", "b"}: {P50: 1.5e9, P99: 61e9, Now: 1.5e9, Samples: 20_360,
+		Counts: report.Counts{Sent: 20_361, Lost: 1, Late: 1, SendFailed: 12_345, Duplicates: 1}, Verdict: compare.Slower, Stat: "p50", Shift: 1.4e9}}}
+	whole := *large
+	whole.From = large.From[:50] // not drawn by zone
+	whole.To = large.To[:50]
+	for name, m := range map[string]*Matrix{"of zones": large, "of hosts": &whole, "of one path": one} {
+		var text strings.Builder
+		must.OK(t, Print(&text, m))
+		for _, f := range append(numbers.Others(text.String(), nil), numbers.Others(drawn(t, m), nil)...) {
+			t.Errorf("%s: %s", name, f)
+		}
+	}
 }
 
 // A matrix is saved as displayed, and copied with one line per path.

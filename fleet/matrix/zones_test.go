@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/net/html"
 
+	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/browser"
@@ -110,7 +111,7 @@ func TestZonesOpen(t *testing.T) {
 		}
 	}
 	const rows = `document.querySelectorAll("#pair-2 tbody tr").length`
-	b.Until(fmt.Sprintf(`%s == %d && document.querySelector("#pair-2 .foot").textContent.startsWith("The first 500 of %d paths.")`, rows, min(paths, 500), paths))
+	b.Until(fmt.Sprintf(`%s == %d && document.querySelector("#pair-2 .foot").textContent.startsWith("The first 500 of %s paths.")`, rows, min(paths, 500), latency.FormatCount(paths)))
 	b.Until(`document.activeElement == document.querySelector("#pair-2 summary")`)
 	const filter = `(i => { i.value = %q; i.dispatchEvent(new Event("input")) })(document.querySelector("#pair-2 input"))`
 	b.Eval(fmt.Sprintf(filter, "host-0006"), nil)

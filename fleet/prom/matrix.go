@@ -65,7 +65,7 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*matrix.Matrix, e
 		}
 	}
 	m := &matrix.Matrix{Cells: map[matrix.Pair]*matrix.Cell{}, Zones: map[string]string{}, Title: "Mesh, " + o.At.UTC().Format("2 January 2006 15:04 UTC"),
-		Summary: fmt.Sprintf("Round trips and loss during %s, compared with the same time %s earlier. Each is split into %d windows; a window counts as one run. ", timeText(o.Range), timeText(o.Before), o.Windows) + falseMarks}
+		Summary: fmt.Sprintf("Round trips and loss during %s, compared with the same time %s earlier. Each is split into %s; a window counts as one run. ", timeText(o.Range), timeText(o.Before), sanitize.Count(o.Windows, "window")) + falseMarks}
 	rows, columns := map[string]bool{}, map[string]bool{}
 	partial, unfit, width, unknown, several := 0, 0, 0.0, map[string]int{}, map[matrix.Pair]bool{}
 	found, err := s.pathsOfAll(ctx, hosts, by, o, tested)
@@ -112,23 +112,24 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*matrix.Matrix, e
 		}
 	}
 	if len(m.Cells) == 0 {
-		return nil, fmt.Errorf("%w: no %s in the %v before %s", answer.ErrNothing, sel.selector("rebound_probes_total"), o.Range, o.At.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("%w: no %s in the %s before %s", answer.ErrNothing, sel.selector("rebound_probes_total"), timeText(o.Range), o.At.UTC().Format(time.RFC3339))
 	}
 	m.From, m.To = slices.Sorted(maps.Keys(rows)), slices.Sorted(maps.Keys(columns))
+	some := func(n int) string { return latency.FormatCount(n) + " of " + sanitize.Count(len(m.Cells), "path") }
 	if partial > 0 {
-		m.Notes = append(m.Notes, fmt.Sprintf("%d of %d paths have data for only part of the %s: their cells cover the latest half, quarter or less", partial, len(m.Cells), timeText(o.Range)))
+		m.Notes = append(m.Notes, fmt.Sprintf("less than %s of data for %s: the cell covers the latest half, quarter or less", timeText(o.Range), some(partial)))
 	}
 	for _, metric := range slices.Sorted(maps.Keys(unknown)) {
-		m.Notes = append(m.Notes, fmt.Sprintf("%d of %d paths have no %s: their loss is a range", unknown[metric], len(m.Cells), metric))
+		m.Notes = append(m.Notes, fmt.Sprintf("no %s for %s: the loss is a range", metric, some(unknown[metric])))
 	}
 	if unfit > 0 {
-		m.Notes = append(m.Notes, fmt.Sprintf("the counters of %d of %d paths %s: their loss is a range", unfit, len(m.Cells), disagree))
+		m.Notes = append(m.Notes, fmt.Sprintf("the counters of %s %s: the loss is a range", some(unfit), disagree))
 	}
 	if len(several) > 0 {
-		m.Notes = append(m.Notes, fmt.Sprintf("%d cells have several series: loss is of all of them, the rest is of the one with the longest p99", len(several)))
+		m.Notes = append(m.Notes, fmt.Sprintf("several series in %s: loss is of all of them, the rest is of the one with the longest p99", sanitize.Count(len(several), "cell")))
 	}
 	if least := compare.RunsAmong(tested, compare.Stats(latency.CellTable)); o.Windows < least {
-		m.Notes = append(m.Notes, fmt.Sprintf("no path can have a verdict: %d paths need %d windows, set -windows %[2]d", tested, least))
+		m.Notes = append(m.Notes, fmt.Sprintf("no path can have a verdict: a test of %s needs %d windows, set -windows %[2]d", sanitize.Count(tested, "path"), least))
 	}
 	if width > 0 {
 		m.Notes = append(m.Notes, fmt.Sprintf("percentiles are accurate to %s, the width of the buckets that Prometheus keeps", latency.FormatShare(width)))
@@ -385,19 +386,17 @@ func (s *Server) elsewhere(ctx context.Context, of *Source, from, to time.Time, 
 	return out, nil
 }
 
-// timeText formats a duration: 7d, 1h, 1h30m.
+// timeText formats a duration that was set: "7 days", "1 hour", "90 minutes".
 func timeText(d time.Duration) string {
-	if days := d / (24 * time.Hour); days > 0 && d%(24*time.Hour) == 0 {
-		return fmt.Sprintf("%dd", days)
+	for _, u := range []struct {
+		of   time.Duration
+		name string
+	}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}} {
+		if d >= u.of && d%u.of == 0 {
+			return sanitize.Count(int64(d/u.of), u.name)
+		}
 	}
-	text := d.String()
-	if t, ok := strings.CutSuffix(text, "m0s"); ok {
-		text = t + "m"
-	}
-	if t, ok := strings.CutSuffix(text, "h0m"); ok {
-		text = t + "h"
-	}
-	return text
+	return latency.FormatDuration(d)
 }
 
 // identity identifies a series without the metric's name.

@@ -24,6 +24,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/numbers"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -125,10 +126,16 @@ var anHour = MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Wi
 // aToB is one path in the same hour.
 var aToB = &Source{Labels: []Label{{"instance", "a"}, {"target", "icmp:b"}}, Metric: DefaultMetric, From: now.Add(-time.Hour), To: now, Windows: 12}
 
-// matrixOf is that of an hour of a server.
+// matrixOf is that of an hour of a server. Its text and its page write numbers in one way.
 func matrixOf(t *testing.T, server *httptest.Server, o MatrixOptions) *matrix.Matrix {
 	t.Helper()
-	return must.Get((&Server{Base: server.URL}).Matrix(context.Background(), o))(t)
+	m := must.Get((&Server{Base: server.URL}).Matrix(context.Background(), o))(t)
+	var html, text bytes.Buffer
+	must.OK(t, errors.Join(matrix.Write(&html, m), matrix.Print(&text, m)))
+	for _, f := range append(numbers.Others(text.String(), nil), numbers.Others(html.String(), nil)...) {
+		t.Error(f)
+	}
+	return m
 }
 
 // always is a mesh that was always scraped, and has every metric.
@@ -222,7 +229,7 @@ func TestMatrixOfAYoungWatch(t *testing.T) {
 		if !regexp.MustCompile(`! b -> icmp:a: 100 % lost \(([\d,]+) of ([\d,]+)\)`).MatchString(text.String()) || !strings.Contains(html.String(), "100 %") {
 			t.Errorf("%v: the path without replies is left out:\n%s", age, &text)
 		}
-		if age < 30*time.Minute && !strings.Contains(text.String(), "6 of 6 paths have data for only part of the 1h") {
+		if age < 30*time.Minute && !strings.Contains(text.String(), "less than 1 hour of data for 6 of 6 paths") {
 			t.Errorf("%v: no note on the range:\n%s", age, &text)
 		}
 	}
@@ -238,7 +245,7 @@ func TestMatrixWithoutLossCounters(t *testing.T) {
 		if c := m.Cells[matrix.Pair{From: "a", To: "icmp:b"}]; c.Lost != 0 || c.LostUncertain != 0 {
 			t.Errorf("without %s, every probe answered: %+v", missing, c)
 		}
-		check.Contains(t, strings.Join(m.Notes, "\n"), "6 of 6 paths have no "+missing)
+		check.Contains(t, strings.Join(m.Notes, "\n"), "no "+missing+" for 6 of 6 paths")
 	}
 }
 
@@ -350,7 +357,14 @@ func TestMatrixOfSeveralSeries(t *testing.T) {
 	if c := m.Cells[matrix.Pair{From: "a", To: "a"}]; c.Sent != 7200 || c.SendFailed != 5 || c.Late != 7 || c.DroppedHere != 3 || c.Verdict != compare.Slower {
 		t.Errorf("%+v", c)
 	}
-	check.Contains(t, strings.Join(m.Notes, "\n"), "3 cells have several series")
+	check.Contains(t, strings.Join(m.Notes, "\n"), "several series in 3 cells")
+}
+
+func TestTimeText(t *testing.T) {
+	for d, want := range map[time.Duration]string{time.Hour: "1 hour", 36 * time.Hour: "36 hours", 24 * time.Hour: "1 day", 7 * 24 * time.Hour: "7 days", 90 * time.Minute: "90 minutes",
+		45 * time.Second: "45 seconds", 1500 * time.Millisecond: "1.500 s"} {
+		check.Equal(t, timeText(d), want, d.String()+": %s")
+	}
 }
 
 // If a matrix has more paths than its windows can decide, it says how many windows it needs.
@@ -362,7 +376,7 @@ func TestMatrixNeedsWindows(t *testing.T) {
 		t.Errorf("6 paths in 8 windows: %q", m.Notes)
 	}
 	o.Windows = 4
-	if m = matrixOf(t, always(t), o); !slices.Contains(m.Notes, "no path can have a verdict: 6 paths need 8 windows, set -windows 8") {
+	if m = matrixOf(t, always(t), o); !slices.Contains(m.Notes, "no path can have a verdict: a test of 6 paths needs 8 windows, set -windows 8") {
 		t.Errorf("4 windows: %q", m.Notes)
 	}
 	if least := compare.RunsAmong(1_000_000, compare.Stats(latency.CellTable)); least < 13 || least > 16 {

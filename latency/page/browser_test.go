@@ -140,7 +140,7 @@ func TestPagesInBrowser(t *testing.T) {
 }
 
 // tipPattern matches a position on the horizontal axis followed by a value for each curve.
-var tipPattern = regexp.MustCompile(`^(p[0-9.]+|(?:run|rank) \d+|[-+]?[0-9.]+\x{a0}\S+)(\n+.*[0-9.]+(\x{a0}\S+| samples| differences|\x{a0}%))+$`)
+var tipPattern = regexp.MustCompile(strings.ReplaceAll(`^(p[0-9.]+|(?:run|rank) \d+|[-+]?NUMBER\x{a0}\S+)(\n+(.*[ +-])?NUMBER(\x{a0}\S+| samples| differences|\x{a0}%))+$`, "NUMBER", `\d{1,3}(,\d{3})*(\.\d+)?`))
 
 func (got *probed) check(t *testing.T, name string, width, charts, curves, high int) {
 	t.Helper()

@@ -31,6 +31,7 @@ var beforeUnit = regexp.MustCompile(`(\d) (%|(?:ns|µs|ms|s|min|h)\b)`)
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"ns":       Duration,
+	"count":    latency.FormatCount[int],
 	"unbroken": unbroken,
 	"css":      func() template.CSS { return template.CSS(pageCSS) },
 	"js":       func() template.JS { return template.JS(pageJS) },

@@ -1,7 +1,8 @@
 // Values under the pointer. Each figure says how its pixels map to values (data-x, data-y: lo hi log pixel-lo pixel-hi
 // unit); the points are those of the paths that are drawn.
 "use strict";
-const significant = v => String(+v.toPrecision(3));
+const grouped = n => String(n).replace(/\B(?=(\d{3})+$)/g, ","); // of an integer
+const significant = v => (n => Math.abs(n) < 1000 ? String(n) : grouped(n))(+v.toPrecision(3));
 const duration = v => {
   const a = Math.abs(v);
   const [size, unit] = a >= 1e9 ? [1e9, "s"] : a >= 1e6 ? [1e6, "ms"] : a >= 1e3 ? [1e3, "µs"] : [1, "ns"];
