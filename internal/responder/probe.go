@@ -16,7 +16,9 @@ import (
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/evidence"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
@@ -102,7 +104,10 @@ func probeable(c *cards.Config) error {
 	}
 	addr, err := pci.ParseAddress(c.Device)
 	if err != nil {
-		return nil // an RDMA device, which was found by its name, or a model, which a socket reaches
+		if f, err := verbs.Find(c.Device); err == nil { // by its name: a probe reads registers, which the kernel's driver has
+			return fmt.Errorf("%s belongs to kernel driver %s (rebound-responder bind %s, and probe that address): %w", c.Device, f.Function.Driver, f.Function.Address, bus.ErrBusy)
+		}
+		return nil // a model, which a socket reaches
 	}
 	f, err := pci.Find(addr)
 	if err != nil {
@@ -114,24 +119,23 @@ func probeable(c *cards.Config) error {
 	if c.Driver == "auto" && cards.DriverFor(f.ID) == "" {
 		return fmt.Errorf("%s: %w: no driver for %v", addr, nic.ErrNoDevice, f.ID)
 	}
-	if name, _, _ := cards.BesideKernel(addr); name != "" || os.Geteuid() == 0 {
-		return nil
-	}
-	return openable(&f, func(path string) error {
+	return openable(&f, os.Geteuid() == 0, c.UnsafeNoIOMMU, func(path string) error {
 		return unix.Faccessat(unix.AT_FDCWD, path, unix.R_OK|unix.W_OK, unix.AT_EACCESS)
 	})
 }
 
-// openable returns an error if an ordinary user may not open a function: that takes access to the file of its IOMMU group on vfio-pci.
-func openable(f *pci.Found, access func(path string) error) error {
+// openable returns an error if this user may not open a function, which takes root, or access to the file of its IOMMU group on vfio-pci,
+// or if another driver has it.
+func openable(f *pci.Found, root, unsafeNoIOMMU bool, access func(path string) error) error {
+	group := "/dev/vfio/" + f.Group
+	onVFIO := f.Driver == "vfio-pci" && f.Group != ""
+	if root || onVFIO && access(group) == nil {
+		return pci.Openable(f, unsafeNoIOMMU)
+	}
 	what := "run as root (sudo)"
 	switch {
-	case f.Driver == "vfio-pci" && f.Group != "":
-		file := "/dev/vfio/" + f.Group
-		if access(file) == nil {
-			return nil
-		}
-		what += ", or give this user access to " + file
+	case onVFIO:
+		what += ", or give this user access to " + group
 	case f.Driver != "" && f.Driver != "vfio-pci":
 		what += fmt.Sprintf(", after rebound-responder bind %s: it belongs to kernel driver %s", f.Address, f.Driver)
 	}

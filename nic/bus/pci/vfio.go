@@ -47,6 +47,16 @@ func openVFIO(addr string, unsafeNoIOMMU bool) (Function, error) {
 	return f, nil
 }
 
+// Openable returns the error that Open has, as far as it is known without changing anything or opening a file: another driver has
+// the function, or it needs an IOMMU or the consent to go without.
+func Openable(f *Found, unsafeNoIOMMU bool) error {
+	if f.Driver == "" && unsafeNoIOMMU {
+		return nil
+	}
+	_, err := machine.openable(f, unsafeNoIOMMU)
+	return err
+}
+
 // Open opens the function at addr with openVFIO if it is bound to vfio-pci, and with openSysfs otherwise.
 func Open(addr string, unsafeNoIOMMU bool) (Function, error) {
 	f, err := machine.find(addr)
@@ -65,19 +75,9 @@ func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err e
 		return nil, err
 	}
 	addr = found.Address
-	switch {
-	case mmio.PureGo:
-		return nil, fmt.Errorf("pci: %s: a purego build has no barriers for a device: %w", addr, errors.ErrUnsupported)
-	case found.Driver == "":
-		return nil, h.driverless(found)
-	case found.Driver != vfioDriver:
-		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (rebound-responder bind %s): %w", addr, found.Driver, addr, bus.ErrBusy)
-	case found.Group == "":
-		return nil, fmt.Errorf("pci: %s: %w: boot with intel_iommu=on or amd_iommu=on", addr, errNoIOMMU)
-	}
-	noIOMMU := h.withoutIOMMU(found.Group)
-	if noIOMMU && !unsafeNoIOMMU {
-		return nil, fmt.Errorf("pci: %s: vfio-pci has it without an IOMMU, so that it can write to any memory: set nic.unsafe_no_iommu to accept that: %w", addr, errNoIOMMU)
+	noIOMMU, err := h.openable(&found, unsafeNoIOMMU)
+	if err != nil {
+		return nil, err
 	}
 
 	f := &vfioFunction{id: found.ID, node: found.NUMANode}
@@ -105,6 +105,24 @@ func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err e
 		return nil, err
 	}
 	return f, nil
+}
+
+// openable returns an error if a function cannot be opened by openVFIO, and otherwise whether vfio-pci has it without an IOMMU.
+func (h *host) openable(f *Found, unsafeNoIOMMU bool) (noIOMMU bool, err error) {
+	switch {
+	case mmio.PureGo:
+		return false, fmt.Errorf("pci: %s: a purego build has no barriers for a device: %w", f.Address, errors.ErrUnsupported)
+	case f.Driver == "":
+		return false, h.driverless(*f)
+	case f.Driver != vfioDriver:
+		return false, fmt.Errorf("pci: %s belongs to kernel driver %s (rebound-responder bind %s): %w", f.Address, f.Driver, f.Address, bus.ErrBusy)
+	case f.Group == "":
+		return false, fmt.Errorf("pci: %s: %w: boot with intel_iommu=on or amd_iommu=on", f.Address, errNoIOMMU)
+	}
+	if noIOMMU = h.withoutIOMMU(f.Group); noIOMMU && !unsafeNoIOMMU {
+		return true, fmt.Errorf("pci: %s: vfio-pci has it without an IOMMU, so that it can write to any memory: set nic.unsafe_no_iommu to accept that: %w", f.Address, errNoIOMMU)
+	}
+	return noIOMMU, nil
 }
 
 // driverless returns the error for a function without a kernel driver: it needs vfio-pci if there is an IOMMU, and the user's
