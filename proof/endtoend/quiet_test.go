@@ -19,7 +19,10 @@ func TestQuietStart(t *testing.T) {
 	n := newNetwork(t)
 	for _, how := range []string{"-transport=socket", "-driver=afpacket", "-driver=afxdp"} {
 		r := n.bench(quick(how, "-target", far4, "-count", "50", "-out", filepath.Join(t.TempDir(), "r"))...)
-		r.prints(t, "round trip p50 ")
+		r.prints(t)
+		if !strings.HasPrefix(r.out, "round trip p50 ") {
+			t.Errorf("bench %s: the first line is not the result: %q", how, r.out)
+		}
 		check.Equal(t, progressLine.ReplaceAllString(r.errors, ""), "", "bench "+how+" prints %q on stderr")
 		p := programs.Start(t, child("watch", how, far4), n.near.Do)
 		if !strings.HasPrefix(p.Ready, "watching 1 target on core ") {
