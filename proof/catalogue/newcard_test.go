@@ -72,9 +72,9 @@ func TestNewCard(t *testing.T) {
 		return string(out)
 	}
 	run("go", "build", "-trimpath", "-o", "bin/", "./cmd/...")
-	run("go", "test", "-trimpath", "-count=1", "-run", "Conformance|HotLoop|Watch", "./nic/drivers/novel")
-	run("go", "test", "-trimpath", "-count=1", "-run", "Profiles|HalvesAgree", "./proof/catalogue")
-	run("go", "test", "-trimpath", "-count=1", "-run", "Imports|ProductLinks", "./proof/house")
+	run("go", "test", "-trimpath", "-count=1", "-timeout", "0", "-run", "Conformance|HotLoop|Watch", "./nic/drivers/novel")
+	run("go", "test", "-trimpath", "-count=1", "-timeout", "0", "-run", "Profiles|HalvesAgree", "./proof/catalogue")
+	run("go", "test", "-trimpath", "-count=1", "-timeout", "0", "-run", "Imports|ProductLinks", "./proof/house")
 	for command, shows := range map[string]string{
 		"responder config":                      "# novel ",
 		"responder __complete -set nic.driver=": "novel",
