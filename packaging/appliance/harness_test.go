@@ -3,6 +3,7 @@ package appliance
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -245,6 +246,9 @@ type guest struct {
 	control net.Conn
 	keys    net.Conn // of the serial console
 	ended   chan struct{}
+	sticks  int    // that were plugged in after the first one
+	host    string // of the pages; empty for port
+	dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // limitOfBoot is generous: guests are emulated.
@@ -420,10 +424,12 @@ func (g *guest) enter(text string) {
 // replace pulls the stick and plugs another one in.
 func (g *guest) replace(disk string) {
 	g.t.Helper()
-	g.execute("device_del", map[string]any{"id": "plug"})
-	g.says("stick: not there any more", 1)
-	g.execute("blockdev-add", map[string]any{"driver": "raw", "node-name": "second", "file": map[string]any{"driver": "file", "filename": disk}})
-	g.execute("device_add", map[string]any{"driver": "usb-storage", "id": "second", "bus": "xhci.0", "drive": "second", "removable": true})
+	plug := func() string { return "plug" + strings.Repeat("-next", g.sticks) }
+	g.execute("device_del", map[string]any{"id": plug()})
+	g.sticks++
+	g.says("stick: not there any more", g.sticks)
+	g.execute("blockdev-add", map[string]any{"driver": "raw", "node-name": plug(), "file": map[string]any{"driver": "file", "filename": disk}})
+	g.execute("device_add", map[string]any{"driver": "usb-storage", "id": plug(), "bus": "xhci.0", "drive": plug(), "removable": true})
 }
 
 // powerButton presses it, and waits for QEMU's end.
@@ -439,8 +445,12 @@ func (g *guest) powerButton() {
 
 // get returns a page.
 func (g *guest) get(path string) (string, error) {
-	c := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	r, err := c.Get(fmt.Sprintf("http://127.0.0.1:%d%s", g.port, path))
+	c := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: g.dial}}
+	host := g.host
+	if host == "" {
+		host = fmt.Sprint("127.0.0.1:", g.port)
+	}
+	r, err := c.Get("http://" + host + path)
 	if err != nil {
 		return "", err
 	}
@@ -454,12 +464,13 @@ func (g *guest) get(path string) (string, error) {
 
 // status returns the page /status, when it is there.
 func (g *guest) status() (s struct {
-	State, Problem, Ready, Management, Boot, Watchdog, Link string
-	Restarts                                                int
-	Answered                                                float64
-	Memory                                                  float64 `json:"memory_mb"`
-	ReadyAfter                                              float64 `json:"ready_seconds"`
-	Reports                                                 []string
+	State, Problem, Ready, Management, Boot, Watchdog, Link, Clock, Configuration string
+
+	Restarts   int
+	Answered   float64
+	Memory     float64 `json:"memory_mb"`
+	ReadyAfter float64 `json:"ready_seconds"`
+	Reports    []string
 }) {
 	g.t.Helper()
 	g.until("the page /status", func() bool {
@@ -487,8 +498,8 @@ func value(t *testing.T, page, name string) (v float64) {
 	return 0
 }
 
-// measure runs the bench on the second model, and fails if a reply is missing.
-func measure(t *testing.T, k kit, model, socket string, more ...string) {
+// measure runs the bench on the second model, and fails if a reply is missing. It returns what the bench printed.
+func measure(t *testing.T, k kit, model, socket string, more ...string) string {
 	t.Helper()
 	args := append([]string{"run", "-target", "10.9.0.2", "-driver", model, "-iface", "vfio-user:" + socket, "-source", "10.9.0.1", "-gateway", "10.9.0.2", "-closed",
 		"-timeout", "60s", "-warmup", "0s", "-self-test", "0s", "-out", t.TempDir()}, more...)
@@ -496,6 +507,7 @@ func measure(t *testing.T, k kit, model, socket string, more ...string) {
 	if err != nil || !bytes.Contains(out, []byte("lost 0")) {
 		t.Fatalf("bench %s: %v\n%s", strings.Join(more, " "), err, out)
 	}
+	return string(out)
 }
 
 // says returns the last line with the text when it is complete, and the CPU time of the guest's process is read.

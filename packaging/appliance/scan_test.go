@@ -17,33 +17,25 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/must"
-	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // From the management side only the port of the pages is open. The port under test sends nothing but answers: to ARP for its address, to pings, UDP
 // echo and STAMP.
 func TestScan(t *testing.T) {
-	needs.Root(t, "network namespaces")
 	k := guests(t)
-	runtime.LockOSThread() // the thread's namespace is its own from here on, so it ends with this test
-	ns := must.Get(netns.New())(t)
-	defer ns.Close()
-	tap := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "rbappl0"}, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR, Queues: 1}
-	must.OK(t, netlink.LinkAdd(tap))
+	dir := guestImage(t)
+	side := newSide(t)
 	m := serveOn(t, k, "ixgbe", 1, "tap:rbappl1")
-	for name, address := range map[string]string{"rbappl0": "10.77.0.1/24", "rbappl1": "10.9.0.1/24"} {
-		var link netlink.Link
-		until(t, 20*time.Second, name, func() (ok bool) { link, _ = netlink.LinkByName(name); return link != nil })
-		must.OK(t, netlink.AddrAdd(link, must.Get(netlink.ParseAddr(address))(t)))
-		must.OK(t, netlink.LinkSetUp(link))
-	}
-	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": answering("[appliance]\nmanagement = \"0000:00:12.0\"\naddress = \"10.77.0.2/24\"\n")})
+	until(t, 20*time.Second, "the model's tap", func() bool { _, err := netlink.LinkByName("rbappl1"); return err == nil })
+	address(t, managementTap, "10.77.0.1/24")
+	address(t, "rbappl1", "10.9.0.1/24")
+	d := disk(t, dir+"/rebound.img", map[string]string{"/rebound.toml": answering("[appliance]\nmanagement = \"0000:00:12.0\"\naddress = \"10.77.0.2/24\"\n")})
 	sent := capture(t, "rbappl1")
-	g := boot(t, k, machine{disk: d, sockets: m.sockets, netdev: "tap,id=m,ifname=rbappl0,script=no,downscript=no"})
+	g := boot(t, k, machine{disk: d, sockets: m.sockets, netdev: side.netdev()})
 	g.says("rebound: ready driver=", 1)
 	g.says("management: http://10.77.0.2:9469", 1)
 
-	open, other := scan(ns, "10.77.0.2", 65535, 20*time.Second)
+	open, other := scan(side.ns, "10.77.0.2", 65535, 20*time.Second)
 	if fmt.Sprint(open) != "[9469]" {
 		t.Errorf("open ports on the management side: %v", open)
 	}
@@ -53,7 +45,7 @@ func TestScan(t *testing.T) {
 	if n := sent.all(); len(n) > 0 {
 		t.Errorf("the port under test sent %q before it was asked", n)
 	}
-	if open, _ := scan(ns, "10.9.0.2", 1024, 500*time.Millisecond); len(open) > 0 {
+	if open, _ := scan(side.ns, "10.9.0.2", 1024, 500*time.Millisecond); len(open) > 0 {
 		t.Errorf("open ports on the port under test: %v", open)
 	}
 	probeAll(t)

@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"bytes"
+	"encoding/base64"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -131,4 +132,55 @@ func TestWatch(t *testing.T) {
 	}
 	g.powerButton()
 	fsck(t, d)
+}
+
+// The user data of clouds whose services want a token or a header, and give nothing without it.
+func TestUserData(t *testing.T) {
+	k := guests(t)
+	dir := guestImage(t)
+	side := newSide(t)
+	address(t, managementTap, "169.254.169.254/32")
+	address(t, managementTap, "10.77.0.1/24")
+	lease(t, managementTap, "")
+	serveHTTP(t, "169.254.169.254:80", userData(answering("")))
+	for _, cloud := range []string{"ec2", "gce", "azure"} {
+		// Not a subtest, which would be on another thread.
+		m := serve(t, k, "ixgbe", 2)
+		d := disk(t, dir+"/rebound.img", map[string]string{"/rebound.toml": ""})
+		g := boot(t, k, machine{disk: d, sockets: m.sockets[:1], netdev: side.netdev(), more: extra("rebound.config=" + cloud)})
+		g.host, g.dial = "10.77.0.2:9469", side.dial
+		g.says("rebound: ready driver=", 1)
+		if s := g.status(); s.Configuration != cloud || s.State != "answering" {
+			t.Errorf("%+v", s)
+		}
+		measure(t, k, "ixgbe", m.sockets[1], "-count", "200")
+		g.powerButton()
+	}
+}
+
+// userData is the service of three providers in one: each part refuses what the provider's does.
+func userData(text string) http.Handler {
+	pages := http.NewServeMux()
+	need := func(w http.ResponseWriter, r *http.Request, name, value, body string) {
+		if r.Header.Get(name) != value {
+			http.Error(w, name+" is missing", http.StatusUnauthorized)
+			return
+		}
+		w.Write([]byte(body))
+	}
+	pages.HandleFunc("PUT /latest/api/token", func(w http.ResponseWriter, r *http.Request) {
+		need(w, r, "X-aws-ec2-metadata-token-ttl-seconds", "60", "a token")
+	})
+	pages.HandleFunc("GET /latest/user-data", func(w http.ResponseWriter, r *http.Request) { need(w, r, "X-aws-ec2-metadata-token", "a token", text) })
+	pages.HandleFunc("GET /computeMetadata/v1/instance/attributes/user-data", func(w http.ResponseWriter, r *http.Request) {
+		need(w, r, "Metadata-Flavor", "Google", text)
+	})
+	pages.HandleFunc("GET /metadata/instance/compute/userData", func(w http.ResponseWriter, r *http.Request) {
+		if q := r.URL.Query(); q.Get("api-version") != "2021-01-01" || q.Get("format") != "text" {
+			http.Error(w, r.URL.RawQuery, http.StatusBadRequest)
+			return
+		}
+		need(w, r, "Metadata", "true", base64.StdEncoding.EncodeToString([]byte(text)))
+	})
+	return pages
 }

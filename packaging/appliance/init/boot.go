@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +26,7 @@ type appliance struct {
 	network  network
 	watchdog watchdog
 	usage    usage
-	url      string   // of the configuration; empty for the stick
+	url      string   // of the configuration, or the name of a cloud; empty for the stick
 	words    []string // settings on the kernel's command line
 	texts    chan string
 	settled  sync.Once
@@ -346,25 +344,6 @@ func (a *appliance) fetch(ctx context.Context, text string, known bool) {
 			return
 		}
 	}
-}
-
-func download(ctx context.Context, url string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return "", err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("%s: %s", url, answer.Status)
-	}
-	b, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
-	return string(b), err
 }
 
 // questions asks on the console for a card and an address, and returns a configuration.

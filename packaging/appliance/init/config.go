@@ -211,8 +211,8 @@ func onCommandLine(err error) error {
 	return err
 }
 
-// fromKernel returns the URL of the configuration and the settings on the kernel's command line: rebound.config=URL and
-// rebound.SECTION.KEY=VALUE.
+// fromKernel returns the URL of the configuration, or the name of a cloud, and the settings on the kernel's command line: rebound.config=URL
+// and rebound.SECTION.KEY=VALUE.
 func fromKernel(line string) (url string, words []string) {
 	for _, w := range strings.Fields(line) {
 		rest, ok := strings.CutPrefix(w, "rebound.")
