@@ -184,3 +184,24 @@ func userData(text string) http.Handler {
 	})
 	return pages
 }
+
+// The firmware itself loads the file over HTTP, from the URL that DHCP gives. Nothing else is on the machine, and the configuration comes from
+// a URL.
+func TestHTTPBoot(t *testing.T) {
+	k := guests(t)
+	dir := guestImage(t)
+	side := newSide(t)
+	address(t, managementTap, "10.77.0.1/24")
+	lease(t, managementTap, "http://10.77.0.1/rebound.efi")
+	files := http.NewServeMux()
+	files.Handle("/", http.FileServerFS(os.DirFS(dir)))
+	files.HandleFunc("/rebound.toml", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(answering(""))) })
+	serveHTTP(t, "10.77.0.1:80", files)
+	m := serve(t, k, "ixgbe", 2)
+	g := boot(t, k, machine{sockets: m.sockets[:1], netdev: side.netdev(), more: append(extra("rebound.config=http://10.77.0.1/rebound.toml"),
+		"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=no", "-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=no")})
+	g.host, g.dial = "10.77.0.2:9469", side.dial
+	g.says("rebound: ready driver=", 1)
+	measure(t, k, "ixgbe", m.sockets[1], "-count", "200")
+	g.powerButton()
+}
