@@ -59,6 +59,24 @@ func TestUnfinishedNote(t *testing.T) {
 	check.Contains(t, strings.Join(Reports(a, b).Notes, "\n"), b.Name()+" is "+b.UnfinishedText())
 }
 
+// Values that are only known to a part of themselves widen what an interval allows by that part. A shift that is smaller has no verdict, and
+// says why.
+func TestCoarseValues(t *testing.T) {
+	median := func(resolution float64) Row {
+		a, b := machines(3, 10, true, steady, 0.03)
+		a.Resolution = resolution
+		rows := Reports(a, b).Pairs[0].Rows
+		return rows[slices.IndexFunc(rows, func(r Row) bool { return r.Stat.String() == "p50" })]
+	}
+	exact, coarse := median(0), median(0.05)
+	check.Equal(t, exact.Verdict, Slower, "3 %% slower, with exact values: %s")
+	check.Equal(t, coarse.Verdict, Unknown, "3 %% slower, with values known to 5 %%: %s")
+	check.Contains(t, coarse.Why, "its values are only known to 20")
+	if grain := 0.05 * coarse.Base; math.Abs(coarse.Allowed-exact.Allowed-grain) > 1e-6 || math.Abs(coarse.Lo-exact.Lo) < grain/2 {
+		t.Errorf("allowed %.1f, %.1f with exact values; from %.1f and %.1f", coarse.Allowed, exact.Allowed, coarse.Lo, exact.Lo)
+	}
+}
+
 // Three reports make two tables, whose expected false marks add up. The output says so.
 func TestSeveralTables(t *testing.T) {
 	a, b := machines(3, 10, true, steady, 0)
