@@ -22,6 +22,7 @@ func main() {
 	flag.StringVar(&o.out, "out", "../out/package", "`FOLDER` for what is made")
 	flag.StringVar(&o.arch, "arch", runtime.GOARCH, "architecture to build for: amd64 or arm64")
 	flag.BoolVar(&o.discover, "discover", false, "include rebound-discover, which compiles for minutes at first; a release has it")
+	flag.StringVar(&o.discovery, "discovery", "fleet/discovery", "`FOLDER` of rebound-discover's sources in the repository")
 	release := flag.Bool("release", false, "build everything for both architectures, and write SHA256SUMS")
 	flag.BoolVar(&o.imageOnly, "image", false, "build the image's archive alone")
 	flag.Parse()

@@ -156,10 +156,10 @@ func emulated(flags []string, pkgs ...string) job {
 
 // Names of tests, in the format of -run and -skip.
 const (
-	boots    = "^(TestInstall|TestContainer|TestMesh|TestScrape|TestReproducible)$" // of packaging, in make lab
-	vfioUser = "^TestConformanceOverVFIOUser$"                                      // of nic/drivers/mlx4, in make lab
-	smoke    = "^TestLabSmoke$"                                                     // of proof/lab, in make test
-	cards    = "^(TestPlantedDrops|TestAnswersOnMlx4)$"                             // of internal/responder, under the race detector in make lab
+	boots    = "^(TestInstall|TestContainer|TestMesh|TestScrape|TestReproducible|TestWorkflow)$" // of packaging, in make lab
+	vfioUser = "^TestConformanceOverVFIOUser$"                                                   // of nic/drivers/mlx4, in make lab
+	smoke    = "^TestLabSmoke$"                                                                  // of proof/lab, in make test
+	cards    = "^(TestPlantedDrops|TestAnswersOnMlx4)$"                                          // of internal/responder, under the race detector in make lab
 	long     = "^(TestSingleByteMutations|TestRandomMutations|TestReflectorAgainstOracle|TestFloodSparesKnownSources|" +
 		"TestFloodDisplacesItself|TestReplyLengths|TestPingPacketLengths|TestEveryChecksum|TestUpdate16)$" // of fastpath and cksum, emulated in make lab
 )
