@@ -13,6 +13,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // Prefix starts the name of a source where a report's folder could be given as well.
@@ -190,7 +191,7 @@ func ParseTime(text string, now time.Time) (time.Time, error) {
 // Advice states the limits of a comparison with a side from a Prometheus. width is that of the coarsest bucket, as a
 // share.
 func Advice(s *Source, width float64) []string {
-	out := []string{fmt.Sprintf("%s: each of %d windows of %v counts as one run; a verdict needs %d on each side, with enough samples in each", s.Name(), s.Windows, s.Step(), compare.MinRuns)}
+	out := []string{fmt.Sprintf("%s: each of %s of %s counts as one run; a verdict needs %d on each side, with enough samples in each", s.Name(), sanitize.Count(s.Windows, "window"), timeText(s.Step()), compare.MinRuns)}
 	if width > 0 {
 		out = append(out, fmt.Sprintf("%s: percentiles are accurate to %s, the width of Prometheus' buckets; a shift within one bucket is not seen", s.Name(), latency.FormatShare(width)))
 	}

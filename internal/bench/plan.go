@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 	"github.com/rebound-nic/rebound/latency/schedule"
 )
 
@@ -77,12 +78,12 @@ func (o *runOptions) planAuto(percentile string, within time.Duration) error {
 	}
 	o.Duration, o.Looks = within, looks
 	at := func(slices int) time.Duration { return time.Duration(slices*len(o.Variants)) * o.Slice }
-	o.advice = fmt.Sprintf("a verdict at %s takes %v at the earliest (%d slices of each variant) and %v at most", st, at(looks[0]), looks[0], at(looks[len(looks)-1]))
+	o.advice = fmt.Sprintf("a verdict at %s takes %s at the earliest (%s of each variant) and %s at most", st, latency.FormatDuration(at(looks[0])), sanitize.Count(looks[0], "slice"), latency.FormatDuration(at(looks[len(looks)-1])))
 	o.Enough = func(all []*report.Report) bool {
 		for _, p := range compare.Reports(all[0], all[1:]...).Pairs {
 			i := slices.IndexFunc(p.Rows, func(r compare.Row) bool { return r.Stat == st })
 			if i < 0 || p.Rows[i].Verdict <= compare.Noise {
-				fmt.Fprintf(o.ProgressTo, "no verdict at %s yet, after %v of %v of each variant\n", st, time.Duration(len(all[0].Runs))*o.Slice, within)
+				fmt.Fprintf(o.ProgressTo, "no verdict at %s yet, after %s of %s of each variant\n", st, latency.FormatDuration(time.Duration(len(all[0].Runs))*o.Slice), latency.FormatDuration(within))
 				return false
 			}
 		}

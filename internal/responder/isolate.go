@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/host/isolate"
+	"github.com/rebound-nic/rebound/latency"
 )
 
 // releaseCommand undoes what killed responders and benches left on this machine.
@@ -115,9 +116,9 @@ func probeGuards(stdout io.Writer, cores []int, priority int) error {
 		case err != nil:
 			fmt.Fprintf(stdout, "guard    core %d could not be tested: %v\n", c, err)
 		case total > 0:
-			fmt.Fprintf(stdout, "guard    a SCHED_FIFO %d thread was descheduled from core %d for %v in %v, up to %v at a time: a polling loop would be, too\n", priority, c, total, long, longest)
+			fmt.Fprintf(stdout, "guard    a SCHED_FIFO %d thread was descheduled from core %d for %s in %s, up to %s at a time: a polling loop would be, too\n", priority, c, latency.FormatDuration(total), latency.FormatDuration(long), latency.FormatDuration(longest))
 		default:
-			fmt.Fprintf(stdout, "guard    a SCHED_FIFO %d thread was never descheduled from core %d for a millisecond in %v\n", priority, c, long)
+			fmt.Fprintf(stdout, "guard    a SCHED_FIFO %d thread was never descheduled from core %d for a millisecond in %s\n", priority, c, latency.FormatDuration(long))
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/numbers"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
@@ -80,7 +81,10 @@ func TestReflector(t *testing.T) {
 	t.Run("no reflector", func(t *testing.T) {
 		r := n.bench("run", "-self-test", "0s", "-warmup", "0s", "-timeout", "200ms", "-target", "10.98.0.3", "-proto", "stamp", "-port", "999", "-count", "3",
 			"-out", filepath.Join(t.TempDir(), "r"))
-		r.fails(t, 1, "no usable reply", "by stamp", "-set respond.stamp_ports=999")
+		r.fails(t, 1, "no usable reply", "by stamp", "none answered within 200.0 ms", "-set respond.stamp_ports=999")
+		for _, f := range numbers.Others(r.errors, nil) {
+			t.Error(f)
+		}
 	})
 	t.Run("no clock's error", func(t *testing.T) {
 		rep, r := n.measure(t, "-target", "10.98.0.3", "-proto", "stamp", "-count", "20")

@@ -349,9 +349,9 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 				if lag.grows(now, now-intended) {
 					s.Behind = max(s.Behind, now-intended)
 					frequency := s.clock.Info().Frequency
-					return fmt.Errorf("%w: %.4g probes a second were requested, %.4g achieved in %v, and it is %v behind its schedule (lower -rate, or measure with -transport raw on a dedicated CPU: -core, -isolate)",
-						ErrBehind, frequency/s.period, float64(s.window.next-number)/float64(now-start)*frequency, time.Duration(s.clock.Nanoseconds(now-start)).Round(time.Millisecond),
-						time.Duration(s.clock.Nanoseconds(now-intended)).Round(time.Millisecond))
+					return fmt.Errorf("%w: %s probes a second were requested, %s achieved in %s, and it is %s behind its schedule (lower -rate, or measure with -transport raw on a dedicated CPU: -core, -isolate)",
+						ErrBehind, latency.FormatRate(frequency/s.period), latency.FormatRate(float64(s.window.next-number)/float64(now-start)*frequency),
+						latency.FormatNS(float64(s.clock.Nanoseconds(now-start))), latency.FormatNS(float64(s.clock.Nanoseconds(now-intended))))
 				}
 				break
 			}
@@ -413,7 +413,7 @@ func (s *Stream) send(intended uint64, stop *atomic.Bool) error {
 			if stop.Load() {
 				return nil
 			}
-			return fmt.Errorf("%w in %v: %w", ErrSend, time.Duration(s.clock.Nanoseconds(w.timeout)), err)
+			return fmt.Errorf("%w in %s: %w", ErrSend, latency.FormatNS(float64(s.clock.Nanoseconds(w.timeout))), err)
 		}
 		if err = s.port.Send(frame); err != nil && !errors.Is(err, nic.ErrFull) {
 			s.unsent(at)

@@ -258,7 +258,7 @@ func TestBehind(t *testing.T) {
 	s, _ := stream(t, f, 1e6, 20*time.Second, nil)
 	err := s.Run(Limit{Count: 1e6}, new(atomic.Bool)) // it would take 20 s
 	check.Fails(t, "a rate that is too high", err, ErrBehind)
-	check.Contains(t, err.Error(), "1e+06 probes a second were requested, ", " achieved in ", "lower -rate")
+	check.Contains(t, err.Error(), "1,000,000 probes a second were requested, ", " achieved in ", "lower -rate")
 	if c := s.Counts(); c.Sent == 0 || c.Sent > 500_000 || c.Unanswered() != 0 || c.Abandoned != 0 {
 		t.Errorf("%+v", c)
 	}

@@ -70,12 +70,19 @@ func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 	}
 	c.LostUncertain = min(c.Lost, c.LostUncertain+n.Stray) // a reply to a forgotten probe is late
 	if merged {                                            // without an ICMP error, too
-		c.RefusedThere, c.RefusedThereUncertain = c.RefusedThere+c.Lost, c.RefusedThereUncertain+c.Lost
+		perhapsRefused(&c, u.Measured)
 	}
 	if merged || s.unread != nil || s.droppedUncountedThere() || s.restartedHere || s.restartedThere {
 		c.LostUncertain = c.Lost
 	}
 	return c, drops
+}
+
+// perhapsRefused makes each lost probe one that the target may have refused, of all that have no reply.
+func perhapsRefused(c *report.Counts, unanswered int64) {
+	least := c.RefusedThere - c.RefusedThereUncertain
+	c.RefusedThere = min(c.RefusedThere+c.Lost, unanswered)
+	c.RefusedThereUncertain = c.RefusedThere - least
 }
 
 // droppedUncountedThere reports whether the responder's metrics were read, but its device does not count the frames that it drops.

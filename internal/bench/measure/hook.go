@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/internal/host/process"
+	"github.com/rebound-nic/rebound/latency"
 )
 
 // Hook is one command, for /bin/sh.
@@ -59,7 +60,7 @@ func (h *Hook) run() error {
 	err := c.Wait()
 	switch {
 	case !inTime:
-		err = fmt.Errorf("it did not end within %v", h.Within)
+		err = fmt.Errorf("it did not end within %s (-do-within)", latency.FormatDuration(h.Within))
 	case errors.Is(err, exec.ErrWaitDelay): // it succeeded, but a background process still has its output open
 		err = nil
 	}

@@ -39,7 +39,7 @@ func TestFails(t *testing.T) {
 	pid := filepath.Join(t.TempDir(), "pid")
 	// The shell has to reach the sleep command, on a machine that may delay it by a second.
 	h = Hook{Name: "b", Command: "echo starting; sleep 1000 & echo $! > " + pid + "; wait", Within: 5 * time.Second}
-	check.Fails(t, "a slow hook", h.Run(), errHook, "within 5s", "starting")
+	check.Fails(t, "a slow hook", h.Run(), errHook, "within 5.000 s", "starting")
 	running := alive(t, pid)
 	await.Until(t, "what the hook started has ended", func() bool { return !running() })
 }

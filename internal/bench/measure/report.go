@@ -184,28 +184,28 @@ func (s *Series) device(rep *report.Report) {
 // remarks describes findings that the counts alone do not show.
 func (s *Series) remarks(n engine.Counts) []string {
 	var out []string
-	say := func(count int64, format string, args ...any) {
+	say := func(count int64, thing, format string, args ...any) {
 		if count > 0 {
-			out = append(out, fmt.Sprintf("%d "+format, append([]any{count}, args...)...))
+			out = append(out, sanitize.Count(count, thing)+fmt.Sprintf(format, args...))
 		}
 	}
-	say(n.Unsummed, "replies carried no finished UDP checksum (left to an offload, as on a veth pair); everything else in them was correct")
-	say(n.Corrupt, "replies were rejected, the warm-up included, by the first thing wrong in each: %s", s.wrong())
+	say(n.Unsummed, "reply", " without a finished UDP checksum (left to an offload, as on a veth pair), and correct otherwise")
+	say(n.Corrupt, "reply", " rejected, the warm-up included, by the first thing wrong in each: %s", s.wrong())
 	if s.ECN == 1 || s.ECN == 2 || n.CE > 0 {
 		switch {
 		case s.Transport == "socket" || s.Message:
 			out = append(out, "marks of congestion (CE) are not counted: the transport does not show the IP header of a reply")
 		default:
-			out = append(out, fmt.Sprintf("%s of %s were marked as having met congestion (CE, RFC 3168), on their way or their probe's where the target copies the mark", latency.FormatCount(n.CE), sanitize.Count(n.Received+n.Late, "reply")))
+			out = append(out, fmt.Sprintf("%s of %s marked as having met congestion (CE, RFC 3168), on their way or their probe's where the target copies the mark", latency.FormatCount(n.CE), sanitize.Count(n.Received+n.Late, "reply")))
 		}
 	}
-	say(n.Spoiled, "probes were answered by rejected replies only: neither received nor lost")
-	say(n.Refused, "ICMP errors, the last %s", icmpError(s.stream.Error, s.flow.Dst.Is6()))
+	say(n.Spoiled, "probe", " answered by rejected replies only: neither received nor lost")
+	say(n.Refused, "ICMP error", ", the last %s", icmpError(s.stream.Error, s.flow.Dst.Is6()))
 	if p := s.port.socket; p != nil {
-		say(p.Refused, "errors that the kernel reported on the socket, the last: %v", p.LastRefusal)
+		say(p.Refused, "error", " that the kernel reported on the socket, the last: %v", p.LastRefusal)
 	}
-	say(n.Stray, "replies to probes older than the bench remembers: their probes count as lost")
-	say(s.stream.Full, "times that the transmit ring was full and the bench had to wait")
+	say(n.Stray, "reply", " to probes older than the bench remembers, which count as lost")
+	say(s.stream.Full, "time", " that the transmit ring was full and the bench had to wait")
 	if s.port.stamper != nil {
 		t := s.port.stamps
 		out = append(out, fmt.Sprintf("timestamps requested; active: kernel receive %t, kernel send %t, card receive %t, card send %t",

@@ -289,17 +289,17 @@ func (s *Series) NoReply() error {
 	n := s.stream.Counts()
 	refused := ""
 	if n.Refused > 0 {
-		refused = fmt.Sprintf("; it answered with %d ICMP errors, the last %s", n.Refused, icmpError(s.stream.Error, s.Target.Is6()))
+		refused = fmt.Sprintf("; it answered with %s, the last %s", sanitize.Count(n.Refused, "ICMP error"), icmpError(s.stream.Error, s.Target.Is6()))
 	}
 	if p := s.port.socket; p != nil && p.Refused > 0 {
 		refused = fmt.Sprintf("; the kernel reports: %v", p.LastRefusal)
 	}
-	answered := fmt.Sprintf("none answered within %v", s.Timeout)
+	answered := "none answered within " + latency.FormatDuration(s.Timeout)
 	if c, _ := s.Counts(); c.Elsewhere() != "" {
 		answered += " (" + c.Elsewhere() + ")"
 	}
 	if n.Corrupt > 0 {
-		answered = fmt.Sprintf("and %d replies, those to the warm-up included, were all rejected, by the first thing wrong in each: %s", n.Corrupt, s.wrong())
+		answered = fmt.Sprintf("and %s, those to the warm-up included, rejected, by the first thing wrong in each: %s", sanitize.Count(n.Corrupt, "reply"), s.wrong())
 		if s.stream.Fields[probe.Length] > 0 {
 			answered += fmt.Sprintf(". The latest had %d bytes of payload, the probe has %d", s.stream.Payload, s.stream.PayloadSize())
 			if s.Proto == probe.STAMP {

@@ -157,3 +157,13 @@ func TestInterruptedDrops(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 }
+
+// No more probes are refused than have no reply: a probe that is perhaps lost and perhaps refused counts once.
+func TestPerhapsRefused(t *testing.T) {
+	for _, x := range []struct{ refused, uncertain, lost, unanswered, most, least int64 }{{1, 1, 1, 1, 1, 0}, {0, 0, 3, 3, 3, 0}, {5, 2, 4, 7, 7, 3}} {
+		c := report.Counts{RefusedThere: x.refused, RefusedThereUncertain: x.uncertain, Lost: x.lost}
+		if perhapsRefused(&c, x.unanswered); c.RefusedThere != x.most || c.RefusedThere-c.RefusedThereUncertain != x.least {
+			t.Errorf("%+v: %+v", x, c)
+		}
+	}
+}

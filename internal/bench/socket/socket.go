@@ -92,7 +92,7 @@ func open(target netip.AddrPort, source netip.Addr, device string, proto int) (_
 func bound(family, proto int, source netip.AddrPort, device string) (_ int, err error) {
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
 	if errors.Is(err, unix.EACCES) && proto != unix.IPPROTO_UDP {
-		return -1, fmt.Errorf("ping socket: %w: sysctl net.ipv4.ping_group_range has to include the group %d: %w", nic.ErrRights, unix.Getegid(), err)
+		return -1, fmt.Errorf("ping socket: %w: group %d is not in net.ipv4.ping_group_range (as root: sysctl -w net.ipv4.ping_group_range='0 2147483647'): %w", nic.ErrRights, unix.Getegid(), err)
 	} else if err != nil {
 		return -1, fmt.Errorf("socket: %w", err)
 	}
