@@ -203,7 +203,12 @@ func (a *appliance) one(ctx context.Context, text string, known bool) (next stri
 	}
 	part(func() { a.network.serve(ctx, c, without) })
 	part(func() {
-		keepClock(ctx, c, func() []string { _, _, servers := a.network.get(); return servers }, func(text string) { a.shown.set(func(s *status) { s.Clock = text }) })
+		keepClock(ctx, c, func() []string { _, _, servers := a.network.get(); return servers }, func(text string, worthSaying bool) {
+			a.shown.set(func(s *status) { s.Clock = text })
+			if worthSaying {
+				a.console.say("clock: %s", text)
+			}
+		})
 	})
 	if text := a.watchdog.open(c.watchdog); text != "" {
 		a.shown.set(func(s *status) { s.Watchdog = text })

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/beevik/ntp"
@@ -24,24 +27,38 @@ const (
 	pllConstant   = 4                      // of the kernel's loop, for this interval
 )
 
-// keepClock sets the clock until ctx ends.
-func keepClock(ctx context.Context, c *config, servers func() []string, report func(string)) {
+// keepClock sets the clock until ctx ends. It reports each comparison; worth saying are steps, and another source or problem.
+func keepClock(ctx context.Context, c *config, servers func() []string, report func(text string, worthSaying bool)) {
 	if c.clock == "none" {
-		report("not synchronized: appliance.clock is \"none\"")
+		report("not synchronized: appliance.clock is \"none\"", false)
 		return
 	}
-	for {
+	for said, failures := "", 0; ; failures++ {
 		s, err := measure(c, servers())
+		stepped := false
 		if err == nil {
-			err = discipline(s)
+			stepped, err = discipline(s)
 		}
-		wait := clockInterval
+		topic, wait := c.clock, clockInterval
+		text := fmt.Sprintf("%s, offset %v, error at most %v", s.from, s.offset.Round(time.Microsecond), s.err.Round(time.Microsecond))
+		if stepped {
+			text += ", stepped"
+		}
 		if err != nil {
-			report("not synchronized: " + err.Error())
-			wait = 5 * time.Second
+			wait, text = 5*time.Second, "not synchronized: "+err.Error()
+			switch {
+			case c.clock != "ntp":
+				topic = text
+			case failures < 3: // the network is not there yet, or one answer was lost
+				topic = said
+			default: // the texts of network errors have numbers that change
+				topic = "NTP fails"
+			}
 		} else {
-			report(fmt.Sprintf("%s, offset %v, error at most %v", s.from, s.offset.Round(time.Microsecond), s.err.Round(time.Microsecond)))
+			failures = 0
 		}
+		report(text, stepped || topic != said)
+		said = topic
 		if !sleep(ctx, wait) {
 			return
 		}
@@ -83,7 +100,9 @@ func measure(c *config, servers []string) (s sample, err error) {
 // hardwareClock compares with a PTP hardware clock that holds UTC: the best of some readings, each between two of this machine's clock.
 func hardwareClock(device string) (s sample, err error) {
 	f, err := os.Open(device)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, fmt.Errorf("appliance.clock: no %s (%s)", device, hardwareClocks("/sys"))
+	} else if err != nil {
 		return s, err
 	}
 	defer f.Close()
@@ -106,14 +125,28 @@ func hardwareClock(device string) (s sample, err error) {
 	return s, nil
 }
 
+// hardwareClocks says which PTP hardware clocks there are, with the names that their drivers give them: most often a MAC address.
+func hardwareClocks(sys string) string {
+	files, _ := filepath.Glob(sys + "/class/ptp/ptp*/clock_name")
+	var all []string
+	for _, f := range files {
+		name, _ := os.ReadFile(f)
+		all = append(all, fmt.Sprintf("/dev/%s, %s", filepath.Base(filepath.Dir(f)), strings.TrimSpace(string(name))))
+	}
+	if len(all) == 0 {
+		return "this machine has no PTP hardware clock"
+	}
+	return "this machine has " + strings.Join(all, "; ")
+}
+
 // discipline steps or steers the clock, and tells the kernel the largest error, which STAMP replies carry.
-func discipline(s sample) error {
+func discipline(s sample) (stepped bool, err error) {
 	if s.offset.Abs() > stepLimit {
 		now := unix.NsecToTimespec(time.Now().Add(s.offset).UnixNano())
 		if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {
-			return err
+			return false, err
 		}
-		s.offset = 0
+		s.offset, stepped = 0, true
 	}
 	const (
 		adjOffset, adjMaxError, adjEstError, adjStatus, adjTimeConst, adjNano = 0x1, 0x4, 0x8, 0x10, 0x20, 0x2000 // linux/timex.h
@@ -122,7 +155,7 @@ func discipline(s sample) error {
 	t := unix.Timex{Modes: adjOffset | adjMaxError | adjEstError | adjStatus | adjTimeConst | adjNano, Offset: s.offset.Nanoseconds(),
 		Maxerror: max(1, (s.err + s.offset.Abs()).Microseconds()), Esterror: max(1, s.err.Microseconds()), Status: staPLL, Constant: pllConstant}
 	if _, err := unix.Adjtimex(&t); err != nil {
-		return fmt.Errorf("adjtimex: %w", err)
+		return stepped, fmt.Errorf("adjtimex: %w", err)
 	}
-	return nil
+	return stepped, nil
 }

@@ -77,7 +77,7 @@ func newSettings() *settings {
 		setting.Strings("appliance.dns", &s.dns, netip.ParseAddr, "DNS servers. Empty: those that DHCP names."),
 		setting.Range("appliance.port", &s.port, 1, 65535, 9469, "", "The TCP port of the pages (status, metrics, reports) on the management interface. No other port is open."),
 		setting.String("appliance.clock", &s.clock, "ntp", func(text string) error {
-			if text != "ntp" && text != "none" && !strings.HasPrefix(text, "/dev/ptp") {
+			if text != "ntp" && text != "none" && !regexp.MustCompile(`^/dev/ptp[0-9]+$`).MatchString(text) {
 				return fmt.Errorf("%q is none of \"ntp\", \"none\" and a hardware clock such as \"/dev/ptp0\"", text)
 			}
 			return nil

@@ -27,6 +27,8 @@ func TestParse(t *testing.T) {
 		{"[nic]\ndevice = \n", nil, "rebound.toml:2: "},
 		{"[appliance]\naddress = \"10.1.0.2/24\"\n", nil, "rebound.toml:2: appliance.address: "},
 		{"[appliance]\nmanagement = \"eth0\"\naddress = \"10.1.0.2/24\"\n", nil, ""},
+		{"[appliance]\nclock = \"/dev/ptp\"\n", nil, "rebound.toml:2: appliance.clock: "},
+		{"[appliance]\nclock = \"/dev/ptp12\"\n", nil, ""},
 		{file, []string{"appliance.mode=nap"}, "kernel command line: appliance.mode: "},
 		{file, []string{"appliance.mode=bench", "nic.device=eth2"}, ""},
 	} {
