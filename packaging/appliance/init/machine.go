@@ -43,6 +43,9 @@ func prepare() error {
 		os.WriteFile("/etc/group", []byte("root:x:0:\nrebound:x:990:\n"), 0o644))
 	for file, value := range map[string]string{
 		"net/ipv6/conf/all/disable_ipv6": "1", "net/ipv6/conf/default/disable_ipv6": "1", // the port under test stays silent
+		// The management interface's address is for that interface alone: by default the kernel answers for it on any other one, too, as on the
+		// one below a VLAN, or on the port under test.
+		"net/ipv4/conf/all/arp_ignore": "1", "net/ipv4/conf/all/rp_filter": "1",
 		"vm/stat_interval": "120", "kernel/ctrl-alt-del": "0",
 	} {
 		errs = append(errs, os.WriteFile("/proc/sys/"+file, []byte(value), 0o644))
