@@ -54,11 +54,8 @@ func (d *Device) wait(name string, r reg, mask, want uint32, limit time.Duration
 
 func (d *Device) gone() bool { return d.read(regSTATUS) == ^uint32(0) }
 
-// start brings the device from any state to polling, in the order of §4.6.3.
+// start brings the device from the state after reset to polling, in the order of §4.6.3.
 func (d *Device) start() error {
-	if err := d.card.Do("reset the device", d.reset); err != nil {
-		return err
-	}
 	d.write(regCTRLEXT, d.read(regCTRLEXT)|ctrlExtNSDis|ctrlExtDrvLoad)
 	d.counts() // §4.6.5: reading clears
 	if err := d.card.Do("start the link", d.startLink); err != nil {

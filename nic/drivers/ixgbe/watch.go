@@ -66,5 +66,8 @@ func (d *Device) restart(*kit.Symptom) error {
 		return err
 	}
 	clear(d.hung)
+	if err := d.card.Do("reset the device", d.reset); err != nil {
+		return err
+	}
 	return d.start()
 }

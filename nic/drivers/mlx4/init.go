@@ -43,9 +43,10 @@ func (d *Device) start() error {
 		kit.Stage{Name: "start the subnet agent", Do: d.startSubnet})
 }
 
-// quiet stops the function's DMA, resets it and frees all memory.
+// quiet stops the function's DMA, resets it and frees all memory. The first start has no memory to free: without bus mastering the card's
+// own reset, which follows, is enough, as in Linux.
 func (d *Device) quiet() error {
-	if err := d.card.Fn.SetBusMaster(false); err != nil {
+	if err := d.card.Fn.SetBusMaster(false); err != nil || d.commands == nil {
 		return err
 	}
 	if err := d.card.Fn.Reset(); err != nil {

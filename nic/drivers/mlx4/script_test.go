@@ -15,13 +15,14 @@ import (
 // script is a function with only a command register. It executes each command when its go bit is written.
 type script struct {
 	rig.Script
-	hcr     [7]uint32
-	given   int // times that the ownership register was returned
-	resets  int // by the register
-	catas   uint32
-	bar2    []byte
-	config  [256]byte
-	removed bool
+	hcr            [7]uint32
+	given          int // times that the ownership register was returned
+	functionResets int
+	resets         int // by the register
+	catas          uint32
+	bar2           []byte
+	config         [256]byte
+	removed        bool
 
 	// vfio-pci shows payload and read request sizes of Device Control as a driver wrote them, and leaves the card's alone.
 	control uint16 // Device Control of the card
@@ -57,7 +58,7 @@ func newScriptOn(t testing.TB, doorbells []byte) *script {
 }
 
 func (s *script) ID() pci.ID   { return pci.ID{Vendor: vendorMellanox, Device: 0x1003} }
-func (s *script) Reset() error { s.hcr[6], s.toggle = 0, 0; return nil }
+func (s *script) Reset() error { s.functionResets++; s.hcr[6], s.toggle = 0, 0; return nil }
 func (s *script) Close() error { return nil }
 func (s *script) SetBusMaster(on bool) error {
 	s.config[4] &^= 4

@@ -21,6 +21,7 @@ func TestStartAndClose(t *testing.T) {
 		opQueryAdapter, opSpecialQP, opSW2HWMPT, opSW2HWEQ, opMapEQ, opSW2HWCQ, opRST2INIT, opINIT2RTR, opRTR2RTS, opRST2INIT, opINIT2RTR, opRTR2RTS,
 		opSetPort, opSetVLANFltr, opSetMCastFltr, opInitPort, opFlowAttach, opDumpEthStats}
 	check.Same(t, s.ops(), want, "sent\n%v")
+	check.Equal(t, s.functionResets, 0, "%d function-level resets: each costs a second, and the card's own follows")
 	if s.resets != 1 || binary.LittleEndian.Uint32(s.config[0x10:]) != 0xC8800004 {
 		t.Errorf("%d resets by the register, BAR 0 is %#x after it", s.resets, binary.LittleEndian.Uint32(s.config[0x10:]))
 	}
