@@ -37,7 +37,7 @@ func (p *VersusPart) rows() (all []compare.Row) {
 	return all
 }
 
-// Answer is the answer in one sentence, without a full stop: which target is better, whether that is sure, whether it matters, and by how much.
+// Answer is the answer in one sentence, without a full stop: which target is better, by how much, whether that is sure, and whether it matters.
 func (v *Versus) Answer() string {
 	faster, slower := 0, 0
 	unseen, unknown := 0, 0
@@ -77,12 +77,13 @@ func (v *Versus) Answer() string {
 	if slower > 0 {
 		winner, loser = v.A, v.B
 	}
-	said := ""
+	said, sure := "", ""
 	switch {
 	case !narrow && faster > 0 && slower > 0:
 		said = "it depends, each is better in one way"
 	case !narrow && faster+slower > 0:
-		said = fmt.Sprintf("%s is better than %s, which is sure (between equal targets at most 5 %% of tables show a difference)%s", winner, loser, matters(least, most))
+		said = fmt.Sprintf("%s is better than %s", winner, loser)
+		sure = "; this is sure (equal targets show a difference in at most 5 % of tables)" + matters(least, most)
 	case !narrow && unseen > 0 && unknown == 0:
 		said = fmt.Sprintf("no difference seen between %s and %s", v.A, v.B)
 	default:
@@ -91,7 +92,7 @@ func (v *Versus) Answer() string {
 	if v.OnlyICMP != "" {
 		said += " (by ICMP only: " + v.OnlyICMP + ")"
 	}
-	return said + ": " + strings.Join(parts, "; ")
+	return said + ": " + strings.Join(parts, "; ") + sure
 }
 
 // matters says whether a difference is more than the spread between runs, of which it is least to most times as large.
@@ -105,11 +106,11 @@ func matters(least, most float64) string {
 	case most == 0:
 		return ""
 	case least >= 1:
-		return fmt.Sprintf(" and matters (it is %s times the spread between runs)", span)
+		return fmt.Sprintf(", and matters: it is %s times the spread between runs", span)
 	case most < 1:
-		return fmt.Sprintf(" but is less than the spread between runs (%s times)", span)
+		return fmt.Sprintf(", but less than the spread between runs (%s times)", span)
 	}
-	return fmt.Sprintf(" and in part more than the spread between runs (%s times)", span)
+	return fmt.Sprintf(", and in part more than the spread between runs (%s times)", span)
 }
 
 type versusPage struct {

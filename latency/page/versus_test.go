@@ -28,8 +28,8 @@ func TestVersusAnswer(t *testing.T) {
 		parts []VersusPart
 		want  []string
 	}{
-		{"B", []VersusPart{part("ICMP", 9000, 4000), part("UDP", 9500, 4500)}, []string{"B is better than A, which is sure", " and matters (it is ", " times the spread between runs): B ICMP is ", "; B UDP is "}},
-		{"A", []VersusPart{part("ICMP", 4000, 9000)}, []string{"A is better than B, which is sure"}},
+		{"B", []VersusPart{part("ICMP", 9000, 4000), part("UDP", 9500, 4500)}, []string{"B is better than A: B ICMP is ", "; B UDP is ", "; this is sure (", ", and matters: it is ", " times the spread between runs"}},
+		{"A", []VersusPart{part("ICMP", 4000, 9000)}, []string{"A is better than B: B ICMP is ", "; this is sure ("}},
 		{"both", []VersusPart{part("ICMP", 9000, 4000), part("UDP", 4500, 9500)}, []string{"it depends, each is better in one way: B ICMP is ", " faster at p50", " slower at p50"}},
 		{"neither", []VersusPart{part("ICMP", 4000, 4000)}, []string{" A and B"}},
 	} {
@@ -51,7 +51,7 @@ func TestVersusAnswer(t *testing.T) {
 	for _, c := range []struct {
 		least, most float64
 		want        string
-	}{{2.5, 2.5, " and matters (it is 2.5 times the spread between runs)"}, {0.2, 0.5, " but is less than the spread between runs (0.2 to 0.5 times)"}, {0.5, 3, " and in part more than the spread between runs (0.5 to 3 times)"}, {1e9, 0, ""}} {
+	}{{2.5, 2.5, ", and matters: it is 2.5 times the spread between runs"}, {0.2, 0.5, ", but less than the spread between runs (0.2 to 0.5 times)"}, {0.5, 3, ", and in part more than the spread between runs (0.5 to 3 times)"}, {1e9, 0, ""}} {
 		check.Equal(t, matters(c.least, c.most), c.want, "%q")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -44,6 +45,18 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 	if n := strings.Count(read(t, "ARCHITECTURE.md"), "\n"); n > mapOfFolders {
 		t.Errorf("ARCHITECTURE.md has %d lines, at most %d are allowed", n, mapOfFolders)
+	}
+}
+
+// The address of a release in README and install.md is the module's.
+func TestReleaseAddress(t *testing.T) {
+	module := regexp.MustCompile(`(?m)^module (\S+)$`).FindStringSubmatch(read(t, "go.mod"))
+	for _, page := range []string{"README.md", "docs/use/install.md"} {
+		text := read(t, page)
+		check.Contains(t, text, "\nR="+module[1]+"\n", "https://$R/releases/latest/download/")
+		if strings.Count(text, module[1]) > 1 {
+			t.Errorf("%s has the address more than once", page)
+		}
 	}
 }
 
