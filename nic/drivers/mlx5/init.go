@@ -146,7 +146,7 @@ func (d *Device) learn() error {
 		sqTimestamps:  c.get(0x88, 31, 30),
 		rqTimestamps:  c.get(0x88, 29, 28),
 		userContexts:  c.get(0x8C, 28, 24) != 0,
-		parser:        c.get(0xA8, 31, 0),
+		matching:      matching{parser: c.get(0xA8, 31, 0)},
 	}
 	if c.get(0x4C, 31, 31) == 1 {
 		log := c.get(0x4C, 20, 16)
@@ -185,8 +185,7 @@ type capabilities struct {
 	sqTimestamps  uint32 // timestamp formats that send and receive queues support: timestampsXxx
 	rqTimestamps  uint32
 	userContexts  bool   // log_max_uctx
-	parser        uint32 // flex_parser_protocols
-	ipVersion     bool   // flow tables match the IP version (ft_field_support.outer_ip_version)
+	matching             // flex_parser_protocols, ft_field_support.outer_ip_version
 	inlineMode    uint32 // which headers must be inline: inlineL2, inlineVport, inlineNone
 }
 

@@ -50,8 +50,14 @@ func (r *rule) with(name string, off, hi, lo int, v uint32) {
 	r.value.set(name, off, hi, lo, v)
 }
 
-// newRule selects frames to one of our addresses in a protocol, except fragments, because later fragments have no port.
-func newRule(what string, mac [6]byte, to netip.Addr, protocol uint32, vlan int, criteria uint8) *rule {
+// matching is what a card's rules can match.
+type matching struct {
+	parser    uint32 // protocols that the parser knows: parserXxx
+	ipVersion bool   // the IP version. Without it rules match the EtherType, also with queue pairs for raw packets, where it is unknown
+}
+
+// rule selects frames to one of our addresses in a protocol, except fragments, because later fragments have no port.
+func (m matching) rule(what string, mac [6]byte, to netip.Addr, protocol uint32, vlan int, criteria uint8) *rule {
 	size := matchOuterSize
 	if criteria&criteriaMisc3 != 0 {
 		size = matchMisc3Size
@@ -59,11 +65,15 @@ func newRule(what string, mac [6]byte, to netip.Addr, protocol uint32, vlan int,
 	r := &rule{what: what, v6: to.Is6(), udp: protocol == protoUDP, criteria: criteria, mask: make(message, size), value: make(message, size)}
 	copy(r.mask[0x08:], broadcast[:])
 	copy(r.value[0x08:], mac[:])
-	version, address := uint32(4), to.AsSlice()
+	version, kind, address := uint32(4), uint32(etherTypeV4), to.AsSlice()
 	if r.v6 {
-		version = 6
+		version, kind = 6, etherTypeV6
 	}
-	r.with("ip_version", 0x10, 12, 9, version)
+	if m.ipVersion {
+		r.with("ip_version", 0x10, 12, 9, version)
+	} else {
+		r.with("ethertype", 0x04, 15, 0, kind)
+	}
 	r.with("frag", 0x10, 13, 13, 0)
 	r.with("ip_protocol", 0x10, 31, 24, protocol)
 	copy(r.mask[0x40-len(address):0x40], bytes.Repeat([]byte{0xFF}, len(address)))
@@ -80,17 +90,6 @@ func newRule(what string, mac [6]byte, to netip.Addr, protocol uint32, vlan int,
 	return r
 }
 
-// byEtherType matches the EtherType instead of the IP version.
-func (r *rule) byEtherType() {
-	kind := uint32(etherTypeV4)
-	if r.v6 {
-		kind = etherTypeV6
-	}
-	r.with("ethertype", 0x04, 15, 0, kind)
-	r.mask.set("ip_version", 0x10, 12, 9, 0)
-	r.value.set("ip_version", 0x10, 12, 9, 0)
-}
-
 // from restricts a rule to frames from an address.
 func (r *rule) from(a netip.Addr) {
 	b := a.AsSlice()
@@ -105,7 +104,7 @@ const anyVLAN = -1
 // neighbour discovery always stay with the kernel. dedicated are addresses that the kernel sends nothing from: for
 // these, all ICMP may be diverted if the parser cannot distinguish its types. ICMPv6 may not, because it includes
 // neighbour discovery.
-func rulesFor(c *fastpath.Config, mac [6]byte, parser uint32, dedicated []netip.Addr) (rules []*rule, left []string) {
+func rulesFor(c *fastpath.Config, mac [6]byte, can matching, dedicated []netip.Addr) (rules []*rule, left []string) {
 	vlans := []int{anyVLAN}
 	if c.VLANs != nil {
 		vlans = nil
@@ -116,17 +115,17 @@ func rulesFor(c *fastpath.Config, mac [6]byte, parser uint32, dedicated []netip.
 	for _, p := range c.Addresses {
 		to := p.Addr()
 		echo := func(vlan int) *rule {
-			protocol, kind, known, at := uint32(protoICMP4), uint32(typeEcho4), parser&parserICMP4 != 0, 24
+			protocol, kind, known, at := uint32(protoICMP4), uint32(typeEcho4), can.parser&parserICMP4 != 0, 24
 			if to.Is6() {
-				protocol, kind, known, at = protoICMP6, typeEcho6, parser&parserICMP6 != 0, 8
+				protocol, kind, known, at = protoICMP6, typeEcho6, can.parser&parserICMP6 != 0, 8
 			}
 			switch {
 			case known:
-				r := newRule(fmt.Sprintf("echo requests to %v", to), mac, to, protocol, vlan, criteriaOuter|criteriaMisc3)
+				r := can.rule(fmt.Sprintf("echo requests to %v", to), mac, to, protocol, vlan, criteriaOuter|criteriaMisc3)
 				r.with("icmp_type", misc3+0x20, at+7, at, kind)
 				return r
 			case to.Is4() && slices.Contains(dedicated, to):
-				return newRule(fmt.Sprintf("ICMP to %v", to), mac, to, protocol, vlan, criteriaOuter)
+				return can.rule(fmt.Sprintf("ICMP to %v", to), mac, to, protocol, vlan, criteriaOuter)
 			}
 			return nil
 		}
@@ -135,7 +134,7 @@ func rulesFor(c *fastpath.Config, mac [6]byte, parser uint32, dedicated []netip.
 				rules = append(rules, r)
 			}
 			for _, port := range c.Ports() {
-				r := newRule(fmt.Sprintf("UDP port %d of %v", port, to), mac, to, protoUDP, vlan, criteriaOuter)
+				r := can.rule(fmt.Sprintf("UDP port %d of %v", port, to), mac, to, protoUDP, vlan, criteriaOuter)
 				r.with("udp_dport", 0x1C, 15, 0, uint32(port))
 				rules = append(rules, r)
 			}
@@ -152,7 +151,7 @@ var errEchoes = fmt.Errorf("%w: the card cannot tell the replies to this program
 	"use driver afpacket, or set FLEX_PARSER_PROFILE_ENABLE=2 with mlxconfig and reset the card", errors.ErrUnsupported)
 
 // repliesFor returns the rules for the replies that a bench receives.
-func repliesFor(s *nic.Steer, mac [6]byte, parser uint32) (rules []*rule, err error) {
+func repliesFor(s *nic.Steer, mac [6]byte, can matching) (rules []*rule, err error) {
 	add := func(r *rule) {
 		if s.Remote.IsValid() {
 			r.from(s.Remote)
@@ -161,20 +160,20 @@ func repliesFor(s *nic.Steer, mac [6]byte, parser uint32) (rules []*rule, err er
 	}
 	for _, to := range append([]netip.Addr{s.Local}, s.Also...) {
 		for _, id := range s.EchoIDs {
-			protocol, kind, known, header, at := uint32(protoICMP4), uint32(typeReply4), parser&parserICMP4 != 0, misc3+0x18, 24
+			protocol, kind, known, header, at := uint32(protoICMP4), uint32(typeReply4), can.parser&parserICMP4 != 0, misc3+0x18, 24
 			if to.Is6() {
-				protocol, kind, known, header, at = protoICMP6, typeReply6, parser&parserICMP6 != 0, misc3+0x1C, 8
+				protocol, kind, known, header, at = protoICMP6, typeReply6, can.parser&parserICMP6 != 0, misc3+0x1C, 8
 			}
 			if !known {
 				return nil, errEchoes
 			}
-			r := newRule(fmt.Sprintf("echo replies to %v with identifier %d", to, id), mac, to, protocol, anyVLAN, criteriaOuter|criteriaMisc3)
+			r := can.rule(fmt.Sprintf("echo replies to %v with identifier %d", to, id), mac, to, protocol, anyVLAN, criteriaOuter|criteriaMisc3)
 			r.with("icmp_type", misc3+0x20, at+7, at, kind)
 			r.with("icmp_header_data", header, 31, 16, uint32(id))
 			add(r)
 		}
 		for _, port := range s.UDPPorts {
-			r := newRule(fmt.Sprintf("UDP port %d of %v", port, to), mac, to, protoUDP, anyVLAN, criteriaOuter)
+			r := can.rule(fmt.Sprintf("UDP port %d of %v", port, to), mac, to, protoUDP, anyVLAN, criteriaOuter)
 			r.with("udp_dport", 0x1C, 15, 0, uint32(port))
 			add(r)
 		}
@@ -186,12 +185,12 @@ func repliesFor(s *nic.Steer, mac [6]byte, parser uint32) (rules []*rule, err er
 func (s *shared) rules() (rules []*rule, err error) {
 	o := &s.card.Options
 	if o.Steer != nil {
-		if rules, err = repliesFor(o.Steer, s.card.MAC, s.caps.parser); err != nil {
+		if rules, err = repliesFor(o.Steer, s.card.MAC, s.caps.matching); err != nil {
 			return nil, s.card.Errorf("%w", err)
 		}
 		return rules, nil
 	}
-	rules, left := rulesFor(o.Match, s.card.MAC, s.caps.parser, s.own.Dedicated)
+	rules, left := rulesFor(o.Match, s.card.MAC, s.caps.matching, s.own.Dedicated)
 	s.lacks = append(s.lacks, left...)
 	if len(rules) == 0 {
 		return nil, s.card.Errorf("nothing to answer: no rule is possible: %v", left)
@@ -204,11 +203,6 @@ func (s *shared) steer() error {
 	rules, err := s.rules()
 	if err != nil {
 		return err
-	}
-	if !s.caps.ipVersion { // unknown with queue pairs for raw packets
-		for _, r := range rules {
-			r.byEtherType()
-		}
 	}
 	var targets map[target]uint32
 	if s.raw == nil {
