@@ -245,18 +245,20 @@ func (h *cardHost) memory(add adder, f pci.Found, shared bool) {
 	add("locked memory", inOrder, "", "enough")
 }
 
-// groupLimits is about limits of the process's cgroup and of those above it (version 2): of huge pages if some are free, else of memory. At the limit
-// the kernel refuses the card's memory, or kills the process.
+// groupLimits is about limits of the process's cgroup and of those above it, in both versions: of huge pages if some are free, else of memory. At the
+// limit the kernel refuses the card's memory, or kills the process.
 func (h *cardHost) groupLimits(add adder, huge bool, enough uint64) {
-	file, fix := "memory.max", "MemoryMax=infinity in a unit, a higher memory limit of a container"
+	of, name, fix := "memory", "memory", "MemoryMax=infinity in a unit, a higher memory limit of a container"
 	if huge {
-		file, fix = "hugetlb.2MB.max", "raise it, or hugepages-2Mi of a pod"
+		of, name, fix = "hugetlb", "hugetlb.2MB", "raise it, or hugepages-2Mi of a pod"
 	}
-	const top = "sys/fs/cgroup"
-	for dir := range limits.Groups(h.text("proc/self/cgroup"), "", top) {
-		if most, err := strconv.ParseUint(h.text(dir, file), 10, 64); err == nil && most < enough {
-			add("cgroup", host.Warning, fix, "%s of %s is %d MiB, the card's memory may take %d", file, filepath.Join("/", strings.TrimPrefix(dir, top)), most>>20, enough>>20)
-			return
+	const all = "sys/fs/cgroup"
+	for _, v := range []struct{ controllers, top, file string }{{"", all, name + ".max"}, {of, filepath.Join(all, of), name + ".limit_in_bytes"} /* version 1 */} {
+		for dir := range limits.Groups(h.text("proc/self/cgroup"), v.controllers, v.top) {
+			if most, err := strconv.ParseUint(h.text(dir, v.file), 10, 64); err == nil && most < enough {
+				add("cgroup", host.Warning, fix, "%s of %s is %d MiB, the card's memory may take %d", v.file, filepath.Join("/", strings.TrimPrefix(dir, v.top)), most>>20, enough>>20)
+				return
+			}
 		}
 	}
 }
