@@ -4,14 +4,16 @@ package nic
 // every frame down and are off until EnableTimestamps. Its methods belong to the goroutine that calls Send and Recv.
 type Timestamper interface {
 	// EnableTimestamps turns timestamps on and returns which are active. With hardware it also asks the card to timestamp all
-	// frames, an interface setting that Close restores. If the card cannot, RxHardware is false, and that is not an error.
-	EnableTimestamps(hardware bool) (Timestamping, error)
+	// frames, an interface setting that Close restores. If the card cannot, RxHardware is false, and that is not an error. A card
+	// that timestamps only PTP messages among received frames (RxPTP) does so for those to this UDP port.
+	EnableTimestamps(hardware bool, port uint16) (Timestamping, error)
 
 	// RxTimestamp returns the timestamp of the frame that the last Recv returned.
 	RxTimestamp() Timestamp
 
 	// TxTimestamp returns the next timestamp of a sent frame, without waiting. id counts Sends since EnableTimestamps, from 0. A
-	// frame timestamped by both kernel and card yields two results with the same id. ok is false if none is available.
+	// frame timestamped by both kernel and card yields two results with the same id. ok is false if none is available. A card may timestamp
+	// one frame at a time, and then others have none.
 	TxTimestamp() (id uint32, t Timestamp, ok bool, err error)
 }
 
@@ -21,6 +23,7 @@ type Timestamping struct {
 	TxSoftware bool // by the kernel when it gives the frame to the card
 	RxHardware bool // by the card
 	TxHardware bool
+	RxPTP      bool // by the card, only of UDP datagrams to one port that start like an event message of PTP version 2
 }
 
 // Timestamp is a point in time. Timestamps of different clocks cannot be compared.

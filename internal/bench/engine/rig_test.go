@@ -79,8 +79,10 @@ func (f *fake) reply(b []byte, due uint64) {
 	f.queue = append(f.queue, reply{due, append([]byte(nil), b...)})
 }
 
-func (f *fake) EnableTimestamps(bool) (nic.Timestamping, error) { return nic.Timestamping{}, nil }
-func (f *fake) RxTimestamp() nic.Timestamp                      { return f.stamp }
+func (f *fake) EnableTimestamps(bool, uint16) (nic.Timestamping, error) {
+	return nic.Timestamping{}, nil
+}
+func (f *fake) RxTimestamp() nic.Timestamp { return f.stamp }
 func (f *fake) TxTimestamp() (uint32, nic.Timestamp, bool, error) {
 	if len(f.tx) == 0 || f.tx[0].due > polling.TSC() {
 		return 0, nic.Timestamp{}, false, nil

@@ -19,7 +19,8 @@ type Stamper struct {
 // NewStamper is called right after timestamping was enabled on from, before anything is sent. active is the result of
 // EnableTimestamps.
 func NewStamper(from nic.Timestamper, active nic.Timestamping) *Stamper {
-	return &Stamper{from: from, both: [2]bool{active.RxSoftware && active.TxSoftware, active.RxHardware && active.TxHardware}}
+	one := active.RxPTP // such a card timestamps one frame at a time, so that probes of stamped replies may have none
+	return &Stamper{from: from, both: [2]bool{active.RxSoftware && active.TxSoftware, active.RxHardware && active.TxHardware && !one}}
 }
 
 // stamps pairs the kernel's and the card's timestamps of a probe and of its reply.

@@ -239,10 +239,36 @@ func (p *port) enableStamps(o Options, t nic.Timestamper) (err error) {
 	if t == nil {
 		return process.Usagef("-timestamps: driver %s has none", p.device.Info().Driver)
 	}
-	if p.stamps, err = t.EnableTimestamps(true); err != nil {
+	if p.stamps, err = t.EnableTimestamps(true, p.series[0].flow.SrcPort); err != nil {
 		return err
 	}
+	if p.stamps.RxPTP {
+		if err := p.likePTP(); err != nil {
+			return err
+		}
+	}
 	p.stamper = engine.NewStamper(t, p.stamps)
+	return nil
+}
+
+// likePTP makes the replies of all series PTP messages to the port that the card timestamps.
+func (p *port) likePTP() error {
+	first := &p.series[0].flow
+	for _, s := range p.series {
+		f := &s.flow
+		f.SrcPort, f.SrcPorts = first.SrcPort, first.SrcPorts
+		if f.Proto != probe.UDP || len(f.SrcPorts) > 1 {
+			return process.Usagef("-timestamps: this card timestamps only PTP messages to one port, which takes -proto udp and one source port")
+		}
+		least := probe.MinPTPSize(s.Target.Is6())
+		if s.Sizes[0] == 0 {
+			f.Size = max(f.Size, least)
+		}
+		if f.Size < least {
+			return process.Usagef("-timestamps: this card timestamps only PTP messages, so that probes have %d bytes or more (-size is %d)", least, f.Size)
+		}
+		f.LikePTP()
+	}
 	return nil
 }
 

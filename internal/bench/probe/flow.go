@@ -110,6 +110,21 @@ func MinSize(p Proto, v6 bool) int {
 	return max(n, shortest)
 }
 
+// ptpHeader is the header of a PTP message, in bytes (IEEE 1588-2008 §13.3).
+const ptpHeader = 34
+
+// LikePTP makes the payload of a UDP flow's probes start like a PTP event message (Sync, version 2), because some cards timestamp no other frames.
+// Its first byte has the message's type in the lower half, the second one the version.
+func (f *Flow) LikePTP() { f.Run = f.Run&^0x0f0f0000 | 2<<16 }
+
+// MinPTPSize returns the smallest frame of UDP that fits a PTP message's header, in bytes without FCS.
+func MinPTPSize(v6 bool) int {
+	if v6 {
+		return ethernet + ipv6 + udp + ptpHeader
+	}
+	return ethernet + ipv4 + udp + ptpHeader
+}
+
 // CheckSize returns errSize with the limits as text if size is not possible for an interface with this MTU. more is by
 // how much a probe is longer than its protocol's minimum.
 func CheckSize(p Proto, v6 bool, size, more, mtu int) error {

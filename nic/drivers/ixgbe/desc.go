@@ -25,6 +25,8 @@ const (
 	rxDD  = 1 << 0 // Descriptor Done
 	rxEOP = 1 << 1 // End of Packet
 
+	rxStamp = 1 << 16 // TS: RXSTMP has the frame's timestamp
+
 	// Extended error: length error, undersize, oversize, CRC or symbol error. RXE (bit 29) is the OR of them; IPE (bit
 	// 31) is the IPv4 header checksum, which fastpath verifies itself.
 	rxErrors = 1 << 29
@@ -45,6 +47,7 @@ type txRead struct {
 
 const (
 	txData     = 3 << 20 // DTYP 0011b: advanced data
+	txStamp    = 1 << 19 // MAC.1588: keep a timestamp in TXSTMP
 	txEOP      = 1 << 24 // DCMD.EOP
 	txIFCS     = 1 << 25 // DCMD.IFCS: insert the CRC
 	txRS       = 1 << 27 // DCMD.RS: write DD back

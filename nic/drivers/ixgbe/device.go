@@ -92,6 +92,7 @@ type Device struct {
 	linkUp       bool       // as the watch saw it last
 	linkDown     int        // for how many of its checks
 	infoMutex    sync.Mutex // module, which the watch may change
+	stamps       stamps
 }
 
 var limits = kit.Limits{
@@ -262,7 +263,12 @@ func (d *Device) Send(frame []byte) error {
 	if err := d.card.Sending(frame); err != nil {
 		return err
 	}
-	return d.queues[0].send(frame)
+	more := d.want()
+	err := d.queues[0].send(frame, more)
+	if err == nil {
+		d.stamps.counted(more != 0)
+	}
+	return err
 }
 
 // Recv copies the next frame of queue 0 into buf.
@@ -270,7 +276,10 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	if err := d.card.Gate.Call(); err != nil {
 		return 0, 0, err
 	}
-	n, at := d.queues[0].recv(buf)
+	n, at, status := d.queues[0].recv(buf)
+	if n > 0 && d.stamps.on() {
+		d.received(status)
+	}
 	return d.card.Received(buf, n, at)
 }
 

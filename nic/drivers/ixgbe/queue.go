@@ -214,8 +214,8 @@ func (q *Queue) reset() {
 	}
 }
 
-// send posts a copy of frame.
-func (q *Queue) send(frame []byte) error {
+// send posts a copy of frame. more are further bits of its descriptor.
+func (q *Queue) send(frame []byte, more uint32) error {
 	q.reclaim()
 	n := q.txTail & q.mask
 	if q.txTail == q.txRoom {
@@ -224,7 +224,7 @@ func (q *Queue) send(frame []byte) error {
 	copy(unsafe.Slice((*byte)(unsafe.Add(q.sendBuf, n*q.stride)), q.bufSize), frame)
 	*q.txDesc(n) = txRead{
 		addr:   q.sendIOVA + uint64(n*q.stride),
-		cmd:    uint32(len(frame)) | txWhole,
+		cmd:    uint32(len(frame)) | txWhole | more,
 		status: uint32(len(frame)) << txPayShift,
 	}
 	q.post(q.txTail, q.txTail+1, q.rxNext)
@@ -232,14 +232,14 @@ func (q *Queue) send(frame []byte) error {
 }
 
 // recv copies the next frame out and frees its slot. It returns -1 if there is none.
-func (q *Queue) recv(buf []byte) (int, int64) {
+func (q *Queue) recv(buf []byte) (size int, at int64, status uint32) {
 	for {
 		slot := q.rxNext & q.mask
 		d := q.rxDone(slot)
 		status := atomic.LoadUint32(&d.status)
 		if status&rxDD == 0 {
 			q.reclaim()
-			return -1, 0
+			return -1, 0, 0
 		}
 		at := int64(polling.TSC())
 		n := uint32(d.length)
@@ -252,7 +252,7 @@ func (q *Queue) recv(buf []byte) (int, int64) {
 		q.rxNext++
 		q.reclaim()
 		if !bad {
-			return int(n), at
+			return int(n), at, status
 		}
 	}
 }

@@ -252,3 +252,24 @@ const (
 
 func regRXMPC(n int) reg { return 0x03FA0 + reg(4*n) }    // RXMPC Rx Missed Packets Count          RC  n=0..7
 func regQPRDC(q int) reg { return 0x01430 + reg(0x40*q) } // QPRDC Queue Packets Received Drop Count RC  q=0..15
+
+// Timestamps of PTP (§7.9).
+const (
+	regRXMTRL     reg = 0x05120 // RXMTRL     Rx Message Type Low: UDP port 31:16      RW
+	regTSYNCRXCTL reg = 0x05188 // TSYNCRXCTL Rx Time Sync Control                     RW
+	regRXSTMPH    reg = 0x051A4 // RXSTMPH    Rx Timestamp High; reading releases both RO
+	regRXSTMPL    reg = 0x051E8 // RXSTMPL    Rx Timestamp Low                         RO
+	regTSYNCTXCTL reg = 0x08C00 // TSYNCTXCTL Tx Time Sync Control                     RW
+	regTXSTMPL    reg = 0x08C04 // TXSTMPL    Tx Timestamp Low                         RO
+	regTXSTMPH    reg = 0x08C08 // TXSTMPH    Tx Timestamp High; reading releases both RO
+	regSYSTIML    reg = 0x08C0C // SYSTIML    System Time Low                          RW
+	regSYSTIMH    reg = 0x08C10 // SYSTIMH    System Time High                         RW
+	regTIMINCA    reg = 0x08C14 // TIMINCA    Increment Attributes                     RW
+
+	tsyncValid   = 1 << 0 // RXSTMP or TXSTMP has a timestamp
+	tsyncTypeLSB = 1      // TSYNCRXCTL, 3 bits
+	tsyncEventV2 = 5      // all event messages of version 2
+	tsyncEnable  = 1 << 4
+
+	timincaPeriodLSB = 24 // 82599: clock periods for each increment, above INCVALUE
+)

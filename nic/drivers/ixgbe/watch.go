@@ -28,6 +28,9 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 			d.reported(d.followModule())
 		}
 	}
+	if link.Up && d.stamps.on() && int(d.stamps.speed.Load()) != link.Speed {
+		d.followSpeed(link.Speed)
+	}
 	if d.linkDown++; link.Up || d.cage != sfp {
 		d.linkDown = 0
 	} else if d.linkDown%retryAfter == 0 {
@@ -69,5 +72,8 @@ func (d *Device) restart(*kit.Symptom) error {
 	if err := d.card.Do("reset the device", d.reset); err != nil {
 		return err
 	}
-	return d.start()
+	if err := d.start(); err != nil || !d.stamps.on() {
+		return err
+	}
+	return d.startTimestamps()
 }
