@@ -32,6 +32,7 @@ func Blocks(p *byte, n int) uint64 {
 	return blocks(p, n)
 }
 
+// blocks returns the ones' complement sum of n bytes at p in 64-bit words, not yet folded. n is a multiple of 32.
 func blocks(p *byte, n int) uint64 {
 	var s, c uint64
 	for ; n > 0; n -= 32 {

@@ -65,6 +65,8 @@ func (c *Config) Ports() []uint16 {
 	return slices.Concat(c.UDPPorts, c.STAMPPorts, c.Reflector.AuthPorts)
 }
 
+// setPorts fills in the port sets of UDP echo and STAMP. An error wraps ErrConfig: a port is 0 or given twice, or
+// STAMP has no clock.
 func (r *Responder) setPorts(c *Config) error {
 	var seen portSet
 	for _, p := range c.Ports() {
@@ -141,6 +143,8 @@ func (r *Responder) setGuards(c *Config) error {
 	return r.limit.set(c.Rate, c.Burst, c.TicksPerSecond)
 }
 
+// setAddresses checks the addresses and compiles them into the form in which packets have them. An error wraps
+// ErrConfig and names the address.
 func (r *Responder) setAddresses(prefixes []netip.Prefix) error {
 	if len(prefixes) == 0 {
 		return fmt.Errorf("%w: no address", ErrConfig)

@@ -84,6 +84,8 @@ func (l *limiter) allow(now, hash uint64) bool {
 	return l.charge(&l.shared[hash>>slotShift/limiterWays], now)
 }
 
+// charge takes one request out of a token bucket and reports whether there was one. full is the time at which the
+// bucket is full again, in the unit of now, ticks<<fraction; none is left when it is more than burst ahead of now.
 func (l *limiter) charge(full *uint64, now uint64) bool {
 	ahead := *full - now
 	if ahead > l.most { // in the past: the bucket is full

@@ -57,6 +57,8 @@ func (c *Config) Beyond() string {
 	return ""
 }
 
+// setReflector checks the settings of the STAMP reflector and allocates its sessions and keys. An error wraps
+// ErrConfig.
 func (r *Responder) setReflector(c *Config) error {
 	f := &c.Reflector
 	switch {

@@ -116,6 +116,9 @@ func (r *Responder) sourceMAC(m [6]byte) (v Verdict, ok bool) {
 	return 0, true
 }
 
+// ipv4 decides about a frame whose IPv4 header starts at l3, and rewrites f in place if it is answered. It returns
+// the verdict and the length of the reply in bytes, 0 if there is none. Mode Open leaves out the checks of addresses
+// and of the header checksum.
 func (r *Responder) ipv4(f []byte, l3 int) (Verdict, int) {
 	p := f[l3:]
 	if len(p) < 20 {
@@ -188,6 +191,8 @@ func (r *Responder) sound(segment []byte, n int, acc uint16) bool {
 	return n > r.checksumBytes || cksum.Sum(segment, acc) == 0xffff
 }
 
+// icmp4 turns the echo request m into its reply if it is sound and its source, from, is below the rate limit. It
+// updates the checksum by the difference.
 func (r *Responder) icmp4(m, from []byte) Verdict {
 	if len(m) < 8 {
 		return RefusedLength
@@ -223,6 +228,8 @@ func (r *Responder) source4(a []byte) (v Verdict, ok bool) {
 	return 0, true
 }
 
+// ipv6 is ipv4 for an IPv6 header at l3. Neighbour solicitations are answered before the addresses are checked,
+// because they go to a group.
 func (r *Responder) ipv6(f []byte, l3 int) (Verdict, int) {
 	p := f[l3:]
 	if len(p) < 40 {
@@ -280,6 +287,7 @@ func (r *Responder) ipv6(f []byte, l3 int) (Verdict, int) {
 	return v, length(f, l3, l3+n, grown)
 }
 
+// icmp6 is icmp4 for ICMPv6, whose checksum includes the two addresses, hosts.
 func (r *Responder) icmp6(m, hosts []byte) Verdict {
 	if len(m) < 8 {
 		return RefusedLength

@@ -27,6 +27,7 @@ const (
 	maxEntry   = 3 + binary.MaxVarintLen64 // an index step is below 2^16
 )
 
+// grow appends a block to the list, with all of its pages touched.
 func (a *arena) grow() {
 	b := &block{}
 	for i := 0; i < len(b.data); i += 4096 {
@@ -41,6 +42,8 @@ func (a *arena) grow() {
 	a.last = b
 }
 
+// put appends the non-zero counters of an interval, from and to in ns since the first run, as variable-length
+// numbers. It starts a new block if the present one has too little room.
 func (a *arena) put(from, to int64, c *counters) {
 	room := func() int { return chunk - int(a.last.used.Load()) }
 	if need := headerSize + max(c.hi-c.lo+1, 0)*maxEntry; room() < need {
@@ -111,6 +114,7 @@ type head struct {
 	used                  int
 }
 
+// intervals decodes the intervals from the cursor on, as histograms.
 func (c *cursor) intervals() []Interval {
 	var out []Interval
 	for b := c.next(); len(b) > 0; b = c.next() {

@@ -18,6 +18,8 @@ func counterSource() (name string, steady bool, notes []string) {
 	return "tsc", steadyTSC(string(b), &notes), notes
 }
 
+// steadyTSC reports whether the TSC runs at a constant rate and never stops, by the flags in the text of
+// /proc/cpuinfo. It appends to notes what is lacking.
 func steadyTSC(cpuinfo string, notes *[]string) bool {
 	flags := map[string]bool{}
 	for line := range strings.Lines(cpuinfo) {

@@ -228,6 +228,7 @@ func FromNanoseconds(counts *[polling.Buckets]uint64, greatest uint64) *Histogra
 	return fromBuckets(counts, greatest, func(ns uint64) int64 { return int64(ns) })
 }
 
+// fromBuckets counts each bucket as its middle, converted to ns, and greatest as the maximum.
 func fromBuckets(counts *[polling.Buckets]uint64, greatest uint64, nanoseconds func(uint64) int64) *Histogram {
 	var out counters
 	out.reset()

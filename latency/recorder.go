@@ -154,6 +154,7 @@ func (r *Recorder) tick(at uint64) bool {
 	return true
 }
 
+// cut ends the interval of all tracks at a tick and begins the next one.
 func (r *Recorder) cut(end uint64) {
 	from, to := r.clock.Between(r.origin, r.start), r.clock.Between(r.origin, end)
 	r.sent.cut(from, to)

@@ -42,6 +42,7 @@ func (s *Server) instant(ctx context.Context, query string, at time.Time) ([]ans
 	})
 }
 
+// query makes one call of the query API, within patience. Errors name the server, and what it said is escaped.
 func (s *Server) query(ctx context.Context, query string, call func(context.Context, v1.API) (model.Value, error)) ([]answer.Series, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -29,6 +29,8 @@ type otlpBatch struct {
 
 func (b *otlpBatch) size() int { return b.bytes }
 
+// add appends one metric of a family to the request. ended sends a point without a value, which marks the series as
+// ended. The size in bytes is estimated.
 func (b *otlpBatch) add(f *dto.MetricFamily, m *dto.Metric, now time.Time, ended bool) {
 	n := len(b.metrics)
 	if n == 0 || b.metrics[n-1].Name != f.GetName() {
@@ -115,6 +117,8 @@ func exponential(h *dto.Histogram) *otlp.ExponentialHistogramDataPoint {
 		ZeroThreshold: h.GetZeroThreshold(), Positive: buckets(h.PositiveSpan, h.PositiveDelta), Negative: buckets(h.NegativeSpan, h.NegativeDelta)}
 }
 
+// buckets converts the spans and differences of a native histogram to consecutive counts; gaps between spans are
+// zeros. It returns nil for no buckets.
 func buckets(spans []*dto.BucketSpan, deltas []int64) *otlp.ExponentialHistogramDataPoint_Buckets {
 	if len(deltas) == 0 {
 		return nil

@@ -105,6 +105,8 @@ func (p *Pusher) Stop() {
 	<-p.ended
 }
 
+// run pushes after the time first and then at the set interval until Close. Then it pushes once more, and marks all
+// series as ended. The last push takes lastPatience at most.
 func (p *Pusher) run(first time.Duration) {
 	defer close(p.ended)
 	defer p.client.CloseIdleConnections()
@@ -158,6 +160,8 @@ func (p *Pusher) push(ctx context.Context, now time.Time, end bool) {
 	p.bad = err != nil
 }
 
+// send pushes all series, in several requests if they are large. Series that were there the last time and are gone,
+// or all if end is set, are marked as ended.
 func (p *Pusher) send(ctx context.Context, now time.Time, end bool) error {
 	ctx, cancel := context.WithTimeout(ctx, p.To.timeout)
 	defer cancel()

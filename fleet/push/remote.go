@@ -67,6 +67,7 @@ func (b *remoteBatch) symbol(s string) uint64 {
 
 type label struct{ name, value string }
 
+// add appends one metric of a family to the request. ended sends the value that marks a series as ended (stale).
 func (b *remoteBatch) add(f *dto.MetricFamily, m *dto.Metric, now time.Time, ended bool) {
 	start := int64(0)
 	value := func(v float64) float64 {
@@ -141,6 +142,7 @@ func (b *remoteBatch) histogram(f *dto.MetricFamily, m *dto.Metric, sum float64,
 	b.one(f, "", m, nil, seriesHistograms)
 }
 
+// spans appends the bucket spans and the differences of their counts to a native histogram.
 func (b *remoteBatch) spans(x []byte, spans, deltas protowire.Number, all []*dto.BucketSpan, counts []int64) []byte {
 	for _, s := range all {
 		b.inner = appendVarint(b.inner[:0], spanOffset, protowire.EncodeZigZag(int64(s.GetOffset())))

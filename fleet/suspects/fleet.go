@@ -49,6 +49,7 @@ type cell struct {
 	bad   bool
 }
 
+// newFleet numbers the hosts and zones of all paths and of silent members, so that the search works on indices.
 func newFleet(paths []Path, silent []Member) *fleet {
 	f := &fleet{paths: paths}
 	hosts, zones := map[string]int{}, map[string]int{}

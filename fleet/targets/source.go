@@ -167,6 +167,8 @@ func distinct(all []Target) (out []Target) {
 	return out
 }
 
+// load reads a file of targets if its size, modification time or inode changed, or if force is set. After an error it
+// keeps the targets of before, and returns the error again until the file changes.
 func (l *listed) load(file string, force bool, parse func(string, []byte) ([]Target, error)) error {
 	info, err := os.Stat(file)
 	if err != nil {

@@ -119,6 +119,8 @@ func (k *archive) found(s *state, why string) (news bool) {
 	return news
 }
 
+// record counts one event of the measuring loop for its target: in its minute, its path, its interval and its state.
+// A target that goes down, or a path that does, is traced.
 func (k *archive) record(e *event) {
 	s := k.byID[e.flow]
 	if s == nil {

@@ -76,6 +76,8 @@ func ringSize(rate float64) int {
 	return n
 }
 
+// put adds an event, or counts it as dropped if the ring is full. It neither waits nor allocates. Events that others
+// cause may fill half of the ring, so that they do not displace our own.
 func (r *ring) put(e event) {
 	t, room := r.tail.Load(), uint64(len(r.buf))
 	if e.kind.byOthers() {

@@ -55,6 +55,8 @@ func openHours(path string, bound int64) (*hours, error) {
 	return h, nil
 }
 
+// claim creates and locks the folder, and removes unfinished files of a watch that was killed. It fails if another
+// watch has the lock, or if no file can be created.
 func (h *hours) claim() (err error) {
 	if err := os.MkdirAll(h.path, 0o755); err != nil {
 		return err
@@ -176,6 +178,8 @@ func (h *hours) write(parts []part) (removed []string, size int64, err error) {
 	return removed, size, errors.Join(err, trimmed)
 }
 
+// append writes the intervals of all targets to the log of their hour, and begins a new log if the hour is another
+// one. A target's name and labels precede its first interval.
 func (h *hours) append(hour time.Time, parts []part) error {
 	if h.open == nil || !h.hour.Equal(hour) {
 		if err := h.begin(hour); err != nil {

@@ -33,6 +33,8 @@ func (s *samples) read(from observe.Source) int64 {
 	return s.add(now, from, polling.TSC())
 }
 
+// add appends a reading of the drop counters at a tick. It returns by how many frames this host's own drops grew
+// since the reading before.
 func (s *samples) add(now observe.Reading, from observe.Source, tick uint64) (grew int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -132,6 +132,8 @@ func (c *change) detail() string {
 	return strings.Join(parts, ", ")
 }
 
+// stateText returns the state of a target on the status page. A target that is down answered before; a silent one never
+// did.
 func stateText(s *state) string {
 	h := &s.health
 	switch {

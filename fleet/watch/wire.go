@@ -281,6 +281,7 @@ func (w *wire) counters() observe.Source {
 	return s
 }
 
+// close stops the counting, waits for traces in progress, and closes the device or the sockets.
 func (w *wire) close() (err error) {
 	if w.stopCounting != nil {
 		w.stopCounting()

@@ -102,6 +102,8 @@ func (f *File) eraseSerial() {
 	}
 }
 
+// replace puts the stand-in address in the place of mac wherever a card reports it: in bytes of either order, in
+// EUI-64 and GUID forms, and in register accesses of one, two or four bytes.
 func (f *File) replace(mac [6]byte) {
 	reversed := func(b []byte) []byte {
 		out := make([]byte, len(b))

@@ -135,6 +135,8 @@ type round struct {
 	wait    func() error
 }
 
+// start runs all loops. The round's channel polling is closed when each has entered its loop; failed receives a value
+// for each loop that ends with an error.
 func (e *engine) start() round {
 	r := round{polling: make(chan struct{}), failed: make(chan struct{}, len(e.loops))}
 	var all sync.WaitGroup

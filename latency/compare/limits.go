@@ -56,6 +56,7 @@ func ParseLimits(s string) ([]Limit, error) {
 	return out, nil
 }
 
+// parseLimit parses "p99>+5%+200ns": a statistic, and the amounts by which it may rise, as a share, in time, or both.
 func parseLimit(s string) (l Limit, err error) {
 	name, amounts, ok := strings.Cut(s, ">")
 	if !ok {

@@ -120,6 +120,8 @@ func (c *collector) frequency() {
 // deepState is the exit latency in µs from which an idle state is a finding: C1 of current CPUs exits within 2 µs.
 const deepState = 3
 
+// idleStates lists the enabled idle states of the CPU with their exit latencies, and reports the deepest one if it is
+// slow to leave.
 func (c *collector) idleStates() {
 	deepest, name := 0, ""
 	for i := range 16 {

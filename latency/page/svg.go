@@ -108,6 +108,8 @@ func (f *figure) svg() template.HTML {
 	return template.HTML(b.String())
 }
 
+// draw appends the figure as an SVG element of w × h user units to b: first the shades, grid and axes, then the
+// curves with the texts that the page shows at a point.
 func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 	left, right, top, bottom := float64(marginLeft), w-marginRight, float64(marginTop), h-marginBottom
 	px := func(v float64) float64 { return left + f.x.share(v)*(right-left) }

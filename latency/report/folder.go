@@ -53,6 +53,7 @@ func OpenFolder(dir string, uid, gid int) (f *Folder, err error) {
 	return f, nil
 }
 
+// chown gives the folder to a user, unless it is a symbolic link or has files that are not of a report.
 func (f *Folder) chown(named os.FileInfo, uid, gid int) error {
 	d, err := f.root.Open(".")
 	if err != nil {
@@ -100,6 +101,8 @@ func (f *Folder) close() {
 	}
 }
 
+// write replaces the files of the report in the folder: it writes all of them to a subfolder, moves each to its
+// place, and removes those of before that this report lacks.
 func (f *Folder) write(files []file) error {
 	if err := f.root.Mkdir(unfinished, 0o700); err != nil {
 		return err

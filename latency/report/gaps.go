@@ -38,6 +38,7 @@ type Gap struct {
 
 var gapColumns = []string{"core", "start_ns", "duration_ns", "cause", "name", "weak"}
 
+// writeGaps writes the gaps as CSV, compressed by zstd. An anonymous report does not name threads.
 func (r *Report) writeGaps(w io.Writer) error {
 	z, err := zstd.NewWriter(w)
 	if err != nil {

@@ -98,6 +98,8 @@ func ReadForeignHlog(r io.Reader, name string) (*Hlog, error) {
 	return &Hlog{l.began(), l.order, l.restarts, l.cut}, nil
 }
 
+// readHlog reads an HdrHistogram log. An error wraps ErrFormat and names the line. A foreign log, of another tool,
+// may end within its last line.
 func readHlog(r io.Reader, name string, foreign bool) (*hlog, error) {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 1<<16), maxLine)

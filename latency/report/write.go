@@ -43,6 +43,8 @@ type Page func(io.Writer, *Report) error
 // On an error (a full disk), the temporary folder is removed and an existing report is unchanged.
 func Write(dir string, rep *Report, page Page) error { return writeFolder(dir, rep.files(page)) }
 
+// files are the files of the report's folder. Without samples there is no percentile file; raw samples and gaps are
+// optional.
 func (rep *Report) files(page Page) []file {
 	files := []file{{ReportFile, func(w io.Writer) error { return WriteJSON(w, rep) }}}
 	if rep.Main() != nil {
@@ -63,6 +65,8 @@ type file struct {
 	to   func(io.Writer) error
 }
 
+// writeFolder writes the files to a temporary folder beside dir and then renames it, so that dir has all files or
+// those of before. It replaces a report, and nothing else.
 func writeFolder(dir string, files []file) (err error) {
 	dir = filepath.Clean(dir)
 	replace, err := replaceable(dir)
@@ -165,6 +169,7 @@ func ours(dir string, entries []os.DirEntry) error {
 	return nil
 }
 
+// writeSynced writes a file and waits until the disk has it.
 func writeSynced(create func(string) (*os.File, error), path string, to func(io.Writer) error) error {
 	f, err := create(path)
 	if err != nil {
@@ -198,6 +203,7 @@ func WriteJSON(w io.Writer, r *Report) error {
 	return e.Encode(r)
 }
 
+// writeRaw writes the single samples, in ns, as CSV compressed by zstd.
 func (r *Report) writeRaw(w io.Writer) error {
 	z, err := zstd.NewWriter(w)
 	if err != nil {

@@ -103,6 +103,7 @@ func leave(mgid, port GID, tid uint64) []byte {
 	return membership(Delete, Group{MGID: mgid}, port, mcMGID|mcPortGID|mcJoinState, fullMember, tid)
 }
 
+// membership returns an MCMemberRecord request to subnet administration, with the fields that mask selects.
 func membership(m Method, g Group, port GID, mask uint64, state uint8, tid uint64) []byte {
 	b := saRequest(joinHeader(m, tid), mask)
 	d := b[saData:]

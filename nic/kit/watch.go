@@ -92,6 +92,8 @@ func (c *Card) check() (*Symptom, error) {
 	return c.hooks.Check(polled)
 }
 
+// recover repairs a device with a symptom: by the symptom's own means if it has some, otherwise by a restart, while
+// no loop uses the queues. It returns an error if the device is gone or does not start.
 func (c *Card) recover(s *Symptom) error {
 	c.lifeMutex.Lock()
 	defer c.lifeMutex.Unlock()

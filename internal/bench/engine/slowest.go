@@ -130,6 +130,8 @@ type sample struct {
 	dice uint64
 }
 
+// add keeps k with the same probability as every other element seen (reservoir sampling, with a xorshift generator).
+// It does not allocate.
 func (s *sample) add(k *Slow) {
 	s.seen++
 	if len(s.kept) < cap(s.kept) {

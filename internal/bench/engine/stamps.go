@@ -103,6 +103,8 @@ func (s *stamps) collect() {
 	}
 }
 
+// pair records the time between a probe's departure and its reply's arrival by the kernel's and by the hardware's
+// timestamps, once for each kind of which both are known.
 func (s *stamps) pair(e *stamped) {
 	if e.at == 0 {
 		return

@@ -90,6 +90,8 @@ func readLog(f *file) (*measurement, error) {
 	return m, nil
 }
 
+// rescale returns h with all values multiplied by factor, each bucket as its middle. It fails if a value is out of
+// range.
 func rescale(h *latency.Histogram, factor float64) (*latency.Histogram, error) {
 	if factor == 1 {
 		return h, nil

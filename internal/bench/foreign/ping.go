@@ -228,6 +228,7 @@ func readPing(f *file) (*measurement, error) {
 	return m, nil
 }
 
+// line reads line n of ping's output: a reply, a heading, or a part of the final statistics. An error names the line.
 func (r *pings) line(n int, line string) error {
 	moved, dump := r.moved, r.dump
 	r.moved, r.dump = false, false

@@ -22,6 +22,7 @@ func (m *measurement) point(f *file, line int, percent float64, ns int64) error 
 	return nil
 }
 
+// order sorts the percentiles, and refuses those whose values do not rise with them.
 func (m *measurement) order(f *file) error {
 	slices.SortFunc(m.points, func(a, b latency.Percentile) int {
 		switch {
@@ -58,6 +59,7 @@ func (m *measurement) extremes(f *file, factor float64, least, most, mean *float
 	return nil
 }
 
+// histogram is latency.FromCounts for numbers from a file: it refuses counts that are negative or too large.
 func histogram(values, counts []int64) (*latency.Histogram, error) {
 	var sum int64
 	for _, n := range counts {

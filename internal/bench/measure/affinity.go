@@ -46,6 +46,7 @@ func (c *Core) Other() int {
 	return c.CPU
 }
 
+// list formats a set of CPUs as "0,1,5".
 func list(s *unix.CPUSet) string {
 	out := ""
 	for i := range len(s) * 64 {

@@ -44,6 +44,8 @@ func (h *Hook) Run() error {
 	return <-done
 }
 
+// run executes the command by /bin/sh and waits for it, at most Within. The error has the end of the command's
+// output.
 func (h *Hook) run() error {
 	var said process.Tail
 	c := exec.Command("/bin/sh", "-c", h.Command)

@@ -99,6 +99,7 @@ func startLive(all []*Series, w io.Writer, address string, paused *atomic.Bool, 
 	return l, nil
 }
 
+// run shows the seconds as they end, except during pauses, until the measurement is over.
 func (l *live) run() {
 	defer close(l.over)
 	tick := time.NewTicker(liveEvery)

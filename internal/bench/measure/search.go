@@ -78,6 +78,9 @@ func Search(o Plan, most float64, verify int) (*SearchResult, error) {
 	return out, err
 }
 
+// search bisects the rate of one series between 0 and most probes a second. A rate that fails is tried up to verify
+// more times, because one descheduling can fail it. The report of the best rate is written to dir; it is nil if no
+// rate passed. Every trial is appended to out.
 func (s *session) search(each *Series, most float64, verify int, dir string, out *SearchResult) (best *report.Report, err error) {
 	low, high, rate := 0.0, most, most
 	var history []string
@@ -154,6 +157,8 @@ func (s *session) saveBest(rep *report.Report, dir string) {
 	}
 }
 
+// try measures one rate, in probes a second. A trial fails without an error if probes were lost, or if this host fell
+// behind the schedule.
 func (s *session) try(each *Series, rate float64) (t Trial, err error) {
 	if err := each.Prepare(s.clock, s.recording(), rate); err != nil {
 		return t, err

@@ -47,6 +47,8 @@ func (s *session) save(k int, planned report.Unfinished) {
 	v.next = time.Now().Add(sessionShare * time.Since(start))
 }
 
+// flush appends the pending parts of series k to the journal in its folder, which it creates first, so that a killed
+// bench leaves a report.
 func (s *session) flush(k int, planned report.Unfinished) error {
 	each, v, dir := s.series[k], &s.saved[k], s.folder(k)
 	if v.journal == nil {

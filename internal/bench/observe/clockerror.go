@@ -87,6 +87,7 @@ func fromKernel(state int, t *unix.Timex, err error) (Bound, error) {
 	return Bound{time.Duration(t.Maxerror) * time.Microsecond, "the kernel (adjtimex: maxerror)"}, nil
 }
 
+// queryChrony returns the error bound of the system clock that chronyd reports, within two seconds.
 func queryChrony() (Bound, error) {
 	path, err := exec.LookPath("chronyc")
 	if err != nil {

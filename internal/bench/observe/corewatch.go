@@ -68,6 +68,8 @@ func (w *Watch) Stop() []Sample {
 	return w.samples
 }
 
+// run takes samples until it is stopped. When the memory for samples is full it drops every other one and halves the
+// rate.
 func (w *Watch) run() {
 	tick := time.NewTicker(w.every)
 	defer tick.Stop()

@@ -225,6 +225,7 @@ func (m *manager) find() error {
 	return nil
 }
 
+// send asks the PTP daemon for the data set id (IEEE 1588, 15.4: a management message with action GET).
 func (m *manager) send(id uint16) error {
 	b := make([]byte, tlvData)
 	m.seq++

@@ -68,6 +68,7 @@ func lookUp(q question) (a answer, err error) {
 	return parse(all[0])
 }
 
+// parse decodes the kernel's answer to a route request, a rtmsg with its attributes.
 func parse(b []byte) (a answer, err error) {
 	m := nl.DeserializeRtMsg(b)
 	a.kind = m.Type

@@ -58,6 +58,8 @@ func Ping(target, source netip.Addr, device string) (*Port, error) {
 	return open(netip.AddrPortFrom(target, 0), source, device, proto)
 }
 
+// open returns a socket of protocol proto for one target. An invalid source leaves the choice to the kernel; device
+// binds it to an interface, "" to none.
 func open(target netip.AddrPort, source netip.Addr, device string, proto int) (_ *Port, err error) {
 	if !source.IsValid() && target.Addr().Is4() {
 		source = netip.IPv4Unspecified()

@@ -45,6 +45,8 @@ var bpfCommands = []uint64{
 	unix.BPF_OBJ_GET_INFO_BY_FD, unix.BPF_LINK_DETACH, unix.BPF_PROG_GET_NEXT_ID, unix.BPF_LINK_UPDATE,
 }
 
+// policy returns the system calls that are allowed. Names that this architecture lacks are left out; some calls have
+// conditions on their arguments.
 func (n *Needs) policy() (*seccomp.Policy, error) {
 	info, err := arch.GetInfo("")
 	if err != nil {

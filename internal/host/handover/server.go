@@ -107,6 +107,8 @@ func (s *Server) Close() (err error) {
 	return err
 }
 
+// accept serves the connections of one listener until it is closed, each in a goroutine. It rejects those above
+// maxConns.
 func (s *Server) accept(l net.Listener, service nic.Service) {
 	for {
 		c, err := l.Accept()

@@ -60,6 +60,8 @@ type journal struct {
 	changes []change
 }
 
+// open creates the journal of this process for its CPUs. Its first line identifies the process, so that a later one can
+// see that the owner has died.
 func (h *Host) open(cpus []int) (*journal, error) {
 	if err := os.MkdirAll(h.path(Journals), 0o700); err != nil {
 		return nil, err
@@ -139,6 +141,7 @@ func (j *journal) close() error {
 	return errors.Join(err, j.file.Close(), os.Remove(j.path(fmt.Sprintf("%s/%d", Journals, os.Getpid()))))
 }
 
+// undo reverts changes, the last one first. It goes on after an error and returns all of them.
 func (h *Host) undo(changes []change) error {
 	var failed []error
 	var tasks []change

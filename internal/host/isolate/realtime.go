@@ -70,6 +70,7 @@ func (h *Host) Guards(want []int) ([]Guard, error) {
 	return out, nil
 }
 
+// throttle returns the limit on the CPU time of real-time threads, nothing if there is none.
 func (h *Host) throttle() ([]Guard, error) {
 	text, err := h.read(throttle)
 	runtime, err2 := strconv.Atoi(text)

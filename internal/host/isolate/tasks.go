@@ -25,6 +25,7 @@ const (
 	pfNoSetAffinity = 0x04000000 // a kernel thread bound to its CPU
 )
 
+// stat reads a thread's parent, flags and start time, in clock ticks since boot, from /proc.
 func (h *Host) stat(pid, tid int) (stat, error) {
 	text, err := h.read(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid))
 	if err != nil {
@@ -57,6 +58,7 @@ func (h *Host) threads() map[int]stat {
 	return all
 }
 
+// cpusOf returns the CPUs on which a thread may run, in ascending order.
 func (h *Host) cpusOf(tid int) ([]int, error) {
 	if h.affinity != nil {
 		return h.affinity(tid)

@@ -57,6 +57,8 @@ func newEditions(page http.Handler) *editions {
 	return &editions{page: page, kinds: map[string]bool{}, done: make(chan struct{})}
 }
 
+// ServeHTTP answers with the next edition of the client's variant. The first request for an edition makes it; the
+// others wait for it.
 func (s *editions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	v := s.variant(r.Header)

@@ -85,6 +85,7 @@ func (e Event) Phrase() (text, name string) {
 	return text, name
 }
 
+// what describes the cause of an event in a few words, with the name of the thread or interrupt if it is known.
 func (e Event) what() string {
 	switch e.Cause {
 	case Descheduled:

@@ -86,6 +86,8 @@ func attach(threshold time.Duration) (*kernel, error) {
 	return k, err
 }
 
+// attachWith loads the program and attaches it to the scheduler's and the interrupts' tracepoints. Gaps from
+// threshold on are reported. state says where the tracepoint has a thread's state; zero if it is unknown.
 func attachWith(threshold time.Duration, state stateAt) (_ *kernel, err error) {
 	spec, err := loadProgram()
 	if err != nil {

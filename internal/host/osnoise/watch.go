@@ -199,6 +199,8 @@ func (w *Watcher) readEvents() {
 	w.drain()
 }
 
+// drain emits the events since the call before: those of the kernel program, and those that counters show, which have
+// a period and no time.
 func (w *Watcher) drain() {
 	last := w.clocks.pairs[len(w.clocks.pairs)-1].ns
 	now := w.clocks.read().ns

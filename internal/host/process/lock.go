@@ -49,6 +49,7 @@ type mapping struct {
 	name       string
 }
 
+// parse reads the mappings of /proc/PID/maps.
 func parse(r io.Reader) (all []mapping, err error) {
 	s := bufio.NewScanner(r)
 	for s.Scan() {

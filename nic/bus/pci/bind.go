@@ -56,6 +56,8 @@ func (h *host) share(f Found, group int, mode os.FileMode) error {
 	return nil
 }
 
+// rebind moves a function to vfio-pci, or to no driver. Unless to.Force is set it refuses a function that the host
+// needs or that has virtual functions.
 func (h *host) rebind(f Found, to Target) error {
 	want := vfioDriver
 	if to.NoDriver {
@@ -201,6 +203,8 @@ func (h *host) restore(f Found) error {
 	return h.rebindTo(f.Address, f.Driver)
 }
 
+// unbind gives a function back to the kernel's own driver, and takes back the rights that bind gave to a group. It
+// fails while a process has it open.
 func (h *host) unbind(addr string) error {
 	f, err := h.find(addr)
 	if err != nil {

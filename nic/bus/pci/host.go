@@ -80,6 +80,8 @@ func ParseAddress(s string) (string, error) {
 // Find returns the function at a PCI address, of any class.
 func Find(addr string) (Found, error) { return machine.find(addr) }
 
+// find describes the function at an address from sysfs: IDs, driver, IOMMU group and NUMA node. The error is
+// ErrNoDevice if there is none.
 func (h *host) find(addr string) (Found, error) {
 	addr, err := ParseAddress(addr)
 	if err != nil {

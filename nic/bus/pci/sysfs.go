@@ -41,6 +41,8 @@ func openSysfs(addr string, unsafeNoIOMMU bool) (Function, error) {
 	return f, nil
 }
 
+// openSysfs opens a function without VFIO, with physical addresses. This needs unsafeNoIOMMU, no kernel driver, and
+// no IOMMU that translates.
 func (h *host) openSysfs(addr string, unsafeNoIOMMU bool) (*sysfsFunction, error) {
 	found, err := h.find(addr)
 	if err != nil {

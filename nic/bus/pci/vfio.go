@@ -69,6 +69,9 @@ func Open(addr string, unsafeNoIOMMU bool) (Function, error) {
 	return openVFIO(addr, unsafeNoIOMMU)
 }
 
+// openVFIO opens a function that is bound to vfio-pci: its group, its container and its device. Without an IOMMU the
+// device can write to all memory: this needs unsafeNoIOMMU. Errors say which driver has the function, and how to bind
+// it.
 func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err error) {
 	found, err := h.find(addr)
 	if err != nil {
@@ -141,6 +144,7 @@ func (h *host) driverless(f Found) error {
 	return fmt.Errorf("pci: %s is not bound to vfio-pci: %s: there is an IOMMU, so give it to vfio-pci (rebound-responder bind %s): %w", f.Address, without, f.Address, bus.ErrBusy)
 }
 
+// openContainer opens /dev/vfio/vfio and checks that the kernel has the API and the kind of IOMMU that is needed.
 func (f *vfioFunction) openContainer(noIOMMU bool) (err error) {
 	f.container, err = os.OpenFile(filepath.Join(f.host.dev, "vfio/vfio"), os.O_RDWR|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -167,6 +171,8 @@ func (f *vfioFunction) openContainer(noIOMMU bool) (err error) {
 	return nil
 }
 
+// openGroup opens the function's IOMMU group and adds it to the container. Every function of the group must belong to
+// vfio-pci or to no driver.
 func (f *vfioFunction) openGroup(found Found) (err error) {
 	f.group, err = os.OpenFile(f.host.groupFile(found.Group), os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -187,6 +193,8 @@ func (f *vfioFunction) openGroup(found Found) (err error) {
 	return nil
 }
 
+// setIOMMU turns translation on and reads which I/O addresses may be mapped. Without an IOMMU it prepares for
+// physical addresses instead.
 func (f *vfioFunction) setIOMMU(noIOMMU bool) (err error) {
 	kind := uintptr(vfioType1v2IOMMU)
 	if noIOMMU {
@@ -211,6 +219,7 @@ func (f *vfioFunction) setIOMMU(noIOMMU bool) (err error) {
 	return nil
 }
 
+// openDevice obtains the device from the group, which resets the function, and checks that it is a PCI function.
 func (f *vfioFunction) openDevice() error {
 	name, err := unix.BytePtrFromString(f.addr)
 	if err != nil {

@@ -196,6 +196,7 @@ func (w *windows) mapped(size uint64, wc bool, pieces ...piece) (*mmio.Window, e
 	return mmio.Mapped(b[:size], wc), nil
 }
 
+// check returns why BAR n cannot be used, nil if it can.
 func (w *windows) check(n int) error {
 	switch {
 	case w.closed:

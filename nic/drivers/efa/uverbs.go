@@ -66,6 +66,8 @@ func (u *uverbs) begin() error {
 	return nil
 }
 
+// identify reads the limits of the device and the port through the kernel. It fails if senders that are not known yet
+// could not be identified.
 func (u *uverbs) identify() error {
 	d := u.d
 	d.features = nil

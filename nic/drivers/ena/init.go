@@ -436,6 +436,8 @@ func (d *Device) startRSS() error {
 	return err
 }
 
+// spread sets up receive side scaling: a hash that is the same in both directions of a flow, and the table of queues.
+// A device that refuses a part keeps its default, and a note says so.
 func (d *Device) spread() error {
 	d.controlMu.Lock()
 	defer d.controlMu.Unlock()

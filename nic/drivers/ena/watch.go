@@ -157,6 +157,7 @@ func (d *Device) serveEvents() {
 	d.events.Done()
 }
 
+// notified handles a notification of the device: a request to suspend or resume traffic, or new time limits.
 func (d *Device) notified(e amazonadmin.Event) {
 	switch e.Syndrome {
 	case syndromeSuspend, syndromeResume:

@@ -168,6 +168,8 @@ func (h *hcr) exec(c command) (mailbox, uint64, error) {
 	return m, out, err
 }
 
+// send executes one command. It returns the output mailbox, if the command has one, and the output parameter. After a
+// time-out every call returns the same error.
 func (h *hcr) send(c command) (mailbox, uint64, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -48,6 +48,7 @@ type eventQueue struct {
 	portChanges, subnetChanges, cqErrors, queueErrors, unknown atomic.Uint64
 }
 
+// createEQ creates the event queue, whose events are polled: it is never armed, and no interrupt occurs.
 func (d *Device) createEQ() error {
 	b, err := d.card.Block(eqEntries*eqeSize, 4096)
 	if err != nil {
@@ -126,6 +127,7 @@ func (d *Device) serveEvents() {
 	}
 }
 
+// event handles one entry of the event queue: it counts changes of the port, and asks for a restart after an error.
 func (d *Device) event(entry []byte) {
 	e := &d.events
 	data := binary.BigEndian.Uint32(entry[eqeData:])

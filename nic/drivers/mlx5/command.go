@@ -179,6 +179,8 @@ func (c *commandQueue) exec(in message, outLen int) (message, error) {
 	return out, err
 }
 
+// send executes one command and returns its answer of outLen bytes. Page management has a second slot, because firmware
+// may ask for pages while another command is in progress. After a time-out every call returns the same error.
 func (c *commandQueue) send(in message, outLen int) (message, error) {
 	s := &c.slots[0]
 	if in.opcode() == opManagePages {

@@ -105,6 +105,8 @@ func (d *Device) serveEvents() {
 	}
 }
 
+// event handles one entry of the event queue: it serves page requests, counts changes of the port, and asks for a
+// restart after an error.
 func (d *Device) event(entry []byte) {
 	e := &d.events
 	data := entry[eqeData:]

@@ -134,6 +134,7 @@ func (d *Device) createSQ(q *Queue, b, record dma.Block) error {
 	return d.make.sends(q, b, record)
 }
 
+// sends creates the send queue of q, in reset state, with its ring in b and its doorbell record in record.
 func (d byCommand) sends(q *Queue, b, record dma.Block) (err error) {
 	in := command(opCreateSQ, 0, 0x110)
 	ctx := in.at(0x20).
@@ -151,6 +152,7 @@ func (d byCommand) sends(q *Queue, b, record dma.Block) (err error) {
 	return err
 }
 
+// receives is sends for the receive queue, which leaves VLAN tags in the frames.
 func (d byCommand) receives(q *Queue, b, record dma.Block) (err error) {
 	in := command(opCreateRQ, 0, 0x110)
 	ctx := in.at(0x20).

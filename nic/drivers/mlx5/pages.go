@@ -114,6 +114,8 @@ func (d *Device) startupPages(which uint32) error {
 	return d.givePages(function, n)
 }
 
+// givePages gives n pages of 4 KB to a function's firmware, in several commands. Pages that firmware refuses are free
+// again.
 func (d *Device) givePages(function uint32, n int) error {
 	for ; n > 0; n -= pagesAtOnce {
 		some := min(n, pagesAtOnce)

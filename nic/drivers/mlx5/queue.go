@@ -356,6 +356,8 @@ func (q *Queue) resetSend() {
 	q.fault.Store(faultNone)
 }
 
+// send sends a copy of a frame and rings the doorbell. It returns nic.ErrFull if no slot is free or if the queue has
+// failed.
 func (q *Queue) send(frame []byte) error {
 	q.reclaim()
 	m := uint32(len(frame))

@@ -59,6 +59,7 @@ type table struct {
 	id uint32
 }
 
+// createTable creates a flow table of 1<<logSize entries at a level of the receive side. Close destroys it.
 func (d *Device) createTable(level, logSize uint32) (table, error) {
 	in := command(opCreateFlowTable, 0, 0x40).set("table_type", 0x10, 31, 24, flowNICReceive)
 	in.at(0x18).set("level", 0x00, 23, 16, level).set("log_size", 0x00, 7, 0, logSize)

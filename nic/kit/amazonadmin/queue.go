@@ -147,6 +147,8 @@ func (q *Queue) record(name string, in, out *[EntrySize]byte, took time.Duration
 
 const featureID = 17 // where commands that read or set a feature name it
 
+// exec submits an admin command and polls for its completion, which is in out afterwards. An error is a CommandError
+// if the device refuses the command; after a time-out the queue stays unusable.
 func (q *Queue) exec(name string, in, out *[EntrySize]byte) error {
 	id, err := q.submit(name, in)
 	if err != nil {

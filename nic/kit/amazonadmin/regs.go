@@ -177,6 +177,8 @@ func (r *Regs) Read(reg Reg) (uint32, error) {
 	return v, err
 }
 
+// read reads a register: directly, or by a request whose answer the device writes to memory. It fails if the device
+// is gone, does not answer in time, or answers for another register.
 func (r *Regs) read(reg Reg) (uint32, error) {
 	if r.direct {
 		v := r.bar.Read32(uint64(reg))

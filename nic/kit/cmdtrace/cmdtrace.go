@@ -125,6 +125,8 @@ func (r *Ring) Register(write bool, name string, off uint32, v uint64, width int
 	r.keep(e)
 }
 
+// keep adds an entry to the ring and returns it with its time. The ring keeps the input of failed commands only, at
+// most rawBytes of it.
 func (r *Ring) keep(e Entry) Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()

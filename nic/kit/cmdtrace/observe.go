@@ -108,6 +108,8 @@ func (o *Observed) tell(e Entry) {
 	o.observer.Seen(e)
 }
 
+// access records a register access of width bytes. Reads that repeat the one before are counted, and recorded as one
+// entry.
 func (o *Observed) access(name string, write bool, off uint64, width int, v uint64) {
 	e := Entry{Kind: Read, Name: fmt.Sprintf("%s+%#x", name, off), Value: v, Width: width}
 	o.mu.Lock()

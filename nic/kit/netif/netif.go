@@ -58,6 +58,8 @@ func Lookup(name string) (*Interface, error) {
 	return i, nil
 }
 
+// read fills in the interface's addresses, queues, driver and XDP program. An interface that does not exist or is
+// down is an error.
 func (i *Interface) read() error {
 	l, err := i.nl.LinkByName(i.Name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {

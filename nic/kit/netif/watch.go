@@ -136,6 +136,8 @@ func (w *Watch) impair(reason, what, fix string) {
 	}
 }
 
+// follow reads the kernel's messages about links until the socket is closed, and reads the state again after each
+// that concerns the interface or if messages were lost.
 func (w *Watch) follow() {
 	defer close(w.done)
 	b := make([]byte, 64<<10)
