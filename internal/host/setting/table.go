@@ -61,8 +61,8 @@ func (t *Table) unknown(key string) string {
 	return "unknown key"
 }
 
-// nearest returns the key that a user may have meant: one of the same name, or else the one with the fewest different letters, up to two;
-// "" if there is none.
+// nearest returns the key that a user may have meant: one of the same name, or else the one with the fewest different letters, up to two, or a
+// quarter of a longer key; "" if there is none.
 func (t *Table) nearest(key string) (near string) {
 	if len(key) > 64 {
 		return ""
@@ -71,7 +71,7 @@ func (t *Table) nearest(key string) (near string) {
 	if !dotted {
 		name = key
 	}
-	best := 3
+	best := max(2, len(key)/4) + 1
 	for i := range t.Settings {
 		s := &t.Settings[i]
 		n := distance(key, s.Key)
