@@ -10,7 +10,7 @@ func commandLine() []string {
 		"console=tty0", "console=ttyS0,115200", "loglevel=4", "panic=10",
 		"isolcpus=managed_irq,domain,1-N", "nohz_full=1-N", "rcu_nocbs=1-N", "irqaffinity=0",
 		"intel_iommu=on",
-		"cpuidle.off=1", "skew_tick=1", "transparent_hugepage=madvise", "numa_balancing=disable",
+		"cpuidle.off=1", "skew_tick=1", "transparent_hugepage=never", "numa_balancing=disable",
 	}
 }
 
