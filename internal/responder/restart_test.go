@@ -26,8 +26,9 @@ import (
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
-// BenchmarkRestart stops and starts the responder while a bench sends 10,000 probes a second, and reports the largest number of lost
-// probes of any run, and the median and the maximum of the longest round trips: a request that waits for the next responder is answered late.
+// BenchmarkRestart stops and starts the responder while a bench sends 10,000 probes a second, and reports the median
+// and the maximum of the lost probes, and of the longest round trips: a request that waits for the next responder is
+// answered late.
 func BenchmarkRestart(b *testing.B) {
 	for _, c := range []struct {
 		name string
@@ -59,7 +60,7 @@ func BenchmarkRestart(b *testing.B) {
 					b.Fatal(err, said)
 				}
 				r := must.Get(report.Read(dir))(b)
-				x.lost = max(x.lost, r.Counts.Sent-r.Counts.Received-r.Counts.Late)
+				x.lost = append(x.lost, r.Counts.Sent-r.Counts.Received-r.Counts.Late)
 				x.longest = append(x.longest, time.Duration(r.Main().Total.Max))
 			}
 			x.report(b)
@@ -68,8 +69,8 @@ func BenchmarkRestart(b *testing.B) {
 }
 
 // BenchmarkRestartDevice stops and starts the responder on a model while requests arrive at a rate. It reports the
-// largest number of lost requests of any run, and the median and the maximum of the longest waits for a reply. A gap that is longer than
-// what the ring holds loses requests.
+// median and the maximum of the requests that were lost from the stop to the first reply afterwards, and of the longest
+// waits for a reply, and the medians of how long the stop and the start take.
 func BenchmarkRestartDevice(b *testing.B) {
 	for name, ring := range map[string]string{"ixgbe": "4096", "virtio": "256", "ena": "1024", "mlx4": "4096", "mlx5": "4096"} { // the largest
 		b.Run(name, func(b *testing.B) { benchmarkRestartDevice(b, name, ring) })
@@ -142,17 +143,24 @@ func benchmarkRestartDevice(b *testing.B, name, ring string) {
 			longest = w.load(&x, &sent, &received, end)
 		}()
 		await.Until(b, "replies", func() bool { return received.Load() >= rate/2 })
+		before := sent.Load() - received.Load() // on the way, or lost because other work kept the model or a loop from running
+		asked := time.Now()
 		p.Process.Signal(unix.SIGTERM)
 		p.Wait()
+		ended := time.Now()
 		p = w.start()
+		x.stop, x.start = append(x.stop, ended.Sub(asked)), append(x.start, time.Since(ended))
 		now := received.Load()
+		await.Until(b, "a reply", func() bool { return received.Load() > now })
+		x.lost = append(x.lost, sent.Load()-received.Load()-before)
 		await.Until(b, "more replies", func() bool { return received.Load() >= now+rate/2 })
 		close(end)
 		<-done
-		x.lost = max(x.lost, sent.Load()-received.Load())
 		x.longest = append(x.longest, longest)
 	}
 	x.report(b)
+	b.ReportMetric(milliseconds(x.stop), "ms/stop")
+	b.ReportMetric(milliseconds(x.start), "ms/start")
 	p.Process.Kill()
 	p.Wait()
 }
@@ -210,15 +218,24 @@ func (w *wired) load(x *restarts, sent, received *atomic.Int64, end chan struct{
 
 // restarts are the results of runs with one restart each.
 type restarts struct {
-	lost    int64
+	lost    []int64
 	longest []time.Duration
-	omitted int // requests that were not sent, of all runs
+	stop    []time.Duration // from SIGTERM to the end of the process
+	start   []time.Duration // from starting the next one to its ready line
+	omitted int             // requests that were not sent, of all runs
+}
+
+// milliseconds is the median, because another process may delay a single run by seconds.
+func milliseconds(all []time.Duration) float64 {
+	slices.Sort(all)
+	return float64(all[len(all)/2].Microseconds()) / 1000
 }
 
 func (x *restarts) report(b *testing.B) {
-	slices.Sort(x.longest)
-	b.ReportMetric(float64(x.lost), "lost")
-	b.ReportMetric(float64(x.longest[len(x.longest)/2].Microseconds())/1000, "ms/longest")
+	slices.Sort(x.lost)
+	b.ReportMetric(float64(x.lost[len(x.lost)/2]), "lost")
+	b.ReportMetric(float64(x.lost[len(x.lost)-1]), "lost/maximum")
+	b.ReportMetric(milliseconds(x.longest), "ms/longest")
 	b.ReportMetric(float64(x.longest[len(x.longest)-1].Microseconds())/1000, "ms/maximum")
 	b.ReportMetric(float64(x.omitted), "omitted")
 	b.ReportMetric(0, "ns/op")

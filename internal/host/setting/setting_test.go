@@ -127,7 +127,7 @@ func TestSet(t *testing.T) {
 		"x.ports=7":       "-set: x.ports: unknown key (did you mean b.ports?)",
 		"ports=7":         "-set: ports: unknown key (did you mean b.ports?)",
 		"a.colour=x":      "-set: a.colour: unknown key",
-		"a.size_maximu=x":  "-set: a.size_maximu: unknown key (did you mean a.size_max?)",
+		"a.size_maximu=x": "-set: a.size_maximu: unknown key (did you mean a.size_max?)",
 		"a=x":             "-set: a: unknown key",
 		"a.old=x":         "-set: a.old: this setting was removed: use a.name",
 		"a.name":          "-set: a.name: wants KEY=VALUE",
