@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// The wire format is the model's own, because EFA's is not public. docs/cards/simnic.md describes it, and docs/efa-wire.lua
+// The wire format is the model's own, because EFA's is not public. wire.md describes it, and efa-wire.lua
 // decodes it in Wireshark.
 const (
 	etherType   = 0x88b5 // local experimental, IEEE 802

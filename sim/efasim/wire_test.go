@@ -47,7 +47,7 @@ func TestDissector(t *testing.T) {
 	if err != nil {
 		t.Skip("no tshark on this host (package tshark)")
 	}
-	script := must.Get(filepath.Abs("../../docs/efa-wire.lua"))(t)
+	script := must.Get(filepath.Abs("efa-wire.lua"))(t)
 	must.Get(os.Stat(script))(t) // tshark's input is the test's, too
 	name := filepath.Join(t.TempDir(), "efa.pcap")
 	file := must.Get(os.Create(name))(t)

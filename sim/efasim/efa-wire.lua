@@ -1,4 +1,4 @@
--- Shows the frames of the EFA model, docs/cards/simnic.md: tshark -X lua_script:docs/efa-wire.lua -r ab.pcap
+-- Shows the frames of the EFA model, wire.md: tshark -X lua_script:sim/efasim/efa-wire.lua -r ab.pcap
 local efa = Proto("efasim", "EFA model")
 local types = {[1] = "UD send", [2] = "SRD send", [3] = "RDMA write", [4] = "RDMA write, immediate", [5] = "RDMA read", [6] = "Acknowledgement", [7] = "RDMA read, data"}
 local statuses = {[0] = "OK", [7] = "Bad address", [8] = "Abort", [9] = "Bad destination QP", [10] = "Receiver not ready", [11] = "Bad length",
